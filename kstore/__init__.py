@@ -1,0 +1,1 @@
+"""An embedded, durable, append-only log with Apache Kafka's exact file format."""

@@ -1,0 +1,1 @@
+"""The kstore command: one file a command."""

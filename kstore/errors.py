@@ -1,0 +1,234 @@
+"""Every error that kstore raises, sorted by whose fault it is.
+
+    KstoreError
+      CorruptDataError    the disk, or a foreign buffer, lied: says where, what was found and what was expected
+      StorageError        the operating system refused
+      RequestError        the caller asked for what cannot be
+
+Each is also the builtin that a Python user would catch (``OffsetOutOfRangeError`` is a ``LookupError``).
+Messages never hold payload bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+__all__ = [
+    "BatchTooLargeError",
+    "ClosedError",
+    "ConfigError",
+    "CorruptBatchError",
+    "CorruptDataError",
+    "CorruptFileError",
+    "CorruptIndexError",
+    "CorruptRecordError",
+    "DiskFullError",
+    "ForkedError",
+    "IndexFullError",
+    "InvalidOffsetError",
+    "InvalidRecordError",
+    "InvalidTimestampError",
+    "KstoreError",
+    "LockedError",
+    "LogNotFoundError",
+    "NotALogError",
+    "OffsetOutOfRangeError",
+    "PoisonedError",
+    "ReadOnlyError",
+    "RecordError",
+    "RecordTooLargeError",
+    "RequestError",
+    "StorageError",
+    "TruncatedFileError",
+    "UnsupportedCodecError",
+    "UnsupportedFormatError",
+]
+
+PathLike = str | os.PathLike[str]
+
+
+class KstoreError(Exception):
+    """The root of every error that kstore raises on purpose."""
+
+
+# --- the disk, or a foreign buffer, lied ------------------------------------------------------------------------------
+
+
+class CorruptDataError(KstoreError, ValueError):
+    """Bytes that cannot be what they claim to be.
+
+    ``path`` is the file (None for a buffer), ``position`` the byte in it, ``reason`` what was found and expected.
+    """
+
+    def __init__(self, reason: str, *, path: PathLike | None = None, position: int | None = None) -> None:
+        self.reason = reason
+        self.path = path
+        self.position = position
+        where = f"{os.fspath(path)}: " if path is not None else ""
+        at = f" at position {position}" if position is not None else ""
+        super().__init__(f"{where}{reason}{at}")
+
+
+class CorruptRecordError(CorruptDataError):
+    """A record whose inner structure is broken; raised by the codec, which knows no file."""
+
+
+class CorruptBatchError(CorruptDataError):
+    """A batch that must not be served: its offsets ``first_offset`` to ``last_offset`` (both inclusive) are lost.
+
+    The rest of the log stays readable. ``last_offset`` is the last one that can be missing: one below the next whole
+    batch, or below the log's end.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        path: PathLike | None = None,
+        position: int | None = None,
+        first_offset: int = -1,
+        last_offset: int = -1,
+    ) -> None:
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        lost = f" (offsets {first_offset} to {last_offset})" if first_offset >= 0 else ""
+        super().__init__(reason + lost, path=path, position=position)
+        self.reason = reason
+
+
+class CorruptIndexError(CorruptDataError):
+    """An index that contradicts itself; it is rebuilt from the log."""
+
+
+class CorruptFileError(CorruptDataError):
+    """A checkpoint, snapshot or state file that fails its checks; it is rebuilt from the log."""
+
+
+class UnsupportedFormatError(CorruptDataError):
+    """A version, magic or attribute that this library does not know."""
+
+
+class UnsupportedCodecError(CorruptDataError):
+    """A compression codec that does not exist, or that the record format does not allow."""
+
+
+# --- the operating system refused -------------------------------------------------------------------------------------
+
+
+class StorageError(KstoreError, OSError):
+    """An operation that the operating system refused; ``errno`` and ``filename`` are those of the cause."""
+
+
+class DiskFullError(StorageError):
+    """No space, quota or file size left (ENOSPC, EDQUOT, EFBIG). Nothing was appended; the log works again with space."""
+
+
+class TruncatedFileError(StorageError):
+    """A file became shorter than what was known to be in it."""
+
+
+class PoisonedError(StorageError):
+    """A sync failed earlier: the log serves reads up to its durable end and takes no writes. Reopen it to recover."""
+
+
+class LockedError(StorageError, BlockingIOError):
+    """Another writer, kstore's or a broker's, holds the log."""
+
+
+class ReadOnlyError(StorageError, PermissionError):
+    """A write to a log that is open for reading, or on a read-only file system."""
+
+
+# --- the caller asked for what cannot be ------------------------------------------------------------------------------
+
+
+class RequestError(KstoreError):
+    """The caller's request cannot be met; nothing was changed."""
+
+
+class ConfigError(RequestError, ValueError):
+    """A setting that does not exist or has a value it cannot have."""
+
+
+class OffsetOutOfRangeError(RequestError, LookupError):
+    """An offset below the log's start or above its end."""
+
+    def __init__(self, offset: int, *, start_offset: int, end_offset: int) -> None:
+        self.offset = offset
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        super().__init__(f"offset {offset} is outside the log, which holds {start_offset} to {end_offset} (exclusive)")
+
+
+class RecordTooLargeError(RequestError, ValueError):
+    """A record, or the batch it would make, over ``max_message_bytes``."""
+
+    def __init__(self, size: int, limit: int, what: str = "record batch") -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(f"{what} of {size} bytes is over the limit of {limit} bytes (max_message_bytes)")
+
+
+class BatchTooLargeError(RequestError, ValueError):
+    """One append over ``segment_bytes``, which no segment can hold."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(f"an append of {size} bytes is over the segment size of {limit} bytes (segment_bytes)")
+
+
+class InvalidOffsetError(RequestError, ValueError):
+    """An offset that does not follow, or cannot be stored relative to its segment."""
+
+
+class IndexFullError(RequestError):
+    """An entry for an index that has no slot left."""
+
+
+class RecordError:
+    """One record of a refused batch: its ``index`` in the batch and what is wrong with it."""
+
+    __slots__ = ("index", "message")
+
+    def __init__(self, index: int, message: str) -> None:
+        self.index = index
+        self.message = message
+
+    def __repr__(self) -> str:
+        return f"RecordError(index={self.index}, message={self.message!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordError) and (self.index, self.message) == (other.index, other.message)
+
+    def __hash__(self) -> int:
+        return hash((self.index, self.message))
+
+
+class InvalidRecordError(RequestError, ValueError):
+    """A batch refused for what its records hold; ``record_errors`` lists every one of them (Kafka: LogValidator)."""
+
+    def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
+        self.record_errors = tuple(record_errors)
+        super().__init__(message)
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """A batch refused because a record's timestamp is outside the accepted range."""
+
+
+class NotALogError(RequestError, NotADirectoryError):
+    """A path that holds something else than a log."""
+
+
+class LogNotFoundError(RequestError, FileNotFoundError):
+    """A log opened for reading that does not exist."""
+
+
+class ClosedError(RequestError, ValueError):
+    """An operation on a closed log."""
+
+
+class ForkedError(RequestError, RuntimeError):
+    """A handle that was open when the process forked: it works on in the parent only."""

@@ -1,0 +1,1 @@
+"""Decisions as pure functions over values: what to accept, when to roll, where recovery cuts."""

@@ -1,0 +1,1 @@
+"""What a log knows of itself, and keeps in small files."""

@@ -1,0 +1,128 @@
+"""The small values that pass between kstore's parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+__all__ = [
+    "CREATE_TIME",
+    "LOG_APPEND_TIME",
+    "NO_OFFSET",
+    "NO_TIMESTAMP",
+    "NO_TIMESTAMP_TYPE",
+    "TIMESTAMP_TYPES",
+    "AbortedTransaction",
+    "AppendInfo",
+    "CorruptRange",
+    "CutRange",
+    "Durability",
+    "IsolationLevel",
+    "OffsetPosition",
+    "OnCorrupt",
+    "RecoveryReport",
+    "TimestampOffset",
+    "TimestampType",
+]
+
+NO_TIMESTAMP = -1
+NO_OFFSET = -1
+
+TimestampType = Literal["CreateTime", "LogAppendTime", "NoTimestampType"]
+CREATE_TIME: TimestampType = "CreateTime"
+LOG_APPEND_TIME: TimestampType = "LogAppendTime"
+NO_TIMESTAMP_TYPE: TimestampType = "NoTimestampType"
+# The codec passes the type of a timestamp as an index into this table.
+TIMESTAMP_TYPES: tuple[TimestampType, ...] = (CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE)
+
+Durability = Literal["sync", "interval", "os"]
+IsolationLevel = Literal["read_uncommitted", "read_committed"]
+OnCorrupt = Literal["raise", "skip", "yield"]
+
+
+class OffsetPosition(NamedTuple):
+    """A batch that begins at ``position`` (bytes) in a file and ends with, or begins at, ``offset``: the user says."""
+
+    offset: int
+    position: int
+
+
+class TimestampOffset(NamedTuple):
+    """A timestamp (ms) and the offset of the record, or batch, that has it."""
+
+    timestamp: int
+    offset: int
+
+
+class AbortedTransaction(NamedTuple):
+    """One entry of a ``.txnindex`` (Kafka: AbortedTxn)."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class CorruptRange(NamedTuple):
+    """Offsets ``first`` to ``last`` (both inclusive) that damage at byte ``position`` of ``path`` has taken."""
+
+    first: int
+    last: int
+    position: int
+    reason: str
+    path: str = ""
+
+
+class CutRange(NamedTuple):
+    """What recovery cut from the end of a file.
+
+    ``size`` bytes from ``position`` of ``path``; ``saved_as`` is the file that keeps them, "" where they held no whole
+    batch.
+    """
+
+    path: str
+    position: int
+    size: int
+    reason: str
+    saved_as: str = ""
+
+
+class AppendInfo(NamedTuple):
+    """What an append did (Kafka: LogAppendInfo). Offsets are inclusive, sizes bytes, times ms since the epoch."""
+
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    log_append_time: int
+    source_codec: str
+    target_codec: str
+    batch_count: int
+    record_count: int
+    size: int
+    offsets_monotonic: bool
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a log found and did.
+
+    ``clean`` says that the last writer closed the log in order and nothing had to be checked; then the rest is empty.
+    """
+
+    clean: bool = True
+    segments_scanned: int = 0
+    bytes_scanned: int = 0
+    batches_scanned: int = 0
+    records_scanned: int = 0
+    corrupt: list[CorruptRange] = field(default_factory=list)
+    cut: list[CutRange] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def bytes_cut(self) -> int:
+        """Bytes that recovery removed from the log's files, set aside or not."""
+        return sum(cut.size for cut in self.cut)
