@@ -1,0 +1,49 @@
+# Everything a developer or user runs. Each target makes its own virtual environment first.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+COMPILED := $(wildcard kstore/*/*.pyx)
+SOURCES := kstore tests tools setup.py
+
+.PHONY: help demo test check format bench soak interop clean
+
+help:
+	@echo "make demo     the main job on real data: dump, append, kill, recover, read back"
+	@echo "make test     the tests (under 8 minutes)"
+	@echo "make check    format, lint, types, layers"
+	@echo "make bench    speed, each line beside this machine's own limit"
+	@echo "make soak     the tests with their long counts"
+	@echo "make interop  Kafka's own tools and a real broker on kstore's files (needs Java and Maven)"
+
+$(VENV)/.installed: pyproject.toml setup.py tools/make_venv.py $(COMPILED)
+	$(PYTHON) tools/make_venv.py $(VENV)
+
+demo: $(VENV)/.installed
+	$(RUN) tools/demo.py
+
+test: $(VENV)/.installed
+	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not soak" tests
+
+check: $(VENV)/.installed
+	$(VENV)/bin/ruff format --check $(SOURCES)
+	$(VENV)/bin/ruff check $(SOURCES)
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(VENV)/.installed
+	$(VENV)/bin/ruff format $(SOURCES)
+	$(VENV)/bin/ruff check --fix $(SOURCES)
+
+bench: $(VENV)/.installed
+	$(RUN) -m tools.bench
+
+soak: $(VENV)/.installed
+	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop" --soak tests
+
+interop: $(VENV)/.installed
+	$(RUN) -m pytest -q -m interop tests
+
+clean:
+	rm -rf build dist *.egg-info .demo target
+	find kstore -name '*.so' -delete
+	find kstore -name '*.c' -delete
