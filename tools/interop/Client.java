@@ -1,0 +1,132 @@
+import java.io.IOException;
+import java.io.PrintWriter;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/**
+ * Talks to the broker at -Dserver: one command a line of standard input, fields divided by tabs.
+ *
+ *   create  TOPIC CONFIG=VALUE...                      a topic of one partition
+ *   produce TOPIC COUNT CODEC TRANSACTIONS             COUNT records; with TRANSACTIONS > 0 in that many, every second aborted
+ *   consume TOPIC ISOLATION PATH                       partition 0 from its beginning, as JSON lines
+ *
+ * The first line of a consumed file has the partition's begin and end offset, then comes a record a line; bytes are
+ * base64, or null. Any failure ends the program with a stack trace and status 1; -Dseconds bounds its life.
+ */
+public class Client {
+    static final String SERVER = System.getProperty("server");
+    static final Duration PATIENCE = Duration.ofSeconds(60);
+
+    public static void main(String[] args) throws Exception {
+        watchdog(Long.getLong("seconds", 120) * 1000);
+        var creates = new ArrayList<String[]>();
+        var others = new ArrayList<String[]>();
+        for (String line : new String(System.in.readAllBytes(), StandardCharsets.UTF_8).split("\n"))
+            (line.startsWith("create\t") ? creates : others).add(line.split("\t"));
+        if (!creates.isEmpty()) create(creates);
+        for (String[] fields : others) {
+            switch (fields[0]) {
+                case "produce" -> produce(fields[1], Integer.parseInt(fields[2]), fields[3], Integer.parseInt(fields[4]));
+                case "consume" -> consume(fields[1], fields[2], Path.of(fields[3]));
+                default -> throw new IllegalArgumentException(fields[0]);
+            }
+        }
+    }
+
+    static void create(List<String[]> lines) throws Exception {
+        var topics = new ArrayList<NewTopic>();
+        for (String[] fields : lines) {
+            var configs = new java.util.HashMap<String, String>();
+            for (int i = 2; i < fields.length; i++) {
+                int equals = fields[i].indexOf('=');
+                configs.put(fields[i].substring(0, equals), fields[i].substring(equals + 1));
+            }
+            topics.add(new NewTopic(fields[1], 1, (short) 1).configs(configs));
+        }
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", SERVER))) {
+            admin.createTopics(topics).all().get(PATIENCE.toSeconds(), TimeUnit.SECONDS);
+        }
+    }
+
+    static void produce(String topic, int count, String codec, int transactions) throws Exception {
+        var config = new java.util.HashMap<String, Object>(Map.of("bootstrap.servers", SERVER, "acks", "all", "compression.type", codec,
+            "batch.size", "1000", "linger.ms", "5"));
+        if (transactions > 0) config.put("transactional.id", topic);
+        try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
+            if (transactions > 0) producer.initTransactions();
+            for (int round = 0; round < Math.max(1, transactions); round++) {
+                if (transactions > 0) producer.beginTransaction();
+                for (int i = round; i < count; i += Math.max(1, transactions)) {
+                    var record = new ProducerRecord<>(topic, 0, utf8("key-" + i), i % 7 == 6 ? null : utf8("value " + i + " of " + topic));
+                    record.headers().add("i", utf8("" + i)).add("none", null);
+                    producer.send(record);
+                }
+                producer.flush();
+                if (transactions > 0 && round % 2 == 1) producer.abortTransaction();
+                else if (transactions > 0) producer.commitTransaction();
+            }
+        }
+    }
+
+    static void consume(String topic, String isolation, Path path) throws IOException {
+        Map<String, Object> config = Map.of("bootstrap.servers", SERVER, "isolation.level", isolation, "enable.auto.commit", "false",
+            "auto.offset.reset", "none", "max.poll.records", "5000", "fetch.max.wait.ms", "20", "check.crcs", "true");
+        var partition = new TopicPartition(topic, 0);
+        try (var consumer = new KafkaConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+             var out = new PrintWriter(Files.newBufferedWriter(path))) {
+            consumer.assign(List.of(partition));
+            long begin = consumer.beginningOffsets(List.of(partition), PATIENCE).get(partition);
+            long end = consumer.endOffsets(List.of(partition), PATIENCE).get(partition);
+            out.println("{\"begin\":" + begin + ",\"end\":" + end + "}");
+            consumer.seek(partition, begin);
+            long deadline = System.nanoTime() + PATIENCE.toNanos();
+            while (consumer.position(partition, PATIENCE) < end) {
+                if (System.nanoTime() > deadline)
+                    throw new IOException("stuck at " + consumer.position(partition) + " of " + end + " in " + partition);
+                for (var record : consumer.poll(Duration.ofMillis(200))) out.println(json(record));
+            }
+        }
+    }
+
+    static String json(ConsumerRecord<byte[], byte[]> record) {
+        var headers = new ArrayList<String>();
+        for (Header header : record.headers()) headers.add("[" + base64(utf8(header.key())) + "," + base64(header.value()) + "]");
+        return "{\"offset\":" + record.offset() + ",\"timestamp\":" + record.timestamp() + ",\"timestamp_type\":\"" + record.timestampType()
+            + "\",\"epoch\":" + record.leaderEpoch().map(String::valueOf).orElse("null") + ",\"key\":" + base64(record.key()) + ",\"value\":" + base64(record.value())
+            + ",\"headers\":[" + String.join(",", headers) + "]}";
+    }
+
+    static byte[] utf8(String text) { return text.getBytes(StandardCharsets.UTF_8); }
+
+    static String base64(byte[] bytes) { return bytes == null ? "null" : "\"" + Base64.getEncoder().encodeToString(bytes) + "\""; }
+
+    static void watchdog(long ms) {
+        var thread = new Thread(() -> {
+            try {
+                Thread.sleep(ms);
+            } catch (InterruptedException e) {
+                return;
+            }
+            Runtime.getRuntime().halt(124);
+        });
+        thread.setDaemon(true);
+        thread.start();
+    }
+}

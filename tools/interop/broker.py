@@ -1,0 +1,174 @@
+"""A real Kafka broker on loopback: one node in KRaft mode, in a directory of its own, never left running.
+
+The broker process hangs on a pipe from this one: it stops when the pipe closes, whatever ended its parent, and a
+watchdog in it bounds its life besides.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tools.interop import java
+from tools.interop.records import Consumed, read_consumed
+
+__all__ = ["CLEAN_SHUTDOWN", "Broker", "BrokerError"]
+
+# The mark of an orderly stop in the root of a log directory.
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+START_SECONDS_MAX = 90
+STOP_SECONDS_MAX = 60
+LIFE_SECONDS_MAX = 240
+CLIENT_SECONDS_MAX = 120
+START_ATTEMPTS = 3  # another process may take a free port between our look and the broker's bind
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+metadata.log.dir={meta}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+log.retention.ms=-1
+"""
+
+
+class BrokerError(Exception):
+    """A broker that did not start or stop as it should; the message has the end of its log."""
+
+
+class Broker:
+    """One broker's directories and configuration below ``root``, and its process while it runs. Not thread-safe."""
+
+    def __init__(self, root: Path, java_path: str, jars: Path) -> None:
+        self.data = root / "data"
+        self.meta = root / "meta"
+        self._root = root
+        self._java = java_path
+        self._jars = jars
+        self._cluster = base64.urlsafe_b64encode(b"kstore" + uuid.uuid4().bytes[:10]).decode().rstrip("=")
+        self._port = 0
+        self._starts = 0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Start the broker, and stop it in order at the end; killed where that fails. Raises BrokerError."""
+        process = self._start()
+        try:
+            yield
+            self._stop(process)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+
+    @property
+    def log(self) -> str:
+        """What the broker has printed since its latest start."""
+        return self._log_path.read_text(encoding="utf-8", errors="replace")
+
+    def create_topics(self, topics: Mapping[str, Mapping[str, str]]) -> None:
+        """Create topics of one partition, each with its settings in Kafka's names."""
+        self.client(
+            "\t".join(["create", topic, *(f"{name}={value}" for name, value in settings.items())])
+            for topic, settings in topics.items()
+        )
+
+    def consume(self, topics: Iterable[str], isolation_level: str) -> dict[str, Consumed]:
+        """All that a consumer reads of partition 0 of each topic."""
+        folder = self._root / f"consumed-{self._starts}-{isolation_level}"
+        folder.mkdir(exist_ok=True)
+        paths = {topic: folder / f"{topic}.jsonl" for topic in topics}
+        self.client(f"consume\t{topic}\t{isolation_level}\t{path}" for topic, path in paths.items())
+        return {topic: read_consumed(path) for topic, path in paths.items()}
+
+    def client(self, commands: Iterable[str]) -> None:
+        """Run commands of Client.java against the running broker, in one JVM. Raises java.ProgramError."""
+        server = f"127.0.0.1:{self._port}"
+        java.run(self._java, self._jars, "Client.java", commands, seconds=CLIENT_SECONDS_MAX, server=server)
+
+    @property
+    def _log_path(self) -> Path:
+        return self._root / f"broker-{self._starts}.log"
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        for _ in range(START_ATTEMPTS):
+            process = self._launch()
+            try:
+                if self._is_ready(process):
+                    return process
+            except BaseException:
+                _end(process)
+                raise
+            _end(process)
+            if "BindException" not in self.log:
+                break
+        raise BrokerError(f"the broker did not start:\n{self.log[-3000:]}")
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        self._starts += 1
+        self._port, controller_port = _free_ports()
+        properties = self._root / "server.properties"
+        properties.write_text(
+            PROPERTIES.format(port=self._port, controller_port=controller_port, data=self.data, meta=self.meta)
+        )
+        logger = {"org.slf4j.simpleLogger.defaultLogLevel": "info"}
+        program = java.command(self._java, self._jars, "Broker.java", seconds=LIFE_SECONDS_MAX, **logger)
+        with self._log_path.open("wb") as log:
+            return subprocess.Popen(
+                [*program, str(properties), self._cluster, str(self.meta)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline and process.poll() is None:
+            # Printed when the listener answers and every log of the directory is open.
+            if "Kafka Server started" in self.log:
+                return True
+            time.sleep(0.1)
+        return False
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        if process.stdin is None or process.poll() is not None:
+            raise BrokerError(f"the broker ended by itself with status {process.poll()}:\n{self.log[-3000:]}")
+        process.stdin.close()
+        try:
+            status = process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            raise BrokerError(f"the broker did not stop within {STOP_SECONDS_MAX} s:\n{self.log[-3000:]}") from None
+        if status != 0 or not (self.data / CLEAN_SHUTDOWN).exists():
+            raise BrokerError(f"the broker did not stop in order (status {status}):\n{self.log[-3000:]}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]

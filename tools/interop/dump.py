@@ -1,0 +1,85 @@
+"""The same files dumped by Kafka's DumpLogSegments and by ``kstore dump-log``, to be compared byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.interop import java
+
+__all__ = ["Printed", "Run", "kafka_dumps", "runs_over", "unexpected_reports"]
+
+DUMP_SECONDS_MAX = 240
+
+LOG_MODES = ((), ("--print-data-log",), ("--deep-iteration",), ("--print-data-log", "--skip-record-metadata"))
+INDEX_MODES = ((), ("--verify-index-only",), ("--index-sanity-check",))
+PLAIN_MODES: tuple[tuple[str, ...], ...] = ((),)
+MODES_BY_SUFFIX: dict[str, tuple[tuple[str, ...], ...]] = {
+    ".log": LOG_MODES,
+    ".index": INDEX_MODES,
+    ".timeindex": INDEX_MODES,
+    ".txnindex": PLAIN_MODES,
+    ".snapshot": PLAIN_MODES,
+}
+
+
+class Run(NamedTuple):
+    """One run of a dump tool: a file and the options besides ``--files``."""
+
+    path: Path
+    options: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join([self.path.name, *self.options])
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["--files", str(self.path), *self.options]
+
+
+class Printed(NamedTuple):
+    """What a run printed on its two streams, and the exception that it ended with ("" if none)."""
+
+    out: bytes
+    err: bytes
+    threw: str
+
+
+def runs_over(directory: Path) -> list[Run]:
+    """Every run that the files of a partition directory call for, in the order of their names."""
+    files = sorted(path for path in directory.iterdir() if path.suffix in MODES_BY_SUFFIX)
+    return [Run(path, options) for path in files for options in MODES_BY_SUFFIX[path.suffix]]
+
+
+def kafka_dumps(java_path: str, jars: Path, runs: Sequence[Run], work: Path) -> dict[Run, Printed]:
+    """Kafka's output for each run, all made in one JVM; ``work`` is an empty folder for it. Raises java.ProgramError.
+
+    Kafka's tool may change what it dumps (it cuts a ragged index): give it copies.
+    """
+    targets = {run: work / str(number) for number, run in enumerate(runs)}
+    lines = ("\t".join([str(target), *run.arguments]) for run, target in targets.items())
+    java.run(java_path, jars, "Dump.java", lines, seconds=DUMP_SECONDS_MAX)
+    return {run: _printed(target) for run, target in targets.items()}
+
+
+def unexpected_reports(err: bytes, first_offset: int) -> list[str]:
+    """The lines of a standard error that report something.
+
+    Left out is a defect of Kafka's tool: its deep iteration begins with "-1 is followed by N" in every segment whose
+    first record is not offset 0.
+    """
+    lines = err.decode().splitlines()
+    defect = f"  -1 is followed by {first_offset}"
+    if len(lines) == 2 and lines[0].startswith("Non-consecutive offsets in ") and lines[1] == defect:
+        return []
+    return lines
+
+
+def _printed(target: Path) -> Printed:
+    threw = Path(f"{target}.threw")
+    return Printed(
+        Path(f"{target}.out").read_bytes(),
+        Path(f"{target}.err").read_bytes(),
+        threw.read_text(encoding="utf-8") if threw.exists() else "",
+    )

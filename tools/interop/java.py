@@ -1,0 +1,123 @@
+"""Java, with Kafka's jars on its class path: found, fetched once with Maven, and run.
+
+The jars lie in ``target/interop/``, which git ignores; ``pom.xml`` beside this file pins their versions. Where Maven
+gets them from is its own configuration's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["JAVA_VERSION_MIN", "ProgramError", "Unavailable", "command", "fetch_jars", "find_java", "run"]
+
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parents[1] / "target" / "interop"
+
+# Kafka's broker asks for it, and the programs beside this file use its language.
+JAVA_VERSION_MIN = 17
+# 54 MB, and Maven's own plugins on a machine that never ran it.
+FETCH_SECONDS_MAX = 240
+# What a program is given beyond its own watchdog before it is killed.
+GRACE_SECONDS = 10
+JVM_OPTIONS = (
+    "-Xmx512m",
+    # Short runs on few cores: start fast, leave the second core to the test.
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dfile.encoding=UTF-8",
+)
+
+
+class Unavailable(Exception):  # noqa: N818 - not an error: the tests that need it are skipped, and say this
+    """Java or Kafka's jars cannot be had on this machine; the message says why."""
+
+
+class ProgramError(Exception):
+    """A Java program failed: its exit status, and the end of what it printed on standard error."""
+
+
+def find_java() -> str:
+    """The path of a ``java`` that is new enough: of JAVA_HOME, else of PATH. Raises Unavailable."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise Unavailable("no java on PATH, and no JAVA_HOME")
+    printed = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    match = re.search(r'version "(\d+)', printed)
+    if match is None or int(match[1]) < JAVA_VERSION_MIN:
+        version = printed.strip().splitlines()[0] if printed.strip() else "of unknown version"
+        raise Unavailable(f"{found} is {version}, and Kafka needs Java {JAVA_VERSION_MIN}")
+    return found
+
+
+def fetch_jars(cache: Path = CACHE) -> Path:
+    """The folder with Kafka's jars, fetched by Maven if it is not there yet. Raises Unavailable."""
+    pom = HERE / "pom.xml"
+    folder = cache / f"lib-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Unavailable("no mvn (Maven) on PATH to fetch Kafka's jars with")
+    cache.mkdir(parents=True, exist_ok=True)
+    # Moved into place when whole, so that a fetch that broke off is never taken for one that did not.
+    partial = cache / f"{folder.name}.{os.getpid()}.partial"
+    try:
+        _copy_dependencies(maven, pom, partial)
+        partial.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another run was faster, and its jars are the same
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _copy_dependencies(maven: str, pom: Path, target: Path) -> None:
+    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={target}"]
+    try:
+        done = subprocess.run(
+            [maven, "-q", "-B", "-f", str(pom), *goal],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=FETCH_SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"Maven did not fetch Kafka's jars within {FETCH_SECONDS_MAX} s") from None
+    if done.returncode != 0 or not target.is_dir():
+        said = next((line for line in done.stdout.splitlines() if "ERROR" in line), "it said nothing")
+        raise Unavailable(f"Maven could not fetch Kafka's jars: {said[:300]}")
+
+
+def command(java: str, jars: Path, program: str, *, seconds: int, **properties: str) -> list[str]:
+    """The command line that runs ``program`` (a Java file of this folder), which ends itself after ``seconds``."""
+    settings = [f"-D{name}={value}" for name, value in {"seconds": str(seconds), **properties}.items()]
+    return [java, *JVM_OPTIONS, *settings, "-cp", f"{jars}/*", str(HERE / program)]
+
+
+def run(java: str, jars: Path, program: str, lines: Iterable[str], *, seconds: int, **properties: str) -> None:
+    """Run ``program`` with ``lines`` on its standard input, to its end. Raises ProgramError."""
+    quiet = {"org.slf4j.simpleLogger.defaultLogLevel": "off"}
+    done = subprocess.run(
+        command(java, jars, program, seconds=seconds, **quiet, **properties),
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=seconds + GRACE_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ProgramError(f"{program} ended with status {done.returncode}:\n{done.stderr[-3000:]}")
