@@ -24,6 +24,8 @@ __all__ = [
     "CorruptIndexError",
     "CorruptRecordError",
     "DiskFullError",
+    "FileInTheWayError",
+    "FileMissingError",
     "ForkedError",
     "IndexFullError",
     "InvalidOffsetError",
@@ -40,6 +42,7 @@ __all__ = [
     "RecordTooLargeError",
     "RequestError",
     "StorageError",
+    "SyncFailedError",
     "TruncatedFileError",
     "UnsupportedCodecError",
     "UnsupportedFormatError",
@@ -122,6 +125,21 @@ class StorageError(KstoreError, OSError):
 
 class DiskFullError(StorageError):
     """No space, quota or file size left (ENOSPC, EDQUOT, EFBIG). Nothing was appended; the log works again with space."""
+
+
+class SyncFailedError(StorageError):
+    """A sync that failed: nobody knows which of the bytes written are on disk, and a second sync would not tell.
+
+    The log that sees it poisons itself.
+    """
+
+
+class FileMissingError(StorageError, FileNotFoundError):
+    """A file, or a directory on the way to it, that is not there."""
+
+
+class FileInTheWayError(StorageError, FileExistsError):
+    """A name that was to be created and is taken."""
 
 
 class TruncatedFileError(StorageError):

@@ -1,0 +1,231 @@
+"""The only door to the files of an operating system: three protocols, ``FileSystem``, ``File`` and ``Mapping``.
+
+``kstore.files.local`` opens it on this machine's disks; tests put recording and failing ones in its place. Its rules:
+
+- Only regular files are opened, never through a symbolic link as the last component, never inherited by a child.
+- An OSError leaves as a typed ``StorageError`` that keeps ``errno`` and ``filename``.
+- A failed sync is told apart from a failed write (``SyncFailedError``): after the first, nobody knows what is on disk.
+
+Unless a docstring says otherwise, what a call changed is in the page cache on return, and on disk after a sync.
+Positions and sizes are bytes, counted from the file's start.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from kstore.errors import (
+    DiskFullError,
+    FileInTheWayError,
+    FileMissingError,
+    PathLike,
+    ReadOnlyError,
+    StorageError,
+    SyncFailedError,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Advice", "File", "FileStat", "FileSystem", "Mapping", "read_file", "storage_error", "sync_error"]
+
+Advice = Literal["normal", "sequential", "random", "willneed", "dontneed"]
+
+FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+REFUSED_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+class FileStat(NamedTuple):
+    """What the file system knows of a name: ``size`` in bytes, ``mtime_ns`` since the epoch."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    device: int
+    is_file: bool
+    is_dir: bool
+
+
+class Mapping(Protocol):
+    """The first ``size`` bytes of a file as memory, shared with the page cache; all of its blocks are allocated.
+
+    ``mapping[a:b]`` gives bytes. A store is an unsynced write. Reads and stores of several threads do not tear: each is
+    one copy under the interpreter's lock. After ``close()`` every use is a ClosedError, also in another thread.
+    """
+
+    @property
+    def size(self) -> int: ...
+    def __getitem__(self, at: slice) -> bytes: ...
+    def store(self, position: int, data: bytes) -> None:
+        """Copies ``data`` to ``position``; it must fit."""
+        ...
+
+    def read(self, position: int, size: int) -> bytes:
+        """``size`` bytes from ``position``; fewer at the mapping's end."""
+        ...
+
+    def sync(self) -> None:
+        """Puts every store on disk. Raises: SyncFailedError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class File(Protocol):
+    """An open regular file. Reads and writes name their position, so threads share it without a lock.
+
+    The descriptor goes with the last reference. ``close()`` is for its one owner: nobody may be inside another call
+    then; where others may be, drop the reference instead.
+    """
+
+    @property
+    def path(self) -> str: ...
+    def pread(self, size: int, position: int) -> bytes:
+        """``size`` bytes from ``position``, fewer only where the file ends. Raises: StorageError."""
+        ...
+
+    def pread_into(self, buffer: Buffer, position: int) -> int:
+        """Fills ``buffer`` from ``position``; returns how many bytes there were. Raises: StorageError."""
+        ...
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        """One write, which may be short: returns how many bytes were written.
+
+        Raises: DiskFullError, ReadOnlyError, StorageError.
+        """
+        ...
+
+    def write_all(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Writes the buffers one behind the other from ``position``.
+
+        Raises: DiskFullError, ReadOnlyError, StorageError; then any part of them may be in the file.
+        """
+        ...
+
+    def write_and_sync(self, buffers: Sequence[Buffer], position: int) -> None:
+        """``write_all`` and ``fdatasync`` in one: on return these bytes are on disk.
+
+        Other bytes, written before, need not be.
+
+        Raises: SyncFailedError when the bytes were written but perhaps not synced; else as ``write_all``, with no sync
+        having failed.
+        """
+        ...
+
+    def send_to(self, socket_fd: int, position: int, size: int) -> int:
+        """Hands up to ``size`` bytes to a socket inside the kernel; returns how many went, 0 at the file's end.
+
+        Raises: OSError as the system gave it, since it may be the socket's (BlockingIOError, BrokenPipeError).
+        """
+        ...
+
+    def fdatasync(self) -> None:
+        """Puts the file's bytes and size on disk. Raises: SyncFailedError."""
+        ...
+
+    def fsync(self) -> None:
+        """As ``fdatasync``, with times and modes. Raises: SyncFailedError."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Sets the size; growth reads as zeros. Blocks allocated beyond ``size`` are given back."""
+        ...
+
+    def allocate(self, position: int, size: int) -> bool:
+        """Reserves blocks without changing the size; best effort: False where there are none to be had."""
+        ...
+
+    def advise(self, position: int, size: int, advice: Advice) -> None:
+        """Tells the kernel how the range is used (``size`` 0: to the end); best effort, raises nothing."""
+        ...
+
+    def size(self) -> int: ...
+    def stat(self) -> FileStat: ...
+    def map(self, size: int) -> Mapping:
+        """Maps the first ``size`` bytes, growing the file to them, their blocks allocated first.
+
+        Raises: DiskFullError where the blocks are not to be had: storing to the mapping cannot fail any more then.
+        """
+        ...
+
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Names and files. Thread-safe. Every method raises StorageError, or the named subclass."""
+
+    def open(self, path: PathLike, *, write: bool = False, create: bool = False, mode: int = 0o600) -> File:
+        """Opens a regular file; ``create`` makes it with ``mode``, and needs ``write``.
+
+        Raises: FileMissingError, FileInTheWayError (``create`` and the name is taken), ReadOnlyError.
+        """
+        ...
+
+    def rename(self, source: PathLike, target: PathLike) -> None:
+        """Gives the file its new name, in place of what had it. Durable after ``sync_dir``."""
+        ...
+
+    def unlink(self, path: PathLike) -> None:
+        """Takes the name away. Raises: FileMissingError."""
+        ...
+
+    def sync_dir(self, path: PathLike) -> None:
+        """Puts the directory's names on disk. Raises: SyncFailedError."""
+        ...
+
+    def list(self, path: PathLike) -> list[str]:
+        """The names in a directory, in no order, without their paths."""
+        ...
+
+    def stat(self, path: PathLike, *, follow_symlinks: bool = False) -> FileStat:
+        """Raises: FileMissingError."""
+        ...
+
+    def exists(self, path: PathLike) -> bool:
+        """Whether the name is there; also for a symbolic link that leads nowhere."""
+        ...
+
+    def mkdir(self, path: PathLike, mode: int = 0o700) -> None:
+        """Raises: FileInTheWayError, FileMissingError (no parent)."""
+        ...
+
+    def rmdir(self, path: PathLike) -> None:
+        """Removes an empty directory."""
+        ...
+
+    def set_mtime(self, path: PathLike, mtime_ns: int) -> None:
+        """Sets the time of the last modification, and of the last access with it."""
+        ...
+
+
+def storage_error(error: OSError, path: PathLike, *, writing: bool = False) -> StorageError:
+    """The typed error for what the system said about ``path``; ``writing`` says that bytes or names were to change."""
+    code = error.errno or errno.EIO
+    text = error.strerror or str(error)
+    name = os.fspath(path)
+    if code in FULL_ERRNOS:
+        return DiskFullError(code, text, name)
+    if writing and code in REFUSED_ERRNOS:
+        return ReadOnlyError(code, text, name)
+    if code == errno.ENOENT:
+        return FileMissingError(code, text, name)
+    if code == errno.EEXIST:
+        return FileInTheWayError(code, text, name)
+    if code == errno.ELOOP:
+        return StorageError(code, "a symbolic link, where a regular file was expected", name)
+    return StorageError(code, text, name)
+
+
+def sync_error(error: OSError, path: PathLike) -> SyncFailedError:
+    """The error of a failed sync, whatever its number: also ENOSPC may come from a sync."""
+    return SyncFailedError(error.errno or errno.EIO, f"sync failed: {error.strerror or error}", os.fspath(path))
+
+
+def read_file(fs: FileSystem, path: PathLike, size_max: int) -> bytes:
+    """The first ``size_max`` bytes of a file, or all of a smaller one. Raises: FileMissingError, StorageError."""
+    file = fs.open(path)
+    return file.pread(min(file.size(), size_max), 0)

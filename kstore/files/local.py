@@ -1,0 +1,368 @@
+"""The files of this machine's disks: the real ``FileSystem``.
+
+``platform`` holds what the operating systems do differently.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import stat as stat_module
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kstore.errors import ClosedError, KstoreError, PathLike
+from kstore.files import platform
+from kstore.files.fs import Advice, FileStat, storage_error, sync_error
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["SYSTEM_FS", "OsFile", "OsFileSystem", "OsMapping"]
+
+# O_NONBLOCK: opening a FIFO that somebody put there must not hang; it changes nothing for a regular file.
+OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+# A read of up to this size is handed to the kernel as it is asked for; a larger one is first held against the file's
+# size, because the buffer for it is allocated before a byte is read.
+READ_SIZE_UNCHECKED = 1 << 20
+
+# The kernel takes at most IOV_MAX buffers in one vectored write; 1,024 on Linux and macOS.
+BUFFERS_PER_WRITE = 1024
+
+UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
+
+
+class OsMapping:
+    """``Mapping`` over mmap."""
+
+    __slots__ = ("_file", "_map", "size")
+
+    def __init__(self, file: OsFile, size: int) -> None:
+        self._file = file
+        self.size = size
+        self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_WRITE)
+
+    def __getitem__(self, at: slice) -> bytes:
+        try:
+            return self._map[at]
+        except ValueError as error:
+            raise ClosedError(f"{self._file.path}: the mapping is closed") from error
+
+    def store(self, position: int, data: bytes) -> None:
+        try:
+            self._map[position : position + len(data)] = data
+        except ValueError as error:
+            raise ClosedError(f"{self._file.path}: the mapping is closed") from error
+
+    def read(self, position: int, size: int) -> bytes:
+        return self[position : position + size]
+
+    def sync(self) -> None:
+        if platform.SYNC_REACHES_MAPPINGS:
+            # mmap.flush() would hold the interpreter's lock for as long as the disk takes.
+            self._file.fdatasync()
+            return
+        try:
+            self._map.flush()
+        except OSError as error:
+            raise sync_error(error, self._file.path) from error
+        self._file.fdatasync()
+
+    def close(self) -> None:
+        self._map.close()
+
+
+class OsFile:
+    """``File`` over a descriptor, which it owns."""
+
+    __slots__ = ("__weakref__", "_fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"OsFile({self.path!r}, fd={self._fd})"
+
+    def __del__(self) -> None:
+        self.close()
+
+    def pread(self, size: int, position: int) -> bytes:
+        if size > READ_SIZE_UNCHECKED:
+            size = max(min(size, self.size() - position), 0)
+        try:
+            data = os.pread(self._fd, size, position)
+            if len(data) == size or not data:
+                return data
+            # Short inside a file is legal (a signal, the 2 GiB limit of one call): only an empty read is the end.
+            parts = [data]
+            got = len(data)
+            while got < size and (data := os.pread(self._fd, size - got, position + got)):
+                parts.append(data)
+                got += len(data)
+            return b"".join(parts)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def pread_into(self, buffer: Buffer, position: int) -> int:
+        got = 0
+        with memoryview(buffer) as view, view.cast("B") as left:
+            try:
+                while got < len(left):
+                    with left[got:] as rest:
+                        read = os.preadv(self._fd, [rest], position + got)
+                    if read == 0:
+                        break
+                    got += read
+            except OSError as error:
+                raise self._error(error) from error
+        return got
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        try:
+            return os.pwrite(self._fd, data, position)
+        except OSError as error:
+            raise self._error(error, writing=True) from error
+
+    def write_all(self, buffers: Sequence[Buffer], position: int) -> None:
+        fits = len(buffers) <= BUFFERS_PER_WRITE
+        try:
+            if len(buffers) == 1:
+                written = os.pwrite(self._fd, buffers[0], position)
+            else:
+                written = os.pwritev(self._fd, buffers, position) if fits else 0
+        except OSError as error:
+            raise self._error(error, writing=True) from error
+        if written != _total_size(buffers):
+            self._write_rest(buffers, position, written, flags=0)
+
+    def write_and_sync(self, buffers: Sequence[Buffer], position: int) -> None:
+        if not platform.DSYNC_FLAG or len(buffers) > BUFFERS_PER_WRITE:
+            self._write_then_sync(buffers, position)
+            return
+        try:
+            # One call is one release of the interpreter's lock, where a write and a sync would be two.
+            written = os.pwritev(self._fd, buffers, position, platform.DSYNC_FLAG)
+        except OSError as error:
+            if error.errno in UNSUPPORTED_ERRNOS:
+                self._write_then_sync(buffers, position)
+                return
+            raise self._write_or_sync_error(error, position) from error
+        if written != _total_size(buffers):
+            self._write_rest(buffers, position, written, flags=platform.DSYNC_FLAG)
+
+    def _write_then_sync(self, buffers: Sequence[Buffer], position: int) -> None:
+        """The substitute where a write cannot be asked to be a durable one."""
+        self.write_all(buffers, position)
+        self.fdatasync()
+
+    def _write_rest(self, buffers: Sequence[Buffer], position: int, written: int, *, flags: int) -> None:
+        """Goes on behind the ``written`` bytes of a short write."""
+        # The views are released even when this raises: an exception that is kept must not pin the caller's buffer.
+        with contextlib.ExitStack() as views:
+            left = [views.enter_context(memoryview(buffer).cast("B")) for buffer in buffers]
+            idle = 0
+            skip = written
+            position += written
+            while True:
+                while left and skip >= len(left[0]):
+                    skip -= len(left.pop(0))
+                if not left:
+                    return
+                if skip:
+                    left[0] = views.enter_context(left[0][skip:])
+                try:
+                    skip = os.pwritev(self._fd, left[:BUFFERS_PER_WRITE], position, flags)
+                except OSError as error:
+                    if flags:
+                        raise self._write_or_sync_error(error, position) from error
+                    raise self._error(error, writing=True) from error
+                position += skip
+                idle = 0 if skip else idle + 1
+                if idle == 2:
+                    stuck = OSError(errno.EIO, f"two writes at {position} took no byte, {len(left)} buffers are left")
+                    raise self._error(stuck, writing=True)
+
+    def _write_or_sync_error(self, error: OSError, position: int) -> KstoreError:
+        """Tells which half of a synced write at ``position`` failed.
+
+        A write that fails takes no byte. One whose sync fails has grown the file, and only then is the error a sync's;
+        where the file already reached beyond ``position``, that is assumed: the worse of the two.
+        """
+        try:
+            grown = os.fstat(self._fd).st_size > position
+        except OSError:
+            grown = True
+        if grown:
+            return self._sync_error(error)
+        return self._error(error, writing=True)
+
+    def send_to(self, socket_fd: int, position: int, size: int) -> int:
+        return os.sendfile(socket_fd, self._fd, position, size)
+
+    def fdatasync(self) -> None:
+        try:
+            platform.sync_data(self._fd)
+        except OSError as error:
+            raise self._sync_error(error) from error
+
+    def fsync(self) -> None:
+        try:
+            platform.sync_all(self._fd)
+        except OSError as error:
+            raise self._sync_error(error) from error
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise self._error(error, writing=True) from error
+
+    def allocate(self, position: int, size: int) -> bool:
+        return platform.reserve(self._fd, position, size)
+
+    def advise(self, position: int, size: int, advice: Advice) -> None:
+        platform.advise(self._fd, position, size, advice)
+
+    def size(self) -> int:
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as error:
+            raise self._error(error) from error
+
+    def stat(self) -> FileStat:
+        try:
+            return _file_stat(os.fstat(self._fd))
+        except OSError as error:
+            raise self._error(error) from error
+
+    def map(self, size: int) -> OsMapping:
+        try:
+            platform.fill(self._fd, size)
+            return OsMapping(self, size)
+        except OSError as error:
+            raise self._error(error, writing=True) from error
+
+    def fileno(self) -> int:
+        if self._fd < 0:
+            raise self._closed()
+        return self._fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            try:
+                os.close(fd)
+            except OSError:
+                # The descriptor is gone whatever close said, and what it may say is not about our synced bytes.
+                pass
+
+    def _error(self, error: OSError, *, writing: bool = False) -> KstoreError:
+        return self._closed() if self._fd < 0 else storage_error(error, self.path, writing=writing)
+
+    def _sync_error(self, error: OSError) -> KstoreError:
+        return self._closed() if self._fd < 0 else sync_error(error, self.path)
+
+    def _closed(self) -> ClosedError:
+        return ClosedError(f"{self.path}: the file is closed")
+
+
+class OsFileSystem:
+    """``FileSystem`` over the operating system."""
+
+    __slots__ = ()
+
+    def open(self, path: PathLike, *, write: bool = False, create: bool = False, mode: int = 0o600) -> OsFile:
+        assert write or not create, "a file is created to be written"
+        flags = OPEN_FLAGS | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT | os.O_EXCL if create else 0)
+        name = os.fspath(path)
+        try:
+            file = OsFile(os.open(name, flags, mode), name)
+            if stat_module.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file
+            file.close()
+            raise OSError(errno.EINVAL, "not a regular file")
+        except OSError as error:
+            raise storage_error(error, name, writing=write) from error
+
+    def rename(self, source: PathLike, target: PathLike) -> None:
+        try:
+            os.replace(source, target)
+        except OSError as error:
+            raise storage_error(error, source, writing=True) from error
+
+    def unlink(self, path: PathLike) -> None:
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise storage_error(error, path, writing=True) from error
+
+    def sync_dir(self, path: PathLike) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_error(error, path) from error
+        try:
+            platform.sync_all(fd)
+        except OSError as error:
+            # EINVAL: this file system has no such thing as syncing a directory, so there is nothing to be had.
+            if error.errno != errno.EINVAL:
+                raise sync_error(error, path) from error
+        finally:
+            os.close(fd)
+
+    def list(self, path: PathLike) -> list[str]:
+        try:
+            return os.listdir(path)
+        except OSError as error:
+            raise storage_error(error, path) from error
+
+    def stat(self, path: PathLike, *, follow_symlinks: bool = False) -> FileStat:
+        try:
+            return _file_stat(os.stat(path, follow_symlinks=follow_symlinks))
+        except OSError as error:
+            raise storage_error(error, path) from error
+
+    def exists(self, path: PathLike) -> bool:
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise storage_error(error, path) from error
+        return True
+
+    def mkdir(self, path: PathLike, mode: int = 0o700) -> None:
+        try:
+            os.mkdir(path, mode)
+        except OSError as error:
+            raise storage_error(error, path, writing=True) from error
+
+    def rmdir(self, path: PathLike) -> None:
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            raise storage_error(error, path, writing=True) from error
+
+    def set_mtime(self, path: PathLike, mtime_ns: int) -> None:
+        try:
+            os.utime(path, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
+        except OSError as error:
+            raise storage_error(error, path, writing=True) from error
+
+
+SYSTEM_FS = OsFileSystem()
+
+
+def _total_size(buffers: Sequence[Buffer]) -> int:
+    return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _file_stat(stat: os.stat_result) -> FileStat:
+    mode = stat.st_mode
+    return FileStat(
+        stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev, stat_module.S_ISREG(mode), stat_module.S_ISDIR(mode)
+    )

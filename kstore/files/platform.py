@@ -1,0 +1,122 @@
+"""What Linux and macOS do differently with files: one function for each such thing, on plain descriptors.
+
+    thing                 Linux                        macOS
+    sync                  fdatasync, fsync             fcntl F_FULLFSYNC (fsync leaves bytes in the drive's cache)
+    write and sync        pwritev with RWF_DSYNC       a write, then the sync
+    reserve blocks        fallocate, KEEP_SIZE         none: reports False
+    fill with blocks      posix_fallocate              zeros written to what is missing or may be a hole
+    advise                posix_fadvise                none
+
+An OSError leaves here as it is; ``fs`` gives it its type.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Callable
+
+__all__ = ["DSYNC_FLAG", "SYNC_REACHES_MAPPINGS", "advise", "fill", "reserve", "sync_all", "sync_data"]
+
+# The flag that makes one pwritev durable; 0 where there is none.
+DSYNC_FLAG: int = getattr(os, "RWF_DSYNC", 0)
+
+# Linux writes back a shared mapping's dirty pages with the file's own; POSIX promises that of msync only.
+SYNC_REACHES_MAPPINGS = sys.platform == "linux"
+
+# linux/falloc.h
+FALLOC_FL_KEEP_SIZE = 1
+
+# sys/fcntl.h of macOS; Python names it from 3.9 on, on macOS only.
+F_FULLFSYNC: int = getattr(fcntl, "F_FULLFSYNC", 51)
+
+UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+
+FILL_CHUNK_BYTES = 64 * 1024
+
+ADVICE: dict[str, int] = {
+    name: getattr(os, f"POSIX_FADV_{name.upper()}")
+    for name in ("normal", "sequential", "random", "willneed", "dontneed")
+    if hasattr(os, "posix_fadvise")
+}
+
+
+def _sync_full(fd: int) -> None:
+    try:
+        fcntl.fcntl(fd, F_FULLFSYNC)
+    except OSError as error:
+        # Some network and foreign file systems do not know it; fsync is the most that they have.
+        if error.errno not in UNSUPPORTED_ERRNOS and error.errno != errno.ENOTTY:
+            raise
+        os.fsync(fd)
+
+
+sync_data: Callable[[int], None] = _sync_full if sys.platform == "darwin" else os.fdatasync
+sync_all: Callable[[int], None] = _sync_full if sys.platform == "darwin" else os.fsync
+
+
+def advise(fd: int, position: int, size: int, advice: str) -> None:
+    """Best effort: a hint that cannot be given is not given."""
+    if advice in ADVICE:
+        try:
+            os.posix_fadvise(fd, position, size, ADVICE[advice])
+        except OSError:
+            pass
+
+
+def reserve(fd: int, position: int, size: int) -> bool:
+    """Allocates blocks and keeps the file's size; whether that was done."""
+    global _fallocate
+    if _fallocate is None:
+        _fallocate = _load_fallocate()
+    return _fallocate(fd, position, size)
+
+
+def fill(fd: int, size: int) -> None:
+    """Grows the file to at least ``size`` and gives every byte below it a block, keeping what is there."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, 0, size)
+            return
+        except OSError as error:
+            # A C library that does not emulate what the file system lacks (musl, ZFS).
+            if error.errno not in UNSUPPORTED_ERRNOS:
+                raise
+    fill_by_writing(fd, size)
+
+
+def fill_by_writing(fd: int, size: int) -> None:
+    """The substitute for ``posix_fallocate``: what is there is written again, what is missing is written as zeros."""
+    for position in range(0, size, FILL_CHUNK_BYTES):
+        chunk_size = min(FILL_CHUNK_BYTES, size - position)
+        chunk = os.pread(fd, chunk_size, position).ljust(chunk_size, b"\0")
+        while chunk:
+            written = os.pwrite(fd, chunk, position)
+            if written == 0:
+                raise OSError(errno.EIO, f"a write at {position} took no byte")
+            chunk = chunk[written:]
+            position += written
+
+
+_fallocate: Callable[[int, int, int], bool] | None = None
+
+
+def _load_fallocate() -> Callable[[int, int, int], bool]:
+    """Finds the C library's fallocate, once; ctypes is imported here because it takes longer than the whole module."""
+    import ctypes
+
+    function = getattr(ctypes.CDLL(None), "fallocate", None) if sys.platform == "linux" else None
+    # The plain name takes an off_t, which has 64 bits where a long has.
+    if function is None or ctypes.sizeof(ctypes.c_long) != 8:
+        return lambda fd, position, size: False
+    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+    def fallocate(fd: int, position: int, size: int) -> bool:
+        # ctypes would wrap a number beyond 63 bits without a word.
+        if fd < 0 or position < 0 or size <= 0 or position + size >= 1 << 63:
+            return False
+        return bool(function(fd, FALLOC_FL_KEEP_SIZE, position, size) == 0)
+
+    return fallocate
