@@ -35,8 +35,8 @@ JVM_OPTIONS = (
 )
 
 
-class Unavailable(Exception):  # noqa: N818 - not an error: the tests that need it are skipped, and say this
-    """Java or Kafka's jars cannot be had on this machine; the message says why."""
+class Unavailable(Exception):
+    """Java or Kafka's jars cannot be had on this machine: no failure, the message says why a test is skipped."""
 
 
 class ProgramError(Exception):
