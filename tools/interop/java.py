@@ -55,6 +55,10 @@ def find_java() -> str:
     if match is None or int(match[1]) < JAVA_VERSION_MIN:
         version = printed.strip().splitlines()[0] if printed.strip() else "of unknown version"
         raise Unavailable(f"{found} is {version}, and Kafka needs Java {JAVA_VERSION_MIN}")
+    # A bare runtime cannot run a Java file.
+    modules = subprocess.run([found, "--list-modules"], capture_output=True, text=True, timeout=60, check=False).stdout
+    if "jdk.compiler" not in modules:
+        raise Unavailable(f"{found} is a runtime without a compiler (a JDK is needed)")
     return found
 
 
