@@ -1,0 +1,372 @@
+"""What the two searched indexes share: sorted entries of one size, in mapped memory or in bytes.
+
+A writable index is memory that grows in small steps, each with its blocks allocated first; the file shrinks only at
+``seal()`` and ``close()``. A read-only one is bytes, read once. Changes need the log's lock. Lookups need none: an
+entry is stored before the count that covers it, a grown mapping is in place before that count too, and a reader that
+meets a mapping which was just sealed looks again. Nothing is on disk before ``flush()``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
+
+from kstore.errors import (
+    ClosedError,
+    CorruptIndexError,
+    FileMissingError,
+    IndexFullError,
+    PathLike,
+    ReadOnlyError,
+)
+from kstore.files.fs import File, FileSystem, Mapping, read_file
+
+__all__ = ["DELTA_MAX", "READ_BYTES_MAX", "WARM_BYTES", "EntryIndex"]
+
+# An offset is stored as an int32 above the segment's base.
+DELTA_MAX = (1 << 31) - 1
+
+# Lookups near the end, by far the most, stay within this many bytes: two or three pages that are always in memory
+# (Kafka: AbstractIndex, KAFKA-6432).
+WARM_BYTES = 8192
+
+# A mapping starts with a page and doubles up to this step: few remaps for a busy log, few blocks for a quiet one.
+GROWTH_BYTES_MIN = 4096
+GROWTH_BYTES_MAX = 64 * 1024
+
+# Of a file that is larger, only the beginning is read: a sparse giant is not worth its memory. Kafka's default size is
+# 10 MiB; 64 MiB are the offsets of 32 GiB of log.
+READ_BYTES_MAX = 64 << 20
+
+Entry = TypeVar("Entry")
+
+
+class Source(Protocol):
+    """Where entries are read from: bytes or a mapping."""
+
+    def __getitem__(self, at: slice, /) -> bytes: ...
+
+
+class _Closed:
+    """The source of a closed index."""
+
+    def __getitem__(self, at: slice, /) -> bytes:
+        raise ClosedError("the index is closed")
+
+
+class EntryIndex(Generic[Entry]):
+    """What the two searched indexes share: fixed-size entries, sorted, in a mapping or in bytes."""
+
+    suffix: ClassVar[str]
+    entry_size: ClassVar[int]
+
+    __slots__ = (
+        "_capacity",
+        "_closed",
+        "_count",
+        "_file",
+        "_mapping",
+        "_ragged",
+        "_source",
+        "base_offset",
+        "max_entry_count",
+        "path",
+    )
+
+    def __init__(self, path: PathLike, base_offset: int, data: bytes, *, file: File | None, bytes_max: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entry_count = bytes_max // self.entry_size
+        self._file = file
+        self._mapping: Mapping | None = None
+        self._source: Source = data
+        self._count, self._ragged = divmod(len(data), self.entry_size)
+        # How many entries fit what is mapped; 0 for everything that is not.
+        self._capacity = 0
+        self._closed = False
+        self._load_last()
+
+    @classmethod
+    def create(
+        cls, fs: FileSystem, path: PathLike, base_offset: int, *, index_bytes_max: int, mode: int = 0o600
+    ) -> Self:
+        """A new, empty, writable index.
+
+        Raises: FileInTheWayError, DiskFullError, StorageError.
+        """
+        file = fs.open(path, write=True, create=True, mode=mode)
+        return cls(path, base_offset, b"", file=file, bytes_max=index_bytes_max)
+
+    @classmethod
+    def open_writable(
+        cls,
+        fs: FileSystem,
+        path: PathLike,
+        base_offset: int,
+        *,
+        index_bytes_max: int,
+        entry_count: int | None = None,
+        mode: int = 0o600,
+    ) -> Self:
+        """An index to go on with; created where there is none.
+
+        What comes behind its entries (the zeros of a crash, half an entry) is cut off. ``entry_count`` says how many
+        there are; without it they are the rising ones from the start on.
+
+        Raises: CorruptIndexError where the file is shorter than ``entry_count`` says; StorageError.
+        """
+        try:
+            file = fs.open(path, write=True)
+        except FileMissingError:
+            return cls.create(fs, path, base_offset, index_bytes_max=index_bytes_max, mode=mode)
+        size = file.size()
+        if entry_count is None:
+            data = file.pread(min(size, max(index_bytes_max, READ_BYTES_MAX)), 0)
+            entry_count = cls._rising_count(data)
+        else:
+            data = file.pread(min(size, entry_count * cls.entry_size), 0)
+        kept = entry_count * cls.entry_size
+        if len(data) < kept:
+            raise CorruptIndexError(
+                f"holds {size} bytes, expected {entry_count} entries of {cls.entry_size}", path=path
+            )
+        if size != kept:
+            file.truncate(kept)
+        return cls(path, base_offset, data[:kept], file=file, bytes_max=index_bytes_max)
+
+    @classmethod
+    def open_read_only(
+        cls, fs: FileSystem, path: PathLike, base_offset: int, *, live: bool = False, size_max: int = READ_BYTES_MAX
+    ) -> Self:
+        """An index to search, read once. ``live``: another process may be writing it, so what comes behind the rising
+        entries is not yet one.
+
+        Raises: FileMissingError, StorageError.
+        """
+        return cls.from_bytes(read_file(fs, path, size_max), base_offset, path=path, live=live)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, base_offset: int, *, path: PathLike = "", live: bool = False) -> Self:
+        """A read-only index over the content of a file."""
+        if live:
+            data = data[: cls._rising_count(data) * cls.entry_size]
+        return cls(path, base_offset, data, file=None, bytes_max=len(data))
+
+    @classmethod
+    def _rising_count(cls, data: bytes) -> int:
+        """How many entries from the start on are in order; zeros at the end are room, not entries."""
+        whole = len(data) // cls.entry_size
+        used = -(-len(data.rstrip(b"\0")) // cls.entry_size)
+        data = data[: min(whole, used) * cls.entry_size]
+        return cls._first_disorder(data)
+
+    @classmethod
+    @abstractmethod
+    def _first_disorder(cls, data: bytes) -> int:
+        """The slot of the first entry that does not fit the ones before it; their count if all do."""
+
+    @abstractmethod
+    def _load_last(self) -> None:
+        """Reads what the next append is compared with."""
+
+    @abstractmethod
+    def _decode(self, data: bytes) -> Entry:
+        """The entry in ``entry_size`` bytes, right or wrong."""
+
+    @abstractmethod
+    def _entry_or_start(self, slot: int) -> Entry:
+        """Entry number ``slot``, or the segment's start where there is none or it is out of range."""
+
+    @property
+    def writable(self) -> bool:
+        return self._file is not None
+
+    @property
+    def entry_count(self) -> int:
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """Bytes that the entries take."""
+        return self._count * self.entry_size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the segment must roll before the next entry."""
+        return self._count >= self.max_entry_count
+
+    @property
+    def last_entry(self) -> Entry:
+        """The last entry; without any, what a lookup gives that finds none."""
+        return self._entry_or_start(self._count - 1)
+
+    def entry(self, slot: int) -> Entry:
+        """Entry number ``slot``. Raises: IndexError."""
+        if not 0 <= slot < self._count:
+            raise IndexError(f"entry {slot} of an index that has {self._count}")
+        return self._entry_or_start(slot)
+
+    def entries(self) -> Iterator[Entry]:
+        """Every entry there is at the call, as it stands, right or wrong."""
+        size = self.entry_size
+        data = self._read(0, self.size)
+        return (self._decode(data[at : at + size]) for at in range(0, len(data), size))
+
+    def _entry_bytes(self, slot: int) -> bytes:
+        """One entry; none, or zeros, where a truncation has just taken it away."""
+        return self._read(slot * self.entry_size, (slot + 1) * self.entry_size) if slot >= 0 else b""
+
+    def _read(self, start: int, stop: int) -> bytes:
+        while True:
+            source = self._source
+            try:
+                return source[start:stop]
+            except ClosedError:
+                self._look_again(source)
+
+    def _look_again(self, source: Source) -> None:
+        """Lets the reader of a closed source go on with what has taken its place. Raises: ClosedError if nothing."""
+        if self._closed or self._source is source:
+            raise ClosedError(f"{self.path}: the index is closed") from None
+
+    def _floor_slot(self, key: bytes, key_at: int) -> int:
+        """The last slot whose column at byte ``key_at`` is <= ``key``, -1 if none is.
+
+        Keys are compared as bytes, which for big-endian numbers from 0 on is their order.
+        """
+        while True:
+            # The count first: whatever source is there after it holds that many entries.
+            entries = self._count
+            source = self._source
+            try:
+                return _floor_slot(source, entries, self.entry_size, key, key_at)
+            except ClosedError:
+                self._look_again(source)
+
+    def _grow(self) -> None:
+        """Maps more of the file, at least one entry more.
+
+        Raises: IndexFullError, ReadOnlyError, DiskFullError, StorageError; then the index is as before.
+        """
+        if self._closed:
+            raise ClosedError(f"{self.path}: the index is closed")
+        if self._file is None:
+            raise ReadOnlyError(errno.EROFS, "the index is open for reading", os.fspath(self.path))
+        if self._count >= self.max_entry_count:
+            raise IndexFullError(f"{self.path}: all {self.max_entry_count} entries are used")
+        step = min(max(self.size, GROWTH_BYTES_MIN), GROWTH_BYTES_MAX)
+        size = min(self.size + step, self.max_entry_count * self.entry_size)
+        # The mapping before it is dropped, not closed: a reader may be searching it, and both show the same pages.
+        mapping = self._file.map(size)
+        self._source = self._mapping = mapping
+        self._capacity = size // self.entry_size
+
+    def _cut_to(self, entries: int) -> None:
+        """Keeps the first ``entries`` entries; the rest of the mapping reads as zeros, as if they had never been."""
+        if entries >= self._count:
+            return
+        if self._file is None:
+            raise ReadOnlyError(errno.EROFS, "the index is open for reading", os.fspath(self.path))
+        kept, size = entries * self.entry_size, self.size
+        self._count = entries
+        self._load_last()
+        if self._mapping is not None:
+            self._mapping.store(kept, bytes(size - kept))
+        else:
+            self._source = self._source[0:kept]
+            self._file.truncate(kept)
+
+    def truncate(self) -> None:
+        """Takes every entry out. Raises: ReadOnlyError, StorageError."""
+        self._cut_to(0)
+
+    def flush(self) -> None:
+        """Puts the entries on disk. Raises: SyncFailedError."""
+        if self._mapping is not None:
+            self._mapping.sync()
+        elif self._file is not None:
+            self._file.fdatasync()
+
+    def seal(self) -> None:
+        """Makes the index read-only and its file as long as its entries; not synced. Nothing if it is so already.
+
+        Raises: StorageError when the file could not be cut; the index is read-only all the same.
+        """
+        file, mapping = self._file, self._mapping
+        if file is None:
+            return
+        self._file = self._mapping = None
+        self._capacity = 0
+        if mapping is not None:
+            self._source = mapping[0 : self.size]
+            # Closed before the file shrinks: memory beyond a file's end must not be reachable for any reader.
+            mapping.close()
+        try:
+            if file.size() != self.size:
+                file.truncate(self.size)
+        finally:
+            file.close()
+
+    def close(self, *, trim: bool = True) -> None:
+        """Ends all use. ``trim`` False leaves the file as it is: for one that goes away, or must not be touched.
+
+        Raises: StorageError as ``seal()``; the index is closed all the same. A second close does nothing.
+        """
+        if self._closed:
+            return
+        try:
+            if trim:
+                self.seal()
+        finally:
+            self._closed = True
+            self._source = _Closed()
+            if self._mapping is not None:
+                self._mapping.close()
+            if self._file is not None:
+                self._file.close()
+            self._file = self._mapping = None
+            self._capacity = 0
+
+    def check(self) -> None:
+        """Holds every entry against the rules. Raises: CorruptIndexError. O(entries)."""
+        if self._closed:
+            raise ClosedError(f"{self.path}: the index is closed")
+        if self._ragged:
+            raise CorruptIndexError(
+                f"{self.size + self._ragged} bytes, expected a multiple of {self.entry_size}", path=self.path
+            )
+        data = self._source[0 : self.size]
+        slot = self._first_disorder(data)
+        if slot < self._count:
+            raise CorruptIndexError(
+                f"entry {slot} does not follow the one before it", path=self.path, position=slot * self.entry_size
+            )
+        assert self._capacity == 0 or self._count <= self._capacity, "entries beyond the mapping"
+        assert self._mapping is None or self._file is not None, "a mapping without its file"
+
+
+def _floor_slot(source: Source, entries: int, entry_size: int, key: bytes, key_at: int) -> int:
+    """The last of ``entries`` slots whose column at byte ``key_at`` is <= ``key``, -1 if none is."""
+    if entries == 0:
+        return -1
+    key_size = len(key)
+    low, high = 0, entries - 1
+    warm = max(high - WARM_BYTES // entry_size, 0)
+    at = warm * entry_size + key_at
+    if source[at : at + key_size] <= key:
+        low = warm
+    elif warm == 0 or source[key_at : key_at + key_size] > key:
+        return -1
+    else:
+        high = warm - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        at = middle * entry_size + key_at
+        if source[at : at + key_size] <= key:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,108 @@
+"""The offset index of a segment, ``.index``.
+
+    at  size  field
+     0     4  delta     int32  last offset of a batch, less the segment's base offset
+     4     4  position  int32  where in the .log that batch begins
+
+Kafka 2.8 and older: the last offset of the whole append that begins there. The batch at position 0 has no entry.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from kstore.errors import InvalidOffsetError
+from kstore.files.paths import INDEX_SUFFIX
+from kstore.index.entry_index import DELTA_MAX, EntryIndex
+from kstore.types import OffsetPosition
+
+__all__ = ["OffsetIndex"]
+
+ENTRY = struct.Struct(">ii")
+INT32 = struct.Struct(">i")
+assert ENTRY.size == 8
+
+POSITION_AT = 4
+POSITION_MAX = (1 << 31) - 1
+
+
+class OffsetIndex(EntryIndex[OffsetPosition]):
+    """Maps an offset to the position of a batch at or before it (Kafka: OffsetIndex).
+
+    Entries rise strictly in both columns. The offset of an entry is the *last* of the batch at its position.
+    """
+
+    suffix = INDEX_SUFFIX
+    entry_size = ENTRY.size
+
+    __slots__ = ("_last_delta", "_last_position")
+
+    _last_delta: int
+    _last_position: int
+
+    @classmethod
+    def _first_disorder(cls, data: bytes) -> int:
+        entries = ENTRY.iter_unpack(data)
+        previous_delta = previous_position = -1
+        for slot, (delta, position) in enumerate(entries):
+            if delta <= previous_delta or position <= previous_position:
+                return slot
+            previous_delta, previous_position = delta, position
+        return len(data) // cls.entry_size
+
+    def _load_last(self) -> None:
+        last = self._entry_bytes(self._count - 1) if self._count else ENTRY.pack(-1, -1)
+        self._last_delta, self._last_position = ENTRY.unpack(last)
+
+    def append(self, offset: int, position: int) -> None:
+        """Adds an entry for the batch at ``position`` (bytes) whose last offset is ``offset``.
+
+        Raises: InvalidOffsetError (not above the last entry, or not to be stored relative to the base), IndexFullError,
+        ReadOnlyError, DiskFullError; then nothing was added.
+        """
+        delta = offset - self.base_offset
+        if not (self._last_delta < delta <= DELTA_MAX and self._last_position < position <= POSITION_MAX):
+            raise InvalidOffsetError(
+                f"{self.path}: entry of offset {offset}, position {position} does not follow {self.last_entry}"
+                f" in an index of base offset {self.base_offset}"
+            )
+        entries = self._count
+        if entries >= self._capacity:
+            self._grow()
+        assert self._mapping is not None
+        self._mapping.store(entries * 8, ENTRY.pack(delta, position))
+        self._last_delta = delta
+        self._last_position = position
+        self._count = entries + 1
+
+    def lookup(self, offset: int) -> OffsetPosition:
+        """The last entry with an offset <= ``offset``, else the segment's start, ``(base_offset, 0)``."""
+        delta = offset - self.base_offset
+        if delta < 0:
+            return OffsetPosition(self.base_offset, 0)
+        return self._entry_or_start(self._floor_slot(INT32.pack(min(delta, DELTA_MAX)), 0))
+
+    def upper_bound(self, position: int) -> OffsetPosition | None:
+        """The first entry at or behind ``position`` (bytes), None if there is none (Kafka: fetchUpperBoundOffset)."""
+        slot = self._floor_slot(INT32.pack(min(position - 1, POSITION_MAX)), POSITION_AT) + 1 if position > 0 else 0
+        if slot >= self._count:
+            return None
+        found = self._entry_or_start(slot)
+        return found if found.position >= position else None
+
+    def truncate_to(self, offset: int) -> None:
+        """Keeps the entries below ``offset``: ``[10][20][30]`` at 20 -> ``[10]``. Raises: ReadOnlyError."""
+        below = offset - self.base_offset - 1
+        self._cut_to(self._floor_slot(INT32.pack(min(below, DELTA_MAX)), 0) + 1 if below >= 0 else 0)
+
+    def _decode(self, data: bytes) -> OffsetPosition:
+        delta, position = ENTRY.unpack(data)
+        return OffsetPosition(self.base_offset + delta, position)
+
+    def _entry_or_start(self, slot: int) -> OffsetPosition:
+        data = self._entry_bytes(slot)
+        if len(data) == ENTRY.size:
+            delta, position = ENTRY.unpack(data)
+            if delta >= 0 and position >= 0:
+                return OffsetPosition(self.base_offset + delta, position)
+        return OffsetPosition(self.base_offset, 0)

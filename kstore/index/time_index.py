@@ -1,0 +1,120 @@
+"""The time index of a segment, ``.timeindex``.
+
+    at  size  field
+     0     8  timestamp  int64  the greatest timestamp of the segment so far, ms since the epoch
+     8     4  delta      int32  last offset of the batch that brought it, less the segment's base offset
+
+Kafka 2.8 and older: the offset of the record itself, where it was known.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from kstore.errors import IndexFullError, InvalidOffsetError, InvalidTimestampError
+from kstore.files.paths import TIME_INDEX_SUFFIX
+from kstore.index.entry_index import DELTA_MAX, EntryIndex
+from kstore.types import NO_TIMESTAMP, TimestampOffset
+
+__all__ = ["TimeIndex"]
+
+ENTRY = struct.Struct(">qi")
+INT32 = struct.Struct(">i")
+INT64 = struct.Struct(">q")
+assert ENTRY.size == 12
+
+DELTA_AT = 8
+TIMESTAMP_MAX = (1 << 63) - 1
+
+
+class TimeIndex(EntryIndex[TimestampOffset]):
+    """Maps a time to an offset up to which no record is as late (Kafka: TimeIndex).
+
+    Timestamps rise strictly, offsets never fall. An entry holds the greatest timestamp of the segment so far and the
+    last offset of the batch that brought it (Kafka 2.8 and older: of the record).
+    """
+
+    suffix = TIME_INDEX_SUFFIX
+    entry_size = ENTRY.size
+
+    __slots__ = ("_last_delta", "_last_timestamp")
+
+    _last_delta: int
+    _last_timestamp: int
+
+    @classmethod
+    def _first_disorder(cls, data: bytes) -> int:
+        previous_timestamp = -1
+        previous_delta = 0
+        for slot, (timestamp, delta) in enumerate(ENTRY.iter_unpack(data)):
+            if timestamp <= previous_timestamp or delta < previous_delta:
+                return slot
+            previous_timestamp, previous_delta = timestamp, delta
+        return len(data) // cls.entry_size
+
+    def _load_last(self) -> None:
+        last = self._entry_bytes(self._count - 1) if self._count else ENTRY.pack(NO_TIMESTAMP, 0)
+        self._last_timestamp, self._last_delta = ENTRY.unpack(last)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the segment must roll before the next entry: one slot is kept for the entry of the roll itself."""
+        return self._count >= self.max_entry_count - 1
+
+    def maybe_append(self, timestamp: int, offset: int, *, final: bool = False) -> bool:
+        """Adds an entry if ``timestamp`` (ms) is greater than the last one's; whether it was.
+
+        ``offset`` may be the last entry's again. ``final``: the entry of a roll, which may take the kept slot.
+
+        Raises: InvalidOffsetError (below the last entry, or not to be stored relative to the base), IndexFullError,
+        ReadOnlyError, DiskFullError; then nothing was added.
+        """
+        delta = offset - self.base_offset
+        if not self._last_delta <= delta <= DELTA_MAX:
+            raise InvalidOffsetError(
+                f"{self.path}: entry of offset {offset} does not follow {self.last_entry}"
+                f" in an index of base offset {self.base_offset}"
+            )
+        if timestamp <= self._last_timestamp:
+            return False
+        if timestamp > TIMESTAMP_MAX:
+            raise InvalidTimestampError(f"timestamp {timestamp} ms is over {TIMESTAMP_MAX}")
+        entries = self._count
+        if not final and entries >= self.max_entry_count - 1:
+            raise IndexFullError(
+                f"{self.path}: {entries} entries are used, the last one of {self.max_entry_count} is kept"
+            )
+        if entries >= self._capacity:
+            self._grow()
+        assert self._mapping is not None
+        self._mapping.store(entries * 12, ENTRY.pack(timestamp, delta))
+        self._last_timestamp = timestamp
+        self._last_delta = delta
+        self._count = entries + 1
+        return True
+
+    def lookup(self, timestamp: int) -> TimestampOffset:
+        """The last entry with a timestamp <= ``timestamp`` (ms), else ``(NO_TIMESTAMP, base_offset)``.
+
+        No record before the entry's offset is later than the entry's timestamp.
+        """
+        if timestamp < 0:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        return self._entry_or_start(self._floor_slot(INT64.pack(min(timestamp, TIMESTAMP_MAX)), 0))
+
+    def truncate_to(self, offset: int) -> None:
+        """Keeps the entries below ``offset``. Raises: ReadOnlyError."""
+        below = offset - self.base_offset - 1
+        self._cut_to(self._floor_slot(INT32.pack(min(below, DELTA_MAX)), DELTA_AT) + 1 if below >= 0 else 0)
+
+    def _decode(self, data: bytes) -> TimestampOffset:
+        timestamp, delta = ENTRY.unpack(data)
+        return TimestampOffset(timestamp, self.base_offset + delta)
+
+    def _entry_or_start(self, slot: int) -> TimestampOffset:
+        data = self._entry_bytes(slot)
+        if len(data) == ENTRY.size:
+            timestamp, delta = ENTRY.unpack(data)
+            if timestamp >= 0 and delta >= 0:
+                return TimestampOffset(timestamp, self.base_offset + delta)
+        return TimestampOffset(NO_TIMESTAMP, self.base_offset)

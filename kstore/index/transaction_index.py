@@ -1,0 +1,241 @@
+"""The index of a segment's aborted transactions, ``.txnindex``.
+
+    at  size  field
+     0     2  version             int16  0
+     2     8  producer_id         int64
+    10     8  first_offset        int64  of the transaction's first record
+    18     8  last_offset         int64  of its abort marker, which lies in this segment
+    26     8  last_stable_offset  int64  of the log, just after the marker
+
+Readers of committed records believe it, so it is no hint: what cannot be right in it is a CorruptIndexError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+from kstore.errors import (
+    ClosedError,
+    CorruptIndexError,
+    FileMissingError,
+    InvalidOffsetError,
+    PathLike,
+    ReadOnlyError,
+)
+from kstore.files.fs import File, FileSystem
+from kstore.files.paths import TXN_INDEX_SUFFIX
+from kstore.types import NO_OFFSET, AbortedTransaction
+
+__all__ = ["AbortedTransactions", "TransactionIndex"]
+
+ENTRY = struct.Struct(">hqqqq")
+assert ENTRY.size == 34
+
+VERSION = 0
+CHUNK_BYTES = 1024 * ENTRY.size
+
+
+class AbortedTransactions(NamedTuple):
+    """Aborted transactions that overlap a range of offsets.
+
+    ``complete`` says that no later segment can hold another one; else the search goes on there.
+    """
+
+    transactions: list[AbortedTransaction]
+    complete: bool
+
+
+class TransactionIndex:
+    """Lists the transactions whose abort marker lies in this segment (Kafka: TransactionIndex).
+
+    Last offsets rise strictly. The file exists from the first append on. Appends need the log's lock; reading does not.
+    """
+
+    suffix: ClassVar[str] = TXN_INDEX_SUFFIX
+    entry_size: ClassVar[int] = ENTRY.size
+
+    __slots__ = (
+        "_closed",
+        "_count",
+        "_file",
+        "_fs",
+        "_last_offset",
+        "_mode",
+        "_ragged",
+        "_writable",
+        "base_offset",
+        "path",
+    )
+
+    def __init__(self, fs: FileSystem, path: PathLike, base_offset: int, *, writable: bool, mode: int) -> None:
+        self._fs = fs
+        self._mode = mode
+        self._writable = writable
+        self._file: File | None = None
+        self._closed = False
+        self._count = self._ragged = 0
+        self._last_offset = NO_OFFSET
+        self.path = path
+        self.base_offset = base_offset
+
+    @classmethod
+    def open(
+        cls, fs: FileSystem, path: PathLike, base_offset: int, *, writable: bool = False, mode: int = 0o600
+    ) -> TransactionIndex:
+        """The index at ``path``, empty where there is no file; ``mode`` is for the file that an append creates.
+
+        Nothing is judged yet: ``check()`` does that. Raises: StorageError.
+        """
+        index = cls(fs, path, base_offset, writable=writable, mode=mode)
+        try:
+            index._file = fs.open(path, write=writable)
+        except FileMissingError:
+            return index
+        index._count, index._ragged = divmod(index._file.size(), ENTRY.size)
+        index._load_last()
+        return index
+
+    def _load_last(self) -> None:
+        self._last_offset = NO_OFFSET
+        if self._file is not None and self._count:
+            data = self._file.pread(ENTRY.size, (self._count - 1) * ENTRY.size)
+            if len(data) == ENTRY.size:
+                self._last_offset = ENTRY.unpack(data)[3]
+
+    @property
+    def writable(self) -> bool:
+        return self._writable
+
+    @property
+    def entry_count(self) -> int:
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """Bytes that the entries take."""
+        return self._count * ENTRY.size
+
+    @property
+    def last_offset(self) -> int:
+        """The last entry's last offset, NO_OFFSET without any."""
+        return self._last_offset
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Adds an entry; the first one creates the file.
+
+        Raises: InvalidOffsetError (not above the last entry, below the base, ending before it begins), ReadOnlyError,
+        DiskFullError, StorageError; then nothing was added.
+        """
+        self._check_writable()
+        if transaction.last_offset <= self._last_offset or self._fault(transaction):
+            raise InvalidOffsetError(
+                f"{self.path}: {transaction} does not follow last offset {self._last_offset}"
+                f" in an index of base offset {self.base_offset}"
+            )
+        if self._file is None:
+            self._file = self._fs.open(self.path, write=True, create=True, mode=self._mode)
+        # At the end of the whole entries: half an entry of an append that failed is written over.
+        self._file.write_all([ENTRY.pack(VERSION, *transaction)], self.size)
+        self._last_offset = transaction.last_offset
+        self._count += 1
+        self._ragged = 0
+
+    def collect(self, start_offset: int, stop_offset: int) -> AbortedTransactions:
+        """The aborted transactions with records in [start_offset, stop_offset) (Kafka: collectAbortedTxns).
+
+        Raises: CorruptIndexError, StorageError.
+        """
+        found: list[AbortedTransaction] = []
+        for transaction in self.entries():
+            if transaction.last_offset >= start_offset and transaction.first_offset < stop_offset:
+                found.append(transaction)
+            if transaction.last_stable_offset >= stop_offset:
+                return AbortedTransactions(found, complete=True)
+        return AbortedTransactions(found, complete=False)
+
+    def entries(self) -> Iterator[AbortedTransaction]:
+        """The entries there are when the iteration begins, in order.
+
+        Raises: CorruptIndexError at the first that cannot be; StorageError.
+        """
+        if self._closed:
+            raise ClosedError(f"{self.path}: the index is closed")
+        file, stop = self._file, self.size
+        if file is None:
+            return
+        previous = NO_OFFSET
+        for at in range(0, stop, CHUNK_BYTES):
+            data = file.pread(min(CHUNK_BYTES, stop - at), at)
+            whole = len(data) - len(data) % ENTRY.size
+            for delta, fields in enumerate(ENTRY.iter_unpack(memoryview(data)[:whole])):
+                transaction = AbortedTransaction(*fields[1:])
+                fault = f"version {fields[0]}, expected {VERSION}" if fields[0] != VERSION else ""
+                fault = fault or self._fault(transaction)
+                if not fault and transaction.last_offset <= previous:
+                    fault = f"last offset {transaction.last_offset}, expected one above {previous}"
+                if fault:
+                    raise CorruptIndexError(fault, path=self.path, position=at + delta * ENTRY.size)
+                previous = transaction.last_offset
+                yield transaction
+
+    def truncate_to(self, offset: int) -> None:
+        """Keeps the entries whose last offset is below ``offset``. Raises: ReadOnlyError, CorruptIndexError."""
+        self._check_writable()
+        kept = sum(1 for transaction in self.entries() if transaction.last_offset < offset)
+        if kept < self._count:
+            self._cut_to(kept)
+
+    def truncate(self) -> None:
+        """Takes every entry out; the file stays, empty. Raises: ReadOnlyError, StorageError."""
+        self._check_writable()
+        self._cut_to(0)
+
+    def _cut_to(self, kept: int) -> None:
+        if self._file is not None:
+            self._file.truncate(kept * ENTRY.size)
+        self._count = kept
+        self._ragged = 0
+        self._load_last()
+
+    def flush(self) -> None:
+        """Puts the entries on disk. Raises: SyncFailedError."""
+        if self._file is not None and self._writable:
+            self._file.fdatasync()
+
+    def seal(self) -> None:
+        """Makes the index read-only. Nothing more: its file is never longer than its entries."""
+        self._writable = False
+
+    def close(self) -> None:
+        """Ends all use; a second close does nothing. A reader inside a call goes on to its end."""
+        self._closed = True
+        self._writable = False
+        self._file = None
+
+    def check(self) -> None:
+        """Holds every entry against the rules (Kafka: sanityCheck). Raises: CorruptIndexError."""
+        if self._ragged:
+            raise CorruptIndexError(
+                f"{self.size + self._ragged} bytes, expected a multiple of {ENTRY.size}", path=self.path
+            )
+        found = sum(1 for _ in self.entries())
+        if found != self._count:
+            raise CorruptIndexError(f"{found} entries, expected {self._count}: the file became shorter", path=self.path)
+
+    def _fault(self, transaction: AbortedTransaction) -> str:
+        """What is wrong with an entry, whatever stands before it; "" if nothing is."""
+        if transaction.last_offset < self.base_offset:
+            return f"last offset {transaction.last_offset}, expected one from {self.base_offset} on"
+        if not 0 <= transaction.first_offset <= transaction.last_offset:
+            return f"first offset {transaction.first_offset}, expected one from 0 to {transaction.last_offset}"
+        return ""
+
+    def _check_writable(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.path}: the index is closed")
+        if not self._writable:
+            raise ReadOnlyError(errno.EROFS, "the index is open for reading", os.fspath(self.path))
