@@ -1,0 +1,40 @@
+"""What other compiled modules may call in the codec without a Python call between."""
+
+from libc.stdint cimport int32_t, int64_t
+
+
+cdef class BatchBuffer:
+    cdef unsigned char* data
+    cdef readonly Py_ssize_t size
+    cdef readonly Py_ssize_t capacity
+    cdef Py_ssize_t export_count
+    cdef bint is_writing
+
+    cdef int make_room(self, Py_ssize_t size) except -1
+    cdef int begin_writing(self) except -1
+
+
+cdef class OpenBatch:
+    cdef readonly BatchBuffer buffer
+    cdef readonly Py_ssize_t position
+    cdef readonly Py_ssize_t size
+    cdef readonly Py_ssize_t size_max
+    cdef readonly int32_t record_count
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly int64_t last_offset_delta
+    cdef int32_t max_timestamp_delta_offset
+    cdef bint has_base_timestamp
+    cdef readonly bint is_open
+    # What the last record that found no room would have taken, bytes.
+    cdef Py_ssize_t refused_size
+
+    # 1: appended, 0: no room, -1: error. ``headers`` is what ``checked_headers`` gave, the timestamp and the delta
+    # are valid, the batch is open.
+    cdef int append_checked(
+        self, bytes value, bytes key, tuple headers, int64_t timestamp, int64_t offset_delta
+    ) except -1
+    cdef void finish(self, int timestamp_type, int64_t append_time)
+
+
+cdef tuple checked_headers(object headers)

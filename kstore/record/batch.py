@@ -1,0 +1,485 @@
+"""Record batch, version 2 ("magic 2"): a read-only view over a buffer. No I/O here.
+
+at  size  field                      meaning
+ 0     8  base_offset        int64   offset of the first record, as it was when the batch was written
+ 8     4  batch_length       int32   bytes that follow this field
+12     4  leader_epoch       int32   -1 none
+16     1  magic               int8   2
+17     4  crc               uint32   CRC-32C of byte 21 to the end: what is above is rewritten without it
+21     2  attributes         int16   bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+23     4  last_offset_delta  int32   last offset = base offset + it; compaction keeps it
+27     8  base_timestamp     int64   ms; with bit 6 the delete horizon, and still what deltas are relative to
+35     8  max_timestamp      int64   ms; with LogAppendTime every record's timestamp
+43     8  producer_id        int64   -1 none
+51     2  producer_epoch     int16   -1 none
+53     4  base_sequence      int32   -1 none
+57     4  record_count       int32   0 after compaction emptied the batch
+61     -  records                    back to back, or one compressed stream of them
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import crc32c
+
+from kstore.errors import CorruptBatchError, UnsupportedCodecError
+from kstore.record._codec import (
+    Record,
+    RecordCursor,
+    RecordsSummary,
+    check_records,
+    decode_offsets_timestamps,
+    decode_values,
+)
+from kstore.types import CREATE_TIME, LOG_APPEND_TIME, TIMESTAMP_TYPES, TimestampType
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "ATTRIBUTE_CODEC",
+    "ATTRIBUTE_CONTROL",
+    "ATTRIBUTE_DELETE_HORIZON",
+    "ATTRIBUTE_LOG_APPEND_TIME",
+    "ATTRIBUTE_TRANSACTIONAL",
+    "BATCH_HEADER",
+    "BATCH_HEADER_BYTES",
+    "CODEC_NAMES",
+    "CRC_START",
+    "LOG_OVERHEAD_BYTES",
+    "MAGIC",
+    "MAX_BYTES_UNCOMPRESSED",
+    "OFFSET_MAX",
+    "OFFSET_MIN",
+    "Batch",
+    "BatchHeader",
+    "RecordBatch",
+    "batch_crc",
+    "decrement_sequence",
+    "increment_sequence",
+    "parse_v2",
+    "rewrite_header",
+]
+
+BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+BATCH_HEADER_BYTES = 61
+# Base offset and size: the part of every entry that its size field leaves out.
+LOG_OVERHEAD_BYTES = 12
+MAGIC = 2
+CRC_START = 21
+assert BATCH_HEADER.size == BATCH_HEADER_BYTES
+assert struct.calcsize(">qiibI") == CRC_START
+
+ATTRIBUTE_CODEC = 0x07
+ATTRIBUTE_LOG_APPEND_TIME = 0x08
+ATTRIBUTE_TRANSACTIONAL = 0x10
+ATTRIBUTE_CONTROL = 0x20
+ATTRIBUTE_DELETE_HORIZON = 0x40
+# By the id in the attributes; 5 to 7 are nobody's.
+CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+
+OFFSET_MIN = -(2**63)
+# No record has this offset, because the end offset behind the last record is an offset too.
+OFFSET_MAX = 2**63 - 1
+SEQUENCE_COUNT = 2**31
+MAX_BYTES_UNCOMPRESSED = 64 << 20
+# A CRC runs at 20 GB/s, so this much takes 50 us; giving the GIL away can cost 5 ms when another thread is busy.
+CRC_BYTES_WITHOUT_GIL = 1 << 20
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes in front of a batch's records, in their order."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+
+class Batch(Protocol):
+    """What every version of a batch can say: ``RecordBatch`` (version 2) and ``LegacyBatch`` (0 and 1).
+
+    ``size`` is in bytes with the 12 of the log overhead; ``codec`` a name of CODEC_NAMES; ``crc`` the stored one.
+    Offsets are absolute, times ms, and -1 stands for none, but for ``delete_horizon_ms``, which is None then.
+    Immutable, and so thread-safe as long as nobody writes to the buffer under it.
+    """
+
+    @property
+    def magic(self) -> int: ...
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def timestamp_type(self) -> TimestampType: ...
+    @property
+    def codec(self) -> str: ...
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+    @property
+    def base_sequence(self) -> int: ...
+    @property
+    def last_sequence(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def is_transactional(self) -> bool: ...
+    @property
+    def is_control(self) -> bool: ...
+    @property
+    def delete_horizon_ms(self) -> int | None: ...
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def crc(self) -> int: ...
+    @property
+    def data(self) -> memoryview: ...
+
+    def computed_crc(self) -> int: ...
+    def is_valid(self) -> bool: ...
+    def ensure_valid(self) -> None: ...
+    def records(
+        self,
+        first_offset: int = OFFSET_MIN,
+        stop_offset: int = OFFSET_MAX,
+        max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED,
+    ) -> Iterator[Record]: ...
+    def values(
+        self,
+        first_offset: int = OFFSET_MIN,
+        stop_offset: int = OFFSET_MAX,
+        max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED,
+    ) -> list[bytes | None]: ...
+    def offsets_and_timestamps(
+        self,
+        first_offset: int = OFFSET_MIN,
+        stop_offset: int = OFFSET_MAX,
+        max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED,
+    ) -> tuple[array[int], array[int]]: ...
+    def check(self, max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED) -> RecordsSummary: ...
+
+
+class RecordBatch:
+    """A batch of version 2 in a buffer; made by ``parse_v2``, which checks the header and nothing behind it.
+
+    What the CRC covers is to be believed only after ``ensure_valid``. The methods that read records check all of the
+    batch's records first, whatever window of offsets is asked for.
+    """
+
+    __slots__ = ("_buffer", "_position", "base_offset", "header", "last_offset", "size")
+
+    magic = MAGIC
+
+    def __init__(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
+        self._buffer = buffer
+        self._position = position
+        self.header = header
+        self.base_offset = header[0]
+        self.last_offset = header[0] + header[6]
+        self.size = header[1] + LOG_OVERHEAD_BYTES
+
+    def __repr__(self) -> str:
+        return f"RecordBatch({self.base_offset}-{self.last_offset}, {self.size} bytes, {self.record_count} records)"
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.header.leader_epoch
+
+    @property
+    def crc(self) -> int:
+        return self.header.crc
+
+    @property
+    def attributes(self) -> int:
+        return self.header.attributes
+
+    @property
+    def codec_id(self) -> int:
+        return self.header.attributes & ATTRIBUTE_CODEC
+
+    @property
+    def codec(self) -> str:
+        """The codec's name. Raises UnsupportedCodecError for an id that no codec has."""
+        codec_id = self.header.attributes & ATTRIBUTE_CODEC
+        if codec_id >= len(CODEC_NAMES):
+            raise UnsupportedCodecError(
+                f"codec {codec_id}, expected 0 to {len(CODEC_NAMES) - 1}", position=self._position
+            )
+        return CODEC_NAMES[codec_id]
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return LOG_APPEND_TIME if self.header.attributes & ATTRIBUTE_LOG_APPEND_TIME else CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.header.attributes & ATTRIBUTE_TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.header.attributes & ATTRIBUTE_CONTROL)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones and markers in it may go (KIP-534), or None."""
+        return self.header.base_timestamp if self.header.attributes & ATTRIBUTE_DELETE_HORIZON else None
+
+    @property
+    def last_offset_delta(self) -> int:
+        return self.header.last_offset_delta
+
+    @property
+    def base_timestamp(self) -> int:
+        return self.header.base_timestamp
+
+    @property
+    def max_timestamp(self) -> int:
+        return self.header.max_timestamp
+
+    @property
+    def producer_id(self) -> int:
+        return self.header.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        return self.header.producer_epoch
+
+    @property
+    def base_sequence(self) -> int:
+        return self.header.base_sequence
+
+    @property
+    def last_sequence(self) -> int:
+        """The last record's sequence number, counted past 2^31 - 1 to 0; -1 without sequences."""
+        base_sequence = self.header.base_sequence
+        if base_sequence < 0:
+            return base_sequence
+        return increment_sequence(base_sequence, self.header.last_offset_delta)
+
+    @property
+    def record_count(self) -> int:
+        return self.header.record_count
+
+    @property
+    def data(self) -> memoryview:
+        """The whole batch; shorter than ``size`` where only the header was there to be parsed."""
+        return memoryview(self._buffer)[self._position : self._position + self.size]
+
+    def computed_crc(self) -> int:
+        """The CRC-32C that the bytes have, to be compared with ``crc``."""
+        return batch_crc(memoryview(self._buffer)[self._position + CRC_START : self._position + self.size])
+
+    def is_valid(self) -> bool:
+        return self.computed_crc() == self.header.crc
+
+    def ensure_valid(self) -> None:
+        """Raises CorruptBatchError unless the stored CRC is that of the bytes."""
+        computed = self.computed_crc()
+        if computed != self.header.crc:
+            raise CorruptBatchError(
+                f"bad crc: stored {self.header.crc:#010x}, computed {computed:#010x}",
+                position=self._position,
+                first_offset=self.base_offset,
+                last_offset=self.last_offset,
+            )
+
+    def records(
+        self,
+        first_offset: int = OFFSET_MIN,
+        stop_offset: int = OFFSET_MAX,
+        max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED,
+    ) -> Iterator[Record]:
+        """The records with offsets in [first_offset, stop_offset), those of a control batch too.
+
+        Raises CorruptRecordError, or another CorruptDataError where the batch cannot be decompressed into
+        ``max_bytes_uncompressed``, before there is an iterator.
+        """
+        header = self.header
+        return RecordCursor(
+            *self._payload(max_bytes_uncompressed),
+            header.record_count,
+            header.base_offset,
+            header.base_timestamp,
+            header.last_offset_delta,
+            TIMESTAMP_TYPES.index(self.timestamp_type),
+            header.max_timestamp,
+            header.leader_epoch,
+            first_offset,
+            stop_offset,
+        )
+
+    def values(
+        self,
+        first_offset: int = OFFSET_MIN,
+        stop_offset: int = OFFSET_MAX,
+        max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED,
+    ) -> list[bytes | None]:
+        """The values of the records with offsets in [first_offset, stop_offset); errors as in ``records``."""
+        header = self.header
+        return decode_values(
+            *self._payload(max_bytes_uncompressed),
+            header.record_count,
+            header.base_offset,
+            header.last_offset_delta,
+            first_offset,
+            stop_offset,
+        )
+
+    def offsets_and_timestamps(
+        self,
+        first_offset: int = OFFSET_MIN,
+        stop_offset: int = OFFSET_MAX,
+        max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED,
+    ) -> tuple[array[int], array[int]]:
+        """Two ``array('q')`` over the records with offsets in [first_offset, stop_offset); errors as in ``records``."""
+        header = self.header
+        return decode_offsets_timestamps(
+            *self._payload(max_bytes_uncompressed),
+            header.record_count,
+            header.base_offset,
+            header.base_timestamp,
+            header.last_offset_delta,
+            TIMESTAMP_TYPES.index(self.timestamp_type),
+            header.max_timestamp,
+            first_offset,
+            stop_offset,
+        )
+
+    def check(self, max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED) -> RecordsSummary:
+        """Checks the structure of every record without making objects; errors as in ``records``. Not the CRC.
+
+        The summary's timestamps are those the records store, also where the timestamp type is LogAppendTime.
+        """
+        header = self.header
+        return check_records(
+            *self._payload(max_bytes_uncompressed),
+            header.record_count,
+            header.last_offset_delta,
+            header.base_timestamp,
+        )
+
+    def _payload(self, max_bytes_uncompressed: int) -> tuple[Buffer, int, int]:
+        """Where the uncompressed records are: a buffer and the positions between which they lie in it."""
+        start = self._position + BATCH_HEADER_BYTES
+        stop = self._position + self.size
+        if not self.header.attributes & ATTRIBUTE_CODEC:
+            return self._buffer, start, stop
+        # Not at the top: the libraries behind it are loaded by those who meet a compressed batch.
+        from kstore.record.compression import CODECS_BY_NAME
+
+        codec = CODECS_BY_NAME[self.codec]
+        records = codec.decompress(memoryview(self._buffer)[start:stop], max_bytes_uncompressed, MAGIC)
+        return records, 0, len(records)
+
+
+def parse_v2(data: Buffer, position: int = 0, *, header_only: bool = False) -> RecordBatch:
+    """The batch of version 2 that begins at byte ``position`` of ``data`` (bytes-like, items of one byte).
+
+    Only the header is read, and checked for what no writer can have written. With ``header_only`` the records need not
+    be there. Raises CorruptBatchError, with the position in ``data``.
+    """
+    size_left = len(data) - position  # type: ignore[arg-type]  # a Buffer of bytes has a length
+    if size_left < BATCH_HEADER_BYTES:
+        raise CorruptBatchError(
+            f"{size_left} bytes, expected the {BATCH_HEADER_BYTES} of a batch header", position=position
+        )
+    header = BatchHeader._make(BATCH_HEADER.unpack_from(data, position))
+    base_offset, last_offset_delta = header[0], header[6]
+    size = header[1] + LOG_OVERHEAD_BYTES
+    if (
+        size < BATCH_HEADER_BYTES
+        or base_offset < 0
+        or last_offset_delta < 0
+        or base_offset + last_offset_delta >= OFFSET_MAX
+        or not 0 <= header[12] <= last_offset_delta + 1
+        or (size > size_left and not header_only)
+    ):
+        raise CorruptBatchError(_problem(header, size_left), position=position)
+    return RecordBatch(data, position, header)
+
+
+def _problem(header: BatchHeader, size_left: int) -> str:
+    """Which check of ``parse_v2`` a header fails, in words."""
+    size = header.batch_length + LOG_OVERHEAD_BYTES
+    if size < BATCH_HEADER_BYTES:
+        return f"a batch of {size} bytes, expected at least the {BATCH_HEADER_BYTES} of its header"
+    if header.base_offset < 0 or header.last_offset_delta < 0:
+        return f"base offset {header.base_offset} and last offset delta {header.last_offset_delta}, expected 0 or more"
+    if header.base_offset + header.last_offset_delta >= OFFSET_MAX:
+        return f"base offset {header.base_offset} + {header.last_offset_delta}, expected less than 2^63 - 1"
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        return f"a record count of {header.record_count}, expected 0 to {header.last_offset_delta + 1}"
+    return f"a batch of {size} bytes, expected at most the {size_left} that remain"
+
+
+def batch_crc(data: Buffer) -> int:
+    """CRC-32C of ``data``, a batch from its attributes (byte 21) on."""
+    release_gil = len(data) >= CRC_BYTES_WITHOUT_GIL  # type: ignore[arg-type]
+    return crc32c.crc32c(data, 0, 1 if release_gil else 0)
+
+
+def increment_sequence(sequence: int, by: int) -> int:
+    """``sequence`` + ``by``, counted past 2^31 - 1 to 0."""
+    return (sequence + by) % SEQUENCE_COUNT
+
+
+def decrement_sequence(sequence: int, by: int) -> int:
+    """``sequence`` - ``by``, counted past 0 to 2^31 - 1."""
+    return (sequence - by) % SEQUENCE_COUNT
+
+
+def rewrite_header(
+    buffer: bytearray | memoryview,
+    position: int = 0,
+    *,
+    base_offset: int | None = None,
+    leader_epoch: int | None = None,
+    timestamp_type: TimestampType | None = None,
+    max_timestamp: int | None = None,
+    producer_id: int | None = None,
+    producer_epoch: int | None = None,
+    base_sequence: int | None = None,
+) -> None:
+    """Rewrites fields in the header of the whole batch at byte ``position``, each only where it is given.
+
+    The CRC is computed again only if a field that it covers really changed: base offset and leader epoch do not.
+    Raises CorruptBatchError where there is no batch.
+    """
+    batch = parse_v2(buffer, position)
+    header = batch.header
+    attributes = header.attributes
+    if timestamp_type is not None:
+        attributes &= ~ATTRIBUTE_LOG_APPEND_TIME
+        attributes |= ATTRIBUTE_LOG_APPEND_TIME if timestamp_type == LOG_APPEND_TIME else 0
+    covered = {
+        "attributes": attributes,
+        "max_timestamp": max_timestamp,
+        "producer_id": producer_id,
+        "producer_epoch": producer_epoch,
+        "base_sequence": base_sequence,
+    }
+    outside = {"base_offset": base_offset, "leader_epoch": leader_epoch}
+    rewritten = header._replace(**{name: value for name, value in (covered | outside).items() if value is not None})
+    BATCH_HEADER.pack_into(buffer, position, *rewritten)
+    if rewritten[5:] != header[5:]:
+        crc = batch_crc(memoryview(buffer)[position + CRC_START : position + batch.size])
+        BATCH_HEADER.pack_into(buffer, position, *rewritten._replace(crc=crc))
