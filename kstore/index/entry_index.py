@@ -123,6 +123,7 @@ class EntryIndex(Generic[Entry]):
         except FileMissingError:
             return cls.create(fs, path, base_offset, index_bytes_max=index_bytes_max, mode=mode)
         size = file.size()
+        assert entry_count is None or entry_count >= 0, "a count of entries"
         if entry_count is None:
             data = file.pread(min(size, max(index_bytes_max, READ_BYTES_MAX)), 0)
             entry_count = cls._rising_count(data)
@@ -141,8 +142,8 @@ class EntryIndex(Generic[Entry]):
     def open_read_only(
         cls, fs: FileSystem, path: PathLike, base_offset: int, *, live: bool = False, size_max: int = READ_BYTES_MAX
     ) -> Self:
-        """An index to search, read once. ``live``: another process may be writing it, so what comes behind the rising
-        entries is not yet one.
+        """An index to search, read once. ``live``: a writer may be at work on it, so the zeros at its end are room for
+        entries, and the last entry may be half stored.
 
         Raises: FileMissingError, StorageError.
         """
@@ -152,16 +153,25 @@ class EntryIndex(Generic[Entry]):
     def from_bytes(cls, data: bytes, base_offset: int, *, path: PathLike = "", live: bool = False) -> Self:
         """A read-only index over the content of a file."""
         if live:
-            data = data[: cls._rising_count(data) * cls.entry_size]
+            data = data[: cls._stored_count(data) * cls.entry_size]
         return cls(path, base_offset, data, file=None, bytes_max=len(data))
 
     @classmethod
+    def _used_count(cls, data: bytes) -> int:
+        """How many whole entries there are before the zeros at the end."""
+        return min(len(data) // cls.entry_size, -(-len(data.rstrip(b"\0")) // cls.entry_size))
+
+    @classmethod
     def _rising_count(cls, data: bytes) -> int:
-        """How many entries from the start on are in order; zeros at the end are room, not entries."""
-        whole = len(data) // cls.entry_size
-        used = -(-len(data.rstrip(b"\0")) // cls.entry_size)
-        data = data[: min(whole, used) * cls.entry_size]
-        return cls._first_disorder(data)
+        """How many entries from the start on are in order. O(entries)."""
+        return cls._first_disorder(data[: cls._used_count(data) * cls.entry_size])
+
+    @classmethod
+    def _stored_count(cls, data: bytes) -> int:
+        """How many entries a writer that may be at work has stored; one at a time, so only the last may be broken."""
+        entries = cls._used_count(data)
+        last_two = data[max(entries - 2, 0) * cls.entry_size : entries * cls.entry_size]
+        return entries if cls._first_disorder(last_two) * cls.entry_size == len(last_two) else max(entries - 1, 0)
 
     @classmethod
     @abstractmethod
@@ -192,6 +202,11 @@ class EntryIndex(Generic[Entry]):
     def size(self) -> int:
         """Bytes that the entries take."""
         return self._count * self.entry_size
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of memory that the index holds for itself; mapped ones are the page cache's."""
+        return 0 if self._mapping is not None else self.size
 
     @property
     def is_full(self) -> bool:
@@ -241,6 +256,8 @@ class EntryIndex(Generic[Entry]):
             # The count first: whatever source is there after it holds that many entries.
             entries = self._count
             source = self._source
+            if entries == 0 and self._closed:
+                self._look_again(source)
             try:
                 return _floor_slot(source, entries, self.entry_size, key, key_at)
             except ClosedError:
@@ -257,12 +274,17 @@ class EntryIndex(Generic[Entry]):
             raise ReadOnlyError(errno.EROFS, "the index is open for reading", os.fspath(self.path))
         if self._count >= self.max_entry_count:
             raise IndexFullError(f"{self.path}: all {self.max_entry_count} entries are used")
-        step = min(max(self.size, GROWTH_BYTES_MIN), GROWTH_BYTES_MAX)
-        size = min(self.size + step, self.max_entry_count * self.entry_size)
+        size = min(self._next_mapped_size(), self.max_entry_count * self.entry_size)
         # The mapping before it is dropped, not closed: a reader may be searching it, and both show the same pages.
         mapping = self._file.map(size)
         self._source = self._mapping = mapping
         self._capacity = size // self.entry_size
+
+    def _next_mapped_size(self) -> int:
+        if self._mapping is None:
+            pages = self.size // GROWTH_BYTES_MIN + 1
+            return pages * GROWTH_BYTES_MIN
+        return self._mapping.size + min(self._mapping.size, GROWTH_BYTES_MAX)
 
     def _cut_to(self, entries: int) -> None:
         """Keeps the first ``entries`` entries; the rest of the mapping reads as zeros, as if they had never been."""

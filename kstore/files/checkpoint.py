@@ -1,0 +1,217 @@
+"""Small files that are replaced whole: Kafka's checkpoints and markers.
+
+    *-offset-checkpoint        0 \\n count \\n then lines of "<topic> <partition> <offset>"
+    leader-epoch-checkpoint    0 \\n count \\n then lines of "<epoch> <start offset>"; an empty file has no entries
+    partition.metadata         version: 0 \\n topic_id: <22 characters, URL-safe base64 of the UUID>
+    .kafka_cleanshutdown       {"version":0,"brokerEpoch":399}, in older releases nothing; its presence is what counts
+
+A file is written beside its place, synced, renamed over it, and the directory synced: after a crash it is the old one
+or the new one. What a reader finds is bounded in size and damaged in any way until it was parsed; then the error is a
+CorruptFileError and nothing else. All of these files can be rebuilt or done without.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from kstore.errors import CorruptFileError, FileInTheWayError, FileMissingError, PathLike, StorageError
+from kstore.files.fs import FileSystem, read_file
+from kstore.files.paths import OFFSET_MAX, PARTITION_MAX, TEMPORARY_SUFFIX, TopicPartition
+
+__all__ = [
+    "EpochEntry",
+    "read_broker_epoch",
+    "read_leader_epochs",
+    "read_offset_checkpoint",
+    "read_small_file",
+    "read_topic_id",
+    "replace_file",
+    "write_clean_shutdown",
+    "write_leader_epochs",
+    "write_offset_checkpoint",
+    "write_topic_id",
+]
+
+SIZE_MAX = 64 * 1024
+# A store's checkpoint has a line for each of its partitions, of which a broker may have 100,000.
+OFFSET_CHECKPOINT_SIZE_MAX = 16 << 20
+
+VERSION_LINE = b"0"
+COUNT_LINE = re.compile(rb"0|[1-9][0-9]{0,8}")
+OFFSET_LINE = re.compile(rb"([a-zA-Z0-9._-]{1,249})[ \t]+([0-9]{1,10})[ \t]+([0-9]{1,19})")
+EPOCH_LINE = re.compile(rb"([0-9]{1,10})[ \t]+([0-9]{1,19})")
+EPOCH_MAX = (1 << 31) - 1
+
+TOPIC_ID_FILE = re.compile(rb"version: *([0-9]{1,5})\r?\ntopic_id: *([a-zA-Z0-9_-]{22})(?:\r?\n)?")
+NO_BROKER_EPOCH = -1
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the first offset written in it."""
+
+    epoch: int
+    start_offset: int
+
+
+def replace_file(fs: FileSystem, path: PathLike, data: bytes, *, mode: int = 0o600) -> None:
+    """Makes ``data`` the content of ``path``, durably, or leaves what was there.
+
+    Not for two writers of one file at a time.
+
+    Raises: DiskFullError, SyncFailedError, StorageError. Only after the last step, the sync of the directory, may the
+    new content be in place in spite of an error.
+    """
+    target = os.fspath(path)
+    temporary = target + TEMPORARY_SUFFIX
+    try:
+        file = fs.open(temporary, write=True, create=True, mode=mode)
+    except FileInTheWayError:
+        # Left behind by a crash: nobody reads it.
+        fs.unlink(temporary)
+        file = fs.open(temporary, write=True, create=True, mode=mode)
+    try:
+        file.write_all([data], 0)
+        file.fsync()
+        file.close()
+        fs.rename(temporary, target)
+    except StorageError:
+        with suppress(StorageError):
+            fs.unlink(temporary)
+        raise
+    # Until then a crash may bring the old file back.
+    fs.sync_dir(os.path.dirname(target) or os.curdir)
+
+
+def read_small_file(fs: FileSystem, path: PathLike, size_max: int = SIZE_MAX) -> bytes:
+    """The content of ``path``.
+
+    Raises: CorruptFileError where it has more than ``size_max`` bytes; FileMissingError, StorageError.
+    """
+    data = read_file(fs, path, size_max + 1)
+    if len(data) > size_max:
+        raise CorruptFileError(f"over {size_max} bytes, which no such file has", path=path)
+    return data
+
+
+def read_offset_checkpoint(fs: FileSystem, path: PathLike) -> dict[TopicPartition, int]:
+    """The offset of each partition; none where there is no file.
+
+    Raises: CorruptFileError, StorageError.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for number, line in _read_lines(fs, path, OFFSET_CHECKPOINT_SIZE_MAX):
+        match = OFFSET_LINE.fullmatch(line)
+        if match is None or int(match[2]) > PARTITION_MAX or int(match[3]) > OFFSET_MAX:
+            raise CorruptFileError(f"line {number} is no '<topic> <partition> <offset>'", path=path)
+        offsets[TopicPartition(match[1].decode("ascii"), int(match[2]))] = int(match[3])
+    return offsets
+
+
+def write_offset_checkpoint(
+    fs: FileSystem, path: PathLike, offsets: Mapping[TopicPartition, int], *, mode: int = 0o600
+) -> None:
+    """Replaces the checkpoint; durable on return. Raises: as ``replace_file``."""
+    lines = (f"{owner.topic} {owner.partition} {offset}" for owner, offset in sorted(offsets.items()))
+    _write_lines(fs, path, lines, mode=mode)
+
+
+def read_leader_epochs(fs: FileSystem, path: PathLike) -> list[EpochEntry]:
+    """The leader epochs of a partition as the file has them; none where there is no file.
+
+    Raises: CorruptFileError, StorageError.
+    """
+    entries: list[EpochEntry] = []
+    for number, line in _read_lines(fs, path, SIZE_MAX):
+        match = EPOCH_LINE.fullmatch(line)
+        if match is None or int(match[1]) > EPOCH_MAX or int(match[2]) > OFFSET_MAX:
+            raise CorruptFileError(f"line {number} is no '<epoch> <start offset>'", path=path)
+        entries.append(EpochEntry(int(match[1]), int(match[2])))
+    return entries
+
+
+def write_leader_epochs(fs: FileSystem, path: PathLike, entries: Iterable[EpochEntry], *, mode: int = 0o600) -> None:
+    """Replaces the epochs; durable on return. Raises: as ``replace_file``."""
+    _write_lines(fs, path, (f"{epoch} {start_offset}" for epoch, start_offset in entries), mode=mode)
+
+
+def read_topic_id(fs: FileSystem, path: PathLike) -> uuid.UUID:
+    """The topic id in a ``partition.metadata``.
+
+    Raises: CorruptFileError (also for the zero id, which Kafka refuses); FileMissingError, StorageError.
+    """
+    match = TOPIC_ID_FILE.fullmatch(read_small_file(fs, path))
+    if match is None:
+        raise CorruptFileError("expected the lines 'version: 0' and 'topic_id: <22 characters>'", path=path)
+    try:
+        topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(match[2] + b"=="))
+    except binascii.Error as error:
+        raise CorruptFileError("a topic id that is no base64", path=path) from error
+    if topic_id.int == 0:
+        raise CorruptFileError("the zero topic id, which no topic has", path=path)
+    return topic_id
+
+
+def write_topic_id(fs: FileSystem, path: PathLike, topic_id: uuid.UUID, *, mode: int = 0o600) -> None:
+    """Replaces a ``partition.metadata``; durable on return. Raises: as ``replace_file``."""
+    text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=")
+    replace_file(fs, path, b"version: 0\ntopic_id: " + text, mode=mode)
+
+
+def read_broker_epoch(fs: FileSystem, path: PathLike) -> int | None:
+    """The broker epoch in a clean-shutdown marker: -1 where it names none, None where there is no marker.
+
+    Raises: StorageError. Content that makes no sense is as good as none: the marker's presence is what counts.
+    """
+    try:
+        data = read_small_file(fs, path)
+    except FileMissingError:
+        return None
+    except CorruptFileError:
+        return NO_BROKER_EPOCH
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return NO_BROKER_EPOCH
+    epoch = content.get("brokerEpoch") if isinstance(content, dict) else None
+    return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else NO_BROKER_EPOCH
+
+
+def write_clean_shutdown(
+    fs: FileSystem, path: PathLike, broker_epoch: int = NO_BROKER_EPOCH, *, mode: int = 0o600
+) -> None:
+    """Marks a store as closed in order; durable on return. Raises: as ``replace_file``."""
+    text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    replace_file(fs, path, text.encode("ascii"), mode=mode)
+
+
+def _read_lines(fs: FileSystem, path: PathLike, size_max: int) -> list[tuple[int, bytes]]:
+    """The entry lines of a checkpoint with their numbers, as many as its second line says."""
+    try:
+        data = read_small_file(fs, path, size_max)
+    except FileMissingError:
+        return []
+    if not data:
+        return []
+    lines = data.splitlines()
+    if lines[0] != VERSION_LINE:
+        raise CorruptFileError("line 1 is no version that is known, expected 0", path=path)
+    if len(lines) < 2 or not COUNT_LINE.fullmatch(lines[1]):
+        raise CorruptFileError("line 2 is no count of entries", path=path)
+    count = int(lines[1])
+    if len(lines) - 2 != count:
+        raise CorruptFileError(f"{len(lines) - 2} entries, expected {count}", path=path)
+    return list(enumerate(lines[2:], start=3))
+
+
+def _write_lines(fs: FileSystem, path: PathLike, lines: Iterable[str], *, mode: int) -> None:
+    entries = list(lines)
+    text = "\n".join([VERSION_LINE.decode("ascii"), str(len(entries)), *entries]) + "\n"
+    replace_file(fs, path, text.encode("ascii"), mode=mode)

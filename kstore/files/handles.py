@@ -1,0 +1,112 @@
+"""A bounded cache of open handles.
+
+To evict a handle is to drop the cache's reference to it. Who still uses it has a reference too, so a file is closed
+when the last reader is through, and never under one: its number would be another file's by then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    Cached = OrderedDict[Hashable, tuple[Any, int]]
+
+__all__ = ["HandleCache"]
+
+Handle = TypeVar("Handle")
+
+# What read indexes may keep of the memory; one larger than this is used once and not kept. 2 MiB index 1 GiB of log.
+MEMORY_BYTES_MAX = 16 << 20
+
+
+class HandleCache:
+    """The most recently used handles, by any key.
+
+    At most ``count_max`` of them, and at most ``memory_bytes_max`` bytes of what they say they hold in memory
+    (``memory_bytes``, if a handle has that attribute). Thread-safe: a handle is opened outside the lock, and dropped
+    there too, because either may take long.
+    """
+
+    __slots__ = ("_drops", "_handles", "_lock", "_memory_bytes", "count_max", "memory_bytes_max")
+
+    def __init__(self, count_max: int, *, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
+        assert count_max >= 0, "a count"
+        self.count_max = count_max
+        self.memory_bytes_max = memory_bytes_max
+        self._lock = threading.Lock()
+        # Guarded by the lock; the least recently used comes first.
+        self._handles: Cached = OrderedDict()
+        self._memory_bytes = 0
+        self._drops = 0
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._handles
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the handles in the cache say they hold."""
+        return self._memory_bytes
+
+    def get(self, key: Hashable, opener: Callable[[], Handle]) -> Handle:
+        """The handle for ``key``, opened where it is not there.
+
+        Of threads that open the same one at the same time, all get the first that was done.
+
+        Raises: what ``opener`` raises.
+        """
+        with self._lock:
+            found = self._handles.get(key)
+            if found is not None:
+                self._handles.move_to_end(key)
+                handle: Handle = found[0]
+                return handle
+            drops = self._drops
+        return self._put(key, opener(), drops)
+
+    def drop(self, key: Hashable) -> None:
+        """Forgets the handle for ``key``, if there is one."""
+        with self._lock:
+            self._drops += 1
+            dropped = self._handles.pop(key, None)
+            if dropped is not None:
+                self._memory_bytes -= dropped[1]
+
+    def clear(self) -> None:
+        """Forgets every handle."""
+        with self._lock:
+            self._drops += 1
+            dropped, self._handles = self._handles, OrderedDict()
+            self._memory_bytes = 0
+        dropped.clear()
+
+    def check(self) -> None:
+        """Asserts the cache's invariants."""
+        with self._lock:
+            assert len(self._handles) <= self.count_max
+            assert self._memory_bytes == sum(size for _, size in self._handles.values()) <= self.memory_bytes_max
+
+    def _put(self, key: Hashable, handle: Handle, drops: int) -> Handle:
+        size = int(getattr(handle, "memory_bytes", 0))
+        evicted = []
+        with self._lock:
+            found = self._handles.get(key)
+            if found is not None:
+                first: Handle = found[0]
+                return first
+            if drops != self._drops or size > self.memory_bytes_max or not self.count_max:
+                # Perhaps opened before what the drop was for, so of a file that has lost its name since: not for others.
+                return handle
+            self._handles[key] = handle, size
+            self._memory_bytes += size
+            while len(self._handles) > self.count_max or self._memory_bytes > self.memory_bytes_max:
+                entry = self._handles.popitem(last=False)[1]
+                self._memory_bytes -= entry[1]
+                evicted.append(entry)
+        evicted.clear()
+        return handle
