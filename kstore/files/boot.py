@@ -1,0 +1,35 @@
+"""Which boot of the machine this is: after another one, pages that were not synced may be gone in any order."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import sys
+import uuid
+from pathlib import Path
+
+__all__ = ["boot_id"]
+
+LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+MACOS_BOOT_ID = b"kern.bootsessionuuid"
+UNKNOWN = bytes(16)
+
+
+@functools.cache
+def boot_id() -> bytes:
+    """16 bytes that stay the same until the machine restarts; zeros where the system does not tell."""
+    try:
+        text = _macos_boot_id() if sys.platform == "darwin" else LINUX_BOOT_ID.read_text(encoding="ascii")
+        return uuid.UUID(text.strip()).bytes
+    except (OSError, ValueError):
+        return UNKNOWN
+
+
+def _macos_boot_id() -> str:
+    library = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+    buffer = ctypes.create_string_buffer(64)
+    size = ctypes.c_size_t(len(buffer))
+    if library.sysctlbyname(MACOS_BOOT_ID, buffer, ctypes.byref(size), None, 0):
+        raise OSError(ctypes.get_errno(), "sysctlbyname kern.bootsessionuuid")
+    return buffer.value.decode("ascii")

@@ -1,0 +1,41 @@
+"""What Kafka's own files beside a partition directory say of it: the checkpoints and the clean marker of its store."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.errors import CorruptFileError, StorageError
+from kstore.files.checkpoint import read_offset_checkpoint
+from kstore.files.fs import FileSystem
+from kstore.files.paths import CLEAN_SHUTDOWN, LOG_START_OFFSETS, RECOVERY_POINTS, topic_partition
+
+__all__ = ["KafkaMarks", "read_kafka_marks"]
+
+logger = logging.getLogger(__name__)
+
+
+class KafkaMarks(NamedTuple):
+    """``clean``: the store was closed in order. Offsets are None where no checkpoint names the partition."""
+
+    clean: bool = False
+    recovery_point: int | None = None
+    log_start_offset: int | None = None
+
+
+def read_kafka_marks(fs: FileSystem, directory: Path) -> KafkaMarks:
+    """The marks for the partition in ``directory``; a checkpoint that cannot be read counts as absent (LogManager)."""
+    owner = topic_partition(directory.name)
+    if owner is None:
+        return KafkaMarks()
+    store = directory.parent
+
+    def offset_in(name: str) -> int | None:
+        try:
+            return read_offset_checkpoint(fs, store / name).get(owner)
+        except (CorruptFileError, StorageError) as error:
+            logger.warning("%s: passed over: %s", store / name, error)
+            return None
+
+    return KafkaMarks(fs.exists(store / CLEAN_SHUTDOWN), offset_in(RECOVERY_POINTS), offset_in(LOG_START_OFFSETS))

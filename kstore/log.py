@@ -1,0 +1,619 @@
+"""``Log``: one partition, an append-only sequence of records in a directory of segments.
+
+    writes    log_writer   the lock, offsets, roll, flush, truncate; group_commit shares syncs
+    opening   log_loader   believe or recover; log_view opens for reading
+    reads     log_reader   over what was published, without a lock; fetch is one slice of it
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from kstore.clock import SYSTEM_CLOCK, Clock
+from kstore.config import LogConfig
+from kstore.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptDataError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    LogNotFoundError,
+    NotALogError,
+    OffsetOutOfRangeError,
+    ReadOnlyError,
+    RecordError,
+)
+from kstore.fetch import FetchSlice
+from kstore.files.fs import FileSystem
+from kstore.files.fork import ForkGuard
+from kstore.files.handles import HandleCache
+from kstore.files.local import SYSTEM_FS
+from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.log_loader import load, make_directory
+from kstore.log_reader import LogReader
+from kstore.log_view import LogView
+from kstore.log_writer import LogWriter, PendingAppend, Published
+from kstore.record._codec import BatchBuffer, Record
+from kstore.record.batch import Batch
+from kstore.record.walk import OFFSET_MAX, Damage, walk
+from kstore.rules.validate import validate
+from kstore.segment import LogSegment, SegmentContext
+from kstore.types import (
+    NO_TIMESTAMP,
+    AbortedTransaction,
+    AppendInfo,
+    CorruptRange,
+    Durability,
+    IsolationLevel,
+    OnCorrupt,
+    RecoveryReport,
+    TimestampOffset,
+)
+
+__all__ = ["Log", "TimePoint"]
+
+TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
+Headers = Iterable[tuple[str, bytes | None]]
+
+FETCH_BYTES = 1 << 20
+DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
+ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
+ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip", "yield")
+
+
+class Log:
+    """An open log. Thread-safe: any thread may append and read; an iterator that it gives is for one thread.
+
+    ``with Log(path) as log:`` closes it. A log that is only forgotten loses nothing that was acknowledged, but the next
+    open has to recover it.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        durability: Durability = "sync",
+        fs: FileSystem = SYSTEM_FS,
+        clock: Clock = SYSTEM_CLOCK,
+        **settings: object,
+    ) -> None:
+        """Opens the log in directory ``path``; creates it where the path is missing or an empty directory.
+
+        Args:
+            path: the directory of one partition, kstore's or a Kafka broker's.
+            read_only: take no lock and never write; the log must exist.
+            durability: when an append returns: "sync", its bytes are on disk; "interval", they are written and a
+                thread syncs every ``flush_ms``; "os", they are written, as with Kafka.
+            fs, clock: for tests.
+            settings: Kafka's topic settings in snake_case (see ``LogConfig``).
+
+        Raises: LogNotFoundError, NotALogError, LockedError, ConfigError, ReadOnlyError, DiskFullError, StorageError.
+        Damage does not raise here: ``recovery`` reports it.
+        """
+        self._closed = True  # until it is open
+        self._guard = ForkGuard()
+        self._writer: LogWriter | None = None
+        self._view: LogView | None = None
+        self.path = Path(path)
+        _one_of("durability", durability, DURABILITIES)
+        config = LogConfig.from_settings(**settings)
+        directory = self.path.absolute()
+        context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max))
+        if read_only:
+            if not fs.exists(directory):
+                raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory))
+            self._view = LogView(context)
+        else:
+            self._writer = _open_writer(context, durability)
+        self._closed = False
+
+    @property
+    def _source(self) -> LogWriter | LogView:
+        source = self._writer or self._view
+        if self._closed or source is None:
+            raise ClosedError(f"the log {self.path} is closed")
+        self._guard.check(f"the log {self.path}")
+        return source
+
+    @property
+    def _writing(self) -> LogWriter:
+        source = self._source
+        if not isinstance(source, LogWriter):
+            raise ReadOnlyError(errno.EROFS, "the log is open for reading", str(self.path))
+        return source
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._source.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets."""
+        source = self._source
+        source.refresh()
+        return source.published.offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Where reads stop: nobody reads what may still vanish."""
+        source = self._source
+        source.refresh()
+        return source.published.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where "read_committed" stops: the first offset of the oldest open transaction, or the high watermark."""
+        source = self._source
+        source.refresh()
+        return source.last_stable_offset()
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening found and did."""
+        return self._writer.loaded.report if self._writer is not None else self._viewed.report
+
+    @property
+    def _viewed(self) -> LogView:
+        assert self._view is not None
+        return self._view
+
+    @property
+    def read_only(self) -> bool:
+        return self._writer is None
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __repr__(self) -> str:
+        return f"Log({str(self.path)!r}, closed={self._closed})"
+
+    # --- append -----------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> int:
+        """Appends one record; returns its offset.
+
+        On return it is as durable as the log's setting says. ``timestamp`` is in ms since the epoch, now by default.
+
+        Raises: as ``append_many``.
+        """
+        info = self.append_many(
+            (value,),
+            keys=None if key is None else (key,),
+            timestamps=None if timestamp is None else (timestamp,),
+            headers=(tuple(headers),) if headers else None,
+        )
+        return info.first_offset
+
+    def append_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        timestamps: Sequence[int] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> AppendInfo:
+        """Appends records from parallel sequences, in batches of at most ``max_message_bytes``.
+
+        A failed call leaves none of them; a crash leaves a prefix of whole batches. On return they are as durable as
+        the log's setting says.
+
+        Raises: TypeError, ValueError (sequences of different length), RecordTooLargeError, InvalidTimestampError,
+        InvalidRecordError (a compacted log needs keys), DiskFullError, PoisonedError, ClosedError, ReadOnlyError,
+        ForkedError, StorageError.
+        """
+        writer = self._writing
+        config = writer.context.config
+        if timestamps is not None:
+            _check_timestamps(timestamps, config, writer.context.clock.now_ms())
+        if "compact" in config.cleanup_policy:
+            _check_keys(keys, len(values))
+        if not values:
+            end = writer.published.offset
+            return AppendInfo(end, end - 1, NO_TIMESTAMP, -1, NO_TIMESTAMP, "none", "none", 0, 0, 0, True)
+        return writer.append_many(values, keys, timestamps, headers)
+
+    def append_batches(self, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool = True) -> AppendInfo:
+        """Appends foreign batches: validated as Kafka's LogValidator does, v0 and v1 rebuilt as v2.
+
+        Trailing bytes that are no whole batch are left off. With ``assign_offsets`` False the batches keep their
+        offsets, which must rise and lie at or above the log's end (replication, restore); nothing is rebuilt then.
+        All or nothing, and as durable as ``append_many``.
+
+        Raises: CorruptBatchError, InvalidRecordError (``record_errors`` lists each), InvalidTimestampError,
+        InvalidOffsetError, RecordTooLargeError, UnsupportedCodecError, and as ``append_many``.
+        """
+        raise NotImplementedError
+
+    # --- read -------------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+        on_corrupt: OnCorrupt = "raise",
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> LogReader[Record]:
+        """An iterator over the records from offset ``start`` (default: the first) to ``stop`` (exclusive).
+
+        It ends at the high watermark as it was when it got there, or with ``follow`` waits there for more: for ever,
+        or until ``timeout`` seconds bring nothing. Control records are left out.
+
+        Args:
+            isolation_level: "read_committed" leaves out aborted transactions and stops at the last stable offset.
+            on_corrupt: at a damaged batch "raise" a CorruptBatchError; "skip" it, and list it in the iterator's
+                ``corrupt``; or "yield" a ``CorruptRange`` in its place.
+
+        Raises: OffsetOutOfRangeError at once; CorruptBatchError, StorageError while it runs.
+        """
+        limit = self._source.context.config.max_batch_bytes_uncompressed
+
+        def decode(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[Record]:
+            return batch.records(first_offset, stop_offset, limit)
+
+        return self._reader(decode, start, stop, isolation_level, on_corrupt, follow, timeout)
+
+    def read_values(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+        on_corrupt: OnCorrupt = "raise",
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> LogReader[bytes | None]:
+        """As ``read``, for the values only: the fast path for payloads."""
+        limit = self._source.context.config.max_batch_bytes_uncompressed
+
+        def decode(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[bytes | None]:
+            return batch.values(first_offset, stop_offset, limit)
+
+        return self._reader(decode, start, stop, isolation_level, on_corrupt, follow, timeout)
+
+    def _reader(
+        self,
+        decode: object,
+        start: int | None,
+        stop: int | None,
+        isolation_level: IsolationLevel,
+        on_corrupt: OnCorrupt,
+        follow: bool,
+        timeout: float | None,
+    ) -> LogReader:  # type: ignore[type-arg]  # the two callers name it
+        source = self._source
+        _one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
+        _one_of("on_corrupt", on_corrupt, ON_CORRUPT)
+        published = source.published
+        if start is None:
+            start = source.start_offset
+        elif not source.start_offset <= start <= published.high_watermark:
+            source.refresh()
+            if not source.start_offset <= start <= source.published.high_watermark:
+                raise OffsetOutOfRangeError(
+                    start, start_offset=source.start_offset, end_offset=source.published.high_watermark
+                )
+        return LogReader(
+            self,
+            decode,  # type: ignore[arg-type]
+            start,
+            OFFSET_MAX if stop is None else stop,
+            committed=isolation_level == "read_committed",
+            on_corrupt=on_corrupt,
+            follow=follow,
+            timeout=timeout,
+        )
+
+    def fetch(
+        self,
+        offset: int,
+        max_bytes: int = FETCH_BYTES,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> FetchSlice:
+        """A slice of one segment that begins with the batch of ``offset``, named but not read.
+
+        At most ``max_bytes`` bytes, but always the whole first batch; empty at the high watermark.
+
+        Raises: OffsetOutOfRangeError, CorruptBatchError where the batch of ``offset`` is damaged, StorageError.
+        """
+        source = self._source
+        _one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
+        source.refresh()
+        bound = self.read_bound(committed=isolation_level == "read_committed")
+        if not source.start_offset <= offset <= source.published.high_watermark:
+            raise OffsetOutOfRangeError(
+                offset, start_offset=source.start_offset, end_offset=source.published.high_watermark
+            )
+        found = self.segment_for(offset) if offset < bound.offset else None
+        while found is not None:
+            segment, end = found
+            limit = bound.position if segment.base_offset == bound.base_offset else segment.size
+            batch = segment.position_of(offset, limit)
+            if batch is not None:
+                size = min(max(max_bytes, batch.size), self._position_of(segment, bound, limit) - batch.position)
+                aborted = None
+                if isolation_level == "read_committed":
+                    aborted = self.aborted_transactions(offset, bound.offset)
+                return FetchSlice(
+                    segment.log_file(),
+                    segment.base_offset,
+                    batch.position,
+                    size,
+                    offset,
+                    bound.offset,
+                    aborted,
+                    source.context.config.max_batch_bytes_uncompressed,
+                )
+            found = self.segment_for(end) if end < bound.offset else None
+        last = source.segments.last
+        return FetchSlice(last.log_file(), last.base_offset, bound.position, 0, offset, bound.offset)
+
+    def _position_of(self, segment: LogSegment, bound: Published, limit: int) -> int:
+        """Where reading ends in ``segment``: before the first batch at or above the bound's offset."""
+        if bound.offset == self._source.published.offset or segment.base_offset != bound.base_offset:
+            return limit
+        batch = segment.position_of(bound.offset, limit)
+        return limit if batch is None else batch.position
+
+    def offset_for_time(self, when: TimePoint) -> int | None:
+        """The first offset whose record is at or after ``when``; None where there is none.
+
+        ``when`` is ms since the epoch, an aware ``datetime``, or "earliest" (the log's start), "latest" (the high
+        watermark), "max_timestamp" (the record with the greatest timestamp). Damaged batches are passed over.
+        """
+        source = self._source
+        source.refresh()
+        published = source.published
+        if when == "earliest":
+            return source.start_offset
+        if when == "latest":
+            return published.high_watermark
+        if when == "max_timestamp":
+            found = self._latest_record(published)
+        else:
+            found = self._first_at(_milliseconds(when), published)
+        return None if found is None else found.offset
+
+    def _first_at(self, timestamp_ms: int, published: Published) -> TimestampOffset | None:
+        start_offset = self._source.start_offset
+        for segment in self._source.segments.range(start_offset, published.high_watermark):
+            limit = published.position if segment.base_offset == published.base_offset else segment.size
+            if segment.largest_timestamp(limit).timestamp >= timestamp_ms:
+                found = segment.find_offset_by_timestamp(timestamp_ms, start_offset, limit)
+                if found is not None:
+                    return found if found.offset < published.high_watermark else None
+        return None
+
+    def _latest_record(self, published: Published) -> TimestampOffset | None:
+        best: tuple[int, LogSegment, int] | None = None
+        for segment in self._source.segments.range(self._source.start_offset, published.high_watermark):
+            limit = published.position if segment.base_offset == published.base_offset else segment.size
+            largest = segment.largest_timestamp(limit).timestamp
+            if largest != NO_TIMESTAMP and (best is None or largest > best[0]):
+                best = (largest, segment, limit)
+        if best is None:
+            return None
+        largest, segment, limit = best
+        return segment.find_offset_by_timestamp(largest, self._source.start_offset, limit)
+
+    # --- what readers ask (log_reader.Readable) ---------------------------------------------------------------------
+
+    def read_bound(self, *, committed: bool) -> Published:
+        """How far a read may go now. For readers."""
+        source = self._source
+        published = source.published
+        stop = source.last_stable_offset() if committed else published.high_watermark
+        return published if stop == published.offset else published._replace(offset=stop)
+
+    def segment_for(self, offset: int) -> tuple[LogSegment, int] | None:
+        """The segment that holds ``offset``, and the offset at which it ends. For readers."""
+        source = self._source
+        snapshot = source.segments.snapshot
+        segment = snapshot.floor(offset)
+        if segment is None:
+            if not snapshot.segments:
+                return None
+            segment = snapshot.segments[0]
+        following = snapshot.higher(segment.base_offset)
+        return segment, following.base_offset if following is not None else OFFSET_MAX
+
+    def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that overlap offsets ``start`` to ``stop``. For readers."""
+        return self._source.producers.aborted_transactions(start, stop)
+
+    def wait_beyond(self, offset: int, timeout: float | None, *, committed: bool) -> bool:
+        """Waits until records at or above ``offset`` may be read. For readers."""
+        source = self._source
+        # TODO committed
+        return source.wait_beyond(offset, timeout)
+
+    # --- change -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Puts everything appended so far on disk. Raises: SyncFailedError, after which the log is poisoned."""
+        self._writing.flush()
+
+    def roll(self) -> int:
+        """Begins a new segment, if the active one holds anything; returns the active segment's base offset."""
+        return self._writing.roll()
+
+    def truncate_to(self, offset: int) -> None:
+        """Removes everything from ``offset`` on, durably; a batch that holds ``offset`` goes as a whole.
+
+        ``[10-19][20-29]`` at 25 -> ``[10-19]``, and the next record gets 25. Nothing happens at or above the end.
+
+        Raises: InvalidOffsetError (negative), and as ``append_many``.
+        """
+        self._writing.truncate_to(offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Removes everything, durably; the next record gets ``offset``. Raises: as ``truncate_to``."""
+        self._writing.truncate_fully_and_start_at(offset)
+
+    def delete_records(self, before: int) -> int:
+        """Raises the log's start to ``before``, durably, and removes the segments that lie wholly below it.
+
+        Returns the new start. Raises: OffsetOutOfRangeError (above the high watermark), and as ``append_many``.
+        """
+        return self._writing.delete_records(before)
+
+    # --- look after it ----------------------------------------------------------------------------------------------
+
+    def verify(self) -> RecoveryReport:
+        """Reads every batch and record that can be read, and reports what is damaged; changes nothing.
+
+        Raises: StorageError.
+        """
+        source = self._source
+        source.refresh()
+        published = source.published
+        report = RecoveryReport()
+        segments = source.segments.range(source.start_offset, published.offset)
+        for segment in segments:
+            _, end = self.segment_for(segment.base_offset) or (segment, OFFSET_MAX)
+            limit = published.position if segment.base_offset == published.base_offset else segment.size
+            _verify(segment, limit, min(end, published.offset), source.context.config, report)
+        report.clean = not report.corrupt
+        return report
+
+    def check(self) -> None:
+        """Asserts the invariants of the log, its segments and indexes; raises AssertionError. For tests and doubt."""
+        source = self._source
+        source.segments.check()
+        published = source.published
+        assert source.start_offset <= published.high_watermark <= published.offset, f"{source.start_offset}, {published}"
+        assert source.segments.bases[-1] == published.base_offset, f"{source.segments.bases[-1]}, {published}"
+        assert source.segments.last.size == published.position, f"{source.segments.last.size}, {published}"
+        for segment in source.segments:
+            segment.check()
+
+    def close(self) -> None:
+        """Flushes and closes in order, so that the next open scans nothing. A second close does nothing.
+
+        Raises: SyncFailedError, StorageError: the log is closed all the same, and recovers when it is next opened.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._guard.forked:
+            return  # the files are the parent's
+        if self._writer is not None:
+            self._writer.close()
+        if self._view is not None:
+            self._view.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._writer is not None and not self._guard.forked:
+            warnings.warn(f"unclosed {self!r}: the next open has to recover it", ResourceWarning, source=self)
+
+
+def _open_writer(context: SegmentContext, durability: Durability) -> LogWriter:
+    fs, directory = context.fs, context.directory
+    if fs.exists(directory):
+        if not fs.stat(directory, follow_symlinks=True).is_dir:
+            raise NotALogError(errno.ENOTDIR, "not a directory", str(directory))
+    else:
+        make_directory(fs, directory, mode=directory_mode(context.config.file_mode))
+    probe_lock(directory.parent)
+    lock = DirectoryLock(directory, mode=context.config.file_mode)
+    try:
+        return LogWriter(load(context, lock, durability))
+    except BaseException:
+        lock.release()
+        raise
+
+
+def directory_mode(file_mode: int) -> int:
+    """The mode of a directory whose files have ``file_mode``: who may read them may also look through it."""
+    return file_mode | (file_mode & 0o444) >> 2
+
+
+def _verify(segment: LogSegment, limit: int, end: int, config: LogConfig, report: RecoveryReport) -> None:
+    path = str(segment.log_file().path)
+    for item in walk(segment.log_file(), 0, limit, next_offset=segment.base_offset, offset_stop=end):
+        if isinstance(item, Damage):
+            last = item.next_offset - 1 if item.next_offset is not None else end - 1
+            report.corrupt.append(CorruptRange(item.first_offset, last, item.position, item.reason, path))
+            continue
+        position, batch = item
+        try:
+            batch.check(config.max_batch_bytes_uncompressed)
+        except CorruptDataError as error:
+            report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
+        report.batches_scanned += 1
+        report.records_scanned += batch.record_count
+    report.segments_scanned += 1
+    report.bytes_scanned += limit
+
+
+def _check_timestamps(timestamps: Sequence[int], config: LogConfig, now_ms: int) -> None:
+    if not timestamps or config.message_timestamp_type == "LogAppendTime":
+        return
+    lowest = now_ms - config.message_timestamp_before_max_ms
+    highest = now_ms + config.message_timestamp_after_max_ms
+    if min(timestamps) >= lowest and max(timestamps) <= highest:
+        return
+    errors = [
+        RecordError(index, f"timestamp {timestamp} ms, expected {lowest} to {highest}")
+        for index, timestamp in enumerate(timestamps)
+        if timestamp != NO_TIMESTAMP and not lowest <= timestamp <= highest
+    ]
+    if errors:
+        raise InvalidTimestampError(f"{errors[0].message} (record {errors[0].index} of {len(timestamps)})", errors)
+
+
+def _check_keys(keys: Sequence[bytes | None] | None, count: int) -> None:
+    missing = range(count) if keys is None else [index for index, key in enumerate(keys) if key is None]
+    if missing:
+        errors = [RecordError(index, "no key, and a compacted log needs one") for index in missing]
+        raise InvalidRecordError(f"record {errors[0].index} has no key, and a compacted log needs one", errors)
+
+
+def _milliseconds(when: int | datetime | str) -> int:
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise ValueError(f"the time {when.isoformat()} has no time zone: give an aware datetime")
+        return round(when.timestamp() * 1000)
+    if isinstance(when, int):
+        return when
+    raise ValueError(f"a time is ms since the epoch, a datetime, 'earliest', 'latest' or 'max_timestamp', not {when!r}")
+
+
+def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
+
+
+assert BatchBuffer is not None
+assert validate is not None
+assert PendingAppend is not None

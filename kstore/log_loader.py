@@ -1,0 +1,348 @@
+"""Opening a log for writing: lock, list, believe or recover.
+
+    clean      ``kstore.state`` carries a clean mark that fits the active ``.log``: nothing is scanned
+    foreign    no ``kstore.state``: the store's Kafka checkpoints and clean marker, believed if the log ends there
+    otherwise  every segment not known to be flushed is synced, dropped from the page cache, read again, and checked
+               batch by batch and record by record; its indexes are rebuilt on the way
+
+What damage means is decided by ``rules/recover``; nothing that held a whole batch is removed, it is set aside.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kstore.errors import CorruptDataError, DiskFullError, NotALogError, StorageError
+from kstore.files.boot import boot_id
+from kstore.files.checkpoint import read_leader_epochs
+from kstore.files.fs import File, FileSystem
+from kstore.files.lock import DirectoryLock
+from kstore.files.paths import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    KSTORE_STATE,
+    LEADER_EPOCHS,
+    LOCK,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    DirectoryNames,
+    classify,
+    cut_name,
+)
+from kstore.kafka_marks import KafkaMarks, read_kafka_marks
+from kstore.log_producers import LogProducers
+from kstore.record.scan import find_next_batch
+from kstore.record.walk import Damage, walk
+from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
+from kstore.segment import LogSegment, SegmentContext
+from kstore.segments import LogSegments
+from kstore.state.log_state import LogState, StateFile
+from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
+
+__all__ = ["Loaded", "is_log", "load", "make_directory"]
+
+logger = logging.getLogger(__name__)
+
+COPY_BYTES = 1 << 20
+# Names that make a directory a log even without a segment: creating one may have been interrupted.
+OWN_NAMES = frozenset({KSTORE_STATE, LOCK, PARTITION_METADATA, LEADER_EPOCHS})
+
+
+@dataclass(slots=True)
+class Loaded:
+    """An open log, before anything is written to it. ``position`` is the end of the last segment, in bytes."""
+
+    context: SegmentContext
+    durability: Durability
+    segments: LogSegments
+    producers: LogProducers
+    state_file: StateFile
+    lock: DirectoryLock
+    start_offset: int
+    end_offset: int
+    position: int
+    recovery_point: int
+    leader_epoch: int
+    seal: bool
+    report: RecoveryReport
+
+
+def is_log(names: DirectoryNames) -> bool:
+    """Whether a listing is that of a log; an empty directory is none."""
+    return bool(names.bases[LOG_SUFFIX]) or any(name in OWN_NAMES for name in names.others)
+
+
+def make_directory(fs: FileSystem, directory: Path, *, mode: int) -> None:
+    """Creates ``directory`` with its missing parents, each name durable."""
+    missing = []
+    while not fs.exists(directory):
+        missing.append(directory)
+        directory = directory.parent
+    for path in reversed(missing):
+        fs.mkdir(path, mode)
+        # Until the parent is synced too, a crash may lose the new directory with all that is in it.
+        fs.sync_dir(path.parent)
+
+
+def load(context: SegmentContext, lock: DirectoryLock, durability: Durability) -> Loaded:
+    """Opens the log in ``context.directory``, which ``lock`` holds.
+
+    Raises: NotALogError, StorageError (nothing that cannot be read is taken for damage), DiskFullError where there is
+    no room to set aside what must be cut.
+    """
+    fs, directory, config = context.fs, context.directory, context.config
+    names = classify(fs.list(directory))
+    if not is_log(names) and (names.others or names.unfinished or names.cuts):
+        others = ", ".join(sorted(names.others)[:3])
+        raise NotALogError(errno.ENOTDIR, f"not a log: it holds {others}, and no segment", str(directory))
+    state_known = KSTORE_STATE in names.others
+    state_file = StateFile.open(fs, directory / KSTORE_STATE, mode=config.file_mode)
+    try:
+        state = state_file.current
+        report = RecoveryReport(ignored=sorted(name for name in names.others if name not in OWN_NAMES))
+        marks = KafkaMarks() if state is not None else read_kafka_marks(fs, directory)
+        if state is None and state_known:
+            report.notes.append(f"{KSTORE_STATE} is damaged: the whole log is checked")
+        start_offset = state.log_start_offset if state is not None else (marks.log_start_offset or 0)
+        segments = _tidy(context, names, start_offset)
+        producers = LogProducers(context, segments, names.bases[".snapshot"])
+        loaded = Loaded(
+            context=context,
+            durability=durability,
+            segments=segments,
+            producers=producers,
+            state_file=state_file,
+            lock=lock,
+            start_offset=max(start_offset, segments.first.base_offset),
+            end_offset=segments.last.base_offset,
+            position=0,
+            recovery_point=0,
+            leader_epoch=max((epoch for epoch, _ in read_leader_epochs(fs, directory / LEADER_EPOCHS)), default=0),
+            seal=False,
+            report=report,
+        )
+        if state is not None and state.fits(segments.last.base_offset, fs.stat(segments.last.path(LOG_SUFFIX))):
+            loaded.end_offset = loaded.recovery_point = state.durable_end
+            loaded.position = state.clean_size
+        else:
+            _recover(loaded, state, marks)
+        return loaded
+    except BaseException:
+        state_file.close()
+        raise
+
+
+def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int) -> LogSegments:
+    """Removes what earlier work left half done, and makes the map of segments; a log without one gets its first.
+
+    Raises: StorageError for a compaction that another program has to finish.
+    """
+    fs, directory = context.fs, context.directory
+    for name in names.unfinished:
+        if name.state in (DELETED_SUFFIX, CLEANED_SUFFIX):
+            fs.unlink(directory / str(name))
+        else:
+            raise StorageError(
+                None, f"{name} is left from a compaction that did not end: open the log with what began it", str(directory)
+            )
+    bases = names.bases[LOG_SUFFIX]
+    known = set(bases)
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+        for base_offset in set(names.bases[suffix]) - known:
+            fs.unlink(directory / f"{base_offset:020d}{suffix}")
+    # Segments wholly below the start were being deleted when the writer died, or an unlink came back after a crash.
+    first = max((number for number, base in enumerate(bases) if base <= start_offset), default=0)
+    for base_offset in bases[:first]:
+        LogSegment(context, base_offset).delete()
+    segments = LogSegments(LogSegment(context, base) for base in bases[first:])
+    if not len(segments):
+        segment = LogSegment(context, start_offset)
+        segment.create()
+        fs.sync_dir(directory)
+        segments.add(segment)
+    return segments
+
+
+def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks) -> None:
+    """Finds the end of the log, and what in it cannot be served; cuts and sets aside what must go."""
+    report = loaded.report
+    report.clean = False
+    first = loaded.segments.first.base_offset
+    if state is not None:
+        suffix_only = state.durability != "sync" and state.boot_id != boot_id()
+        doubt = Doubt(max(state.recovery_point, first), state.durable_end, suffix_only)
+    elif marks.clean and marks.recovery_point is not None and _ends_at(loaded, marks.recovery_point):
+        report.clean = True
+        loaded.end_offset = loaded.recovery_point = marks.recovery_point
+        loaded.position = loaded.segments.last.size
+        return
+    else:
+        doubt = Doubt(first, first, False)
+        if marks.recovery_point is not None and marks.recovery_point > first:
+            report.notes.append("a Kafka checkpoint does not fit: the whole log is checked")
+    started = loaded.context.clock.monotonic()
+    scanned = loaded.segments.range(doubt.recovery_point, 2**63 - 1)
+    findings = [_scan(loaded, segment) for segment in scanned]
+    decision = decide(findings, doubt)
+    for segment in scanned[:-1]:
+        segment.seal()
+    if decision.cut is not None:
+        _cut(loaded, scanned, findings, decision)
+    report.corrupt.extend(decision.fenced)
+    last = loaded.segments.last
+    loaded.end_offset = loaded.recovery_point = decision.end_offset
+    loaded.position = last.size
+    loaded.seal = decision.seal
+    loaded.producers.truncate_to(decision.end_offset)
+    report.seconds = loaded.context.clock.monotonic() - started
+    _store(loaded)
+    if report.corrupt or report.cut:
+        logger.warning("%s: %s", loaded.context.directory, _summary(report))
+
+
+def _ends_at(loaded: Loaded, offset: int) -> bool:
+    """Whether the last segment ends with a whole batch below ``offset`` and the next offset is that."""
+    last = loaded.segments.last
+    size = last.size
+    next_offset = last.base_offset
+    start = last.last_indexed_position(size)
+    for item in walk(last.log_file(), start, size, next_offset=last.base_offset):
+        if isinstance(item, Damage):
+            return False
+        next_offset = item[1].last_offset + 1
+    return next_offset == offset
+
+
+def _scan(loaded: Loaded, segment: LogSegment) -> SegmentFindings:
+    """Checks every batch and record of a segment as they are on disk, and rebuilds its indexes."""
+    report = loaded.report
+    limit = loaded.context.config.max_batch_bytes_uncompressed
+    following = loaded.segments.higher(segment.base_offset)
+    tail = segment.activate(empty_indexes=True)
+    # What a failed writeback left in the page cache may be newer than what is on disk: ask the disk.
+    tail.file.fsync()
+    tail.file.advise(0, 0, "dontneed")
+    damages: list[Damage] = []
+    next_offset = segment.base_offset
+    batch_count = 0
+    path = str(segment.path(LOG_SUFFIX))
+    for item in walk(
+        tail.file,
+        0,
+        tail.position,
+        next_offset=next_offset,
+        offset_stop=following.base_offset if following else 2**63 - 1,
+    ):
+        if isinstance(item, Damage):
+            damages.append(item)
+            continue
+        position, batch = item
+        try:
+            batch.check(limit)
+        except CorruptDataError as error:
+            # Its CRC holds: it was written like this, no crash made it. It stays, and is never served.
+            report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
+        tail.note(position, batch.size, batch.last_offset, batch.max_timestamp)
+        batch_count += 1
+        report.records_scanned += batch.record_count
+        next_offset = batch.last_offset + 1
+    report.segments_scanned += 1
+    report.bytes_scanned += tail.position
+    report.batches_scanned += batch_count
+    report.rebuilt.append(path)
+    return SegmentFindings(path, segment.base_offset, tail.position, next_offset, damages, batch_count)
+
+
+def _cut(
+    loaded: Loaded, scanned: Sequence[LogSegment], findings: Sequence[SegmentFindings], decision: Decision
+) -> None:
+    """Sets aside and removes everything from the cut on; what held no whole batch is just removed.
+
+    The copies are durable before anything is removed, and the last segment goes first: a crash on the way leaves a
+    log that the next open cuts again.
+    """
+    assert decision.cut is not None
+    fs, directory = loaded.context.fs, loaded.context.directory
+    number, position = decision.cut
+    segment, found = scanned[number], findings[number]
+    for later in reversed(scanned[number + 1 :]):
+        name = cut_name(later.base_offset, 0)
+        loaded.report.cut.append(
+            CutRange(str(later.path(LOG_SUFFIX)), 0, later.size, f"follows a cut: {decision.cut_reason}", name)
+        )
+        later.set_aside(_free_name(fs, directory, later.base_offset, 0))
+        loaded.segments.remove([later.base_offset])
+    size = found.size - position
+    tail = segment.activate()
+    saved = ""
+    if size and _holds_batch(tail.file, position, found.size):
+        saved = _copy(loaded, tail.file, segment.base_offset, position, found.size).name
+    fs.sync_dir(directory)
+    tail.truncate_to(decision.end_offset, position)
+    loaded.report.cut.append(CutRange(found.path, position, size, decision.cut_reason, saved))
+
+
+def _holds_batch(file: File, position: int, stop: int) -> bool:
+    """Whether bytes from ``position`` on hold a whole batch, damaged or not: what a torn write leaves is none."""
+    head = file.pread(12, position)
+    if len(head) == 12:
+        size = int.from_bytes(head[8:12], "big", signed=True)
+        if size >= 14 and position + 12 + size <= stop:
+            return True
+    return find_next_batch(file, position, stop, next_offset=0) is not None
+
+
+def _free_name(fs: FileSystem, directory: Path, base_offset: int, position: int) -> Path:
+    """A name for what is cut at ``position``; where an earlier cut has it, the next number that is free."""
+    while fs.exists(directory / cut_name(base_offset, position)):
+        position += 1
+    return directory / cut_name(base_offset, position)
+
+
+def _copy(loaded: Loaded, source: File, base_offset: int, position: int, stop: int) -> Path:
+    """Copies bytes to a file of their own, durably. Raises DiskFullError, and then nothing has been cut."""
+    fs, directory = loaded.context.fs, loaded.context.directory
+    path = _free_name(fs, directory, base_offset, position)
+    try:
+        target = fs.open(path, write=True, create=True, mode=loaded.context.config.file_mode)
+        for at in range(position, stop, COPY_BYTES):
+            target.write_all([source.pread(min(COPY_BYTES, stop - at), at)], at - position)
+        target.fsync()
+        fs.sync_dir(directory)
+    except DiskFullError as error:
+        fs.unlink(path)
+        raise DiskFullError(
+            error.errno, f"no room to set aside {stop - position} damaged bytes: nothing was cut", str(path)
+        ) from error
+    return path
+
+
+def _store(loaded: Loaded) -> None:
+    loaded.state_file.store(
+        LogState(
+            durability=loaded.durability,
+            recovery_point=loaded.recovery_point,
+            log_start_offset=loaded.start_offset,
+            durable_end=loaded.end_offset,
+            boot_id=boot_id(),
+        )
+    )
+
+
+def _summary(report: RecoveryReport) -> str:
+    lost = sum(gone.last - gone.first + 1 for gone in report.corrupt)
+    parts = []
+    if report.corrupt:
+        parts.append(f"{lost} offsets in {len(report.corrupt)} damaged ranges are fenced")
+    if report.cut:
+        saved = [cut.saved_as for cut in report.cut if cut.saved_as]
+        parts.append(f"{report.bytes_cut} bytes were cut" + (f", kept in {', '.join(saved)}" if saved else ""))
+    return "recovery: " + "; ".join(parts)
+

@@ -1,0 +1,123 @@
+"""A log's producer state over time: loaded from the newest snapshot when first needed, and written as snapshots.
+
+A log that no producer ever wrote to pays nothing for it: nothing is read before a producer's batch comes, or somebody
+asks for the last stable offset.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from kstore.errors import CorruptFileError, StorageError
+from kstore.files.checkpoint import replace_file
+from kstore.files.fs import read_file
+from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
+from kstore.record.walk import Damage, walk
+from kstore.segment import LogSegment, SegmentContext
+from kstore.segments import LogSegments
+from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
+from kstore.state.producer_state import ProducerState
+from kstore.types import AbortedTransaction
+
+__all__ = ["LogProducers"]
+
+logger = logging.getLogger(__name__)
+
+
+class LogProducers:
+    """The producers of one log. The log's lock guards changes; a read-only log uses it from one thread at a time."""
+
+    def __init__(self, context: SegmentContext, segments: LogSegments, snapshots: Sequence[int]) -> None:
+        self._context = context
+        self._segments = segments
+        self._snapshots = sorted(snapshots)
+        self._state: ProducerState | None = None
+        self._next_offset = 0
+        self._changed = False
+
+    def up_to(self, end: int, position: int) -> ProducerState:
+        """The state at offset ``end``, byte ``position`` of the last segment; what is new since the last call is read."""
+        if self._state is None or self._next_offset > end:
+            self._next_offset, self._state = self._newest_snapshot(end)
+        if self._next_offset < end:
+            for segment in self._segments.range(self._next_offset, end):
+                stop = position if segment is self._segments.last else segment.size
+                self._replay(segment, stop, end)
+            self._next_offset = end
+        return self._state
+
+    def extend_to(self, end: int, position: int) -> None:
+        """Takes in what was just appended; an abort among it is added to its segment's transaction index."""
+        assert self._state is not None, "producers are loaded before a producer's batch is written"
+        for segment in self._segments.range(self._next_offset, end):
+            stop = position if segment is self._segments.last else segment.size
+            aborted = self._replay(segment, stop, end)
+            if aborted:
+                index = segment.transaction_index(writable=True)
+                for transaction in aborted:
+                    index.append(transaction)
+                index.close()
+        self._next_offset = end
+        self._changed = True
+
+    def _replay(self, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
+        assert self._state is not None
+        aborted = []
+        start = segment.locate(self._next_offset, stop) if self._next_offset > segment.base_offset else 0
+        for item in walk(segment.log_file(), start, stop, next_offset=segment.base_offset):
+            if isinstance(item, Damage):
+                continue
+            _, batch = item
+            if batch.producer_id >= 0 and self._next_offset <= batch.base_offset < end:
+                ended = self._state.update(batch)
+                if ended is not None:
+                    aborted.append(ended)
+        return aborted
+
+    def _newest_snapshot(self, end: int) -> tuple[int, ProducerState]:
+        for offset in reversed([offset for offset in self._snapshots if offset <= end]):
+            path = self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX)
+            try:
+                return offset, ProducerState(decode_snapshot(read_file(self._context.fs, path)))
+            except (CorruptFileError, StorageError) as error:
+                logger.warning("%s: passed over, the producers are read from the log: %s", path, error)
+        return 0, ProducerState()
+
+    def snapshot(self, offset: int) -> None:
+        """Writes the state at ``offset``, the log's end, where a producer's batch came since it was loaded."""
+        if self._state is None or not self._changed:
+            return
+        path = self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX)
+        entries = list(self._state.entries.values())
+        replace_file(self._context.fs, path, encode_snapshot(entries), mode=self._context.config.file_mode)
+        if offset not in self._snapshots:
+            self._snapshots = sorted([*self._snapshots, offset])
+        self._changed = False
+
+    def truncate_to(self, offset: int) -> None:
+        """Forgets what lies at or above ``offset``, its snapshots too."""
+        self._remove([at for at in self._snapshots if at > offset])
+        self._state = None
+
+    def delete_before(self, base_offset: int) -> None:
+        """Removes the snapshots below the first segment."""
+        self._remove([at for at in self._snapshots if at < base_offset])
+
+    def _remove(self, offsets: Sequence[int]) -> None:
+        for offset in offsets:
+            try:
+                self._context.fs.unlink(self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX))
+            except FileNotFoundError:
+                pass  # somebody tidied up
+            self._snapshots.remove(offset)
+
+    def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that overlap offsets ``start`` to ``stop`` (exclusive) (LogSegment.collectAborted)."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments.range(start, 2**63 - 1):
+            result = segment.transaction_index().collect_aborted(start, stop)
+            found.extend(result.transactions)
+            if result.is_complete:
+                break
+        return found

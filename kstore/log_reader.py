@@ -1,0 +1,216 @@
+"""Reading a range of offsets: the iterators behind ``Log.read`` and ``Log.read_values``.
+
+The per-record work is compiled: each batch becomes a compiled cursor (or a list of values), and ``itertools.chain``
+strings them together, so that Python runs once a batch. A reader takes no lock. It works on what was published when it
+last looked, and looks again when it has read that far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from kstore.errors import CorruptBatchError, CorruptDataError, OffsetOutOfRangeError
+from kstore.record.batch import Batch
+from kstore.record.walk import Damage, walk
+from kstore.types import AbortedTransaction, CorruptRange, OnCorrupt
+
+if TYPE_CHECKING:
+    from kstore.segment import LogSegment
+
+__all__ = ["LogReader", "ReadBound", "Readable"]
+
+# The first read of a lookup is short, the reads of a long scan are this long.
+CHUNK_BYTES = 1 << 20
+
+Item = TypeVar("Item")
+
+
+class ReadBound(Protocol):
+    """How far a read may go: offsets below ``offset``, bytes of segment ``base_offset`` below ``position``."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def position(self) -> int: ...
+
+
+class Readable(Protocol):
+    """What a reader asks of the log."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    def read_bound(self, *, committed: bool) -> ReadBound: ...
+
+    def segment_for(self, offset: int) -> tuple[LogSegment, int] | None:
+        """The segment that holds ``offset`` or, in a gap, the next one; with the offset at which it ends."""
+        ...
+
+    def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]: ...
+
+    def wait_beyond(self, offset: int, timeout: float | None, *, committed: bool) -> bool:
+        """Returns True when records at or above ``offset`` may be read, False after ``timeout`` seconds or a close."""
+        ...
+
+
+class LogReader(Generic[Item]):
+    """An iterator over records, or values; for one thread.
+
+    ``corrupt`` lists what damage made it leave out, as it comes to it.
+    """
+
+    def __init__(
+        self,
+        log: Readable,
+        decode: Callable[[Batch, int, int], Iterable[Item]],
+        start: int,
+        stop: int,
+        *,
+        committed: bool,
+        on_corrupt: OnCorrupt,
+        follow: bool,
+        timeout: float | None,
+    ) -> None:
+        self.corrupt: list[CorruptRange] = []
+        self._log = log
+        self._decode = decode
+        self._offset = start
+        self._stop = stop
+        self._committed = committed
+        self._on_corrupt = on_corrupt
+        self._follow = follow
+        self._timeout = timeout
+        self._items: Iterator[Item] = chain.from_iterable(self._runs())
+
+    def __iter__(self) -> Iterator[Item]:
+        # The chain itself, so that a for loop stays in compiled code from one record to the next.
+        return self._items
+
+    def __next__(self) -> Item:
+        return next(self._items)
+
+    def _runs(self) -> Iterator[Iterable[Item]]:
+        while True:
+            bound = self._log.read_bound(committed=self._committed)
+            yield from self._up_to(bound)
+            if self._offset >= self._stop or not self._follow:
+                return
+            if not self._log.wait_beyond(self._offset, self._timeout, committed=self._committed):
+                return
+
+    def _up_to(self, bound: ReadBound) -> Iterator[Iterable[Item]]:
+        stop = min(self._stop, bound.offset)
+        aborted = Aborted(self._log.aborted_transactions(self._offset, stop)) if self._committed else None
+        while self._offset < stop:
+            found = self._log.segment_for(self._offset)
+            if found is None:
+                return
+            segment, segment_end = found
+            try:
+                yield from self._segment(segment, min(segment_end, bound.offset), stop, bound, aborted)
+            except FileNotFoundError:
+                # Retention removed the segment after it was looked up: what it held is gone, and is said to be gone.
+                if self._offset >= self._log.start_offset:
+                    raise
+                raise OffsetOutOfRangeError(
+                    self._offset, start_offset=self._log.start_offset, end_offset=bound.offset
+                ) from None
+            self._offset = max(self._offset, min(segment_end, stop))
+
+    def _segment(
+        self, segment: LogSegment, end: int, stop: int, bound: ReadBound, aborted: Aborted | None
+    ) -> Iterator[Iterable[Item]]:
+        """The runs of one segment, from ``self._offset`` on; offsets at or above ``end`` are not in it."""
+        limit = bound.position if segment.base_offset == bound.base_offset else segment.size
+        path = segment.log_file().path
+        for item in self._walk(segment, limit, end):
+            if isinstance(item, Damage):
+                last = item.next_offset - 1 if item.next_offset is not None else end - 1
+                lost = CorruptRange(max(item.first_offset, self._offset), last, item.position, item.reason, str(path))
+                yield from self._leave_out(lost, stop)
+            else:
+                position, batch = item
+                if batch.base_offset >= stop:
+                    self._offset = stop
+                    return
+                if batch.last_offset >= self._offset and not batch.is_control:
+                    if aborted is None or not aborted.holds(batch):
+                        yield from self._whole(position, batch, stop, path)
+                self._offset = max(self._offset, batch.last_offset + 1)
+
+    def _walk(self, segment: LogSegment, limit: int, end: int) -> Iterator[tuple[int, Batch] | Damage]:
+        file = segment.log_file()
+
+        def walk_from(position: int) -> Iterator[tuple[int, Batch] | Damage]:
+            return walk(
+                file,
+                position,
+                limit,
+                next_offset=segment.base_offset,
+                offset_stop=end,
+                hints=lambda: segment.positions_behind(position),
+                chunk_bytes=CHUNK_BYTES,
+            )
+
+        position = segment.locate(self._offset, limit)
+        items = walk_from(position)
+        first = next(items, None)
+        if isinstance(first, Damage) and position:
+            # A damaged index, or a damaged header on the way from its entry, may have led here: walk from the start.
+            straight = segment.locate(self._offset, limit, use_index=False)
+            if straight != position:
+                items = walk_from(straight)
+                first = next(items, None)
+        if first is not None:
+            yield first
+            yield from items
+
+    def _whole(self, position: int, batch: Batch, stop: int, path: object) -> Iterator[Iterable[Item]]:
+        try:
+            run = self._decode(batch, self._offset, stop)
+        except CorruptDataError as error:
+            # The CRC holds, so it was written like this; still nothing of it can be served.
+            first = max(batch.base_offset, self._offset)
+            lost = CorruptRange(first, batch.last_offset, position, error.reason, str(path))
+            yield from self._leave_out(lost, stop)
+        else:
+            yield run
+
+    def _leave_out(self, lost: CorruptRange, stop: int) -> Iterator[Iterable[Item]]:
+        """Deals with damage as the caller asked; what lies outside the range that is read is no loss."""
+        lost = lost._replace(last=min(lost.last, stop - 1))
+        if lost.last >= lost.first:
+            if self._on_corrupt == "raise":
+                raise CorruptBatchError(
+                    lost.reason,
+                    path=lost.path,
+                    position=lost.position,
+                    first_offset=lost.first,
+                    last_offset=lost.last,
+                )
+            self.corrupt.append(lost)
+            if self._on_corrupt == "yield":
+                yield (lost,)  # type: ignore[misc]  # the one case in which a reader yields something else
+        self._offset = max(self._offset, lost.last + 1)
+
+
+class Aborted:
+    """Which batches belong to aborted transactions; ``transactions`` are those that overlap the range read."""
+
+    def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
+        self._by_producer: dict[int, list[AbortedTransaction]] = {}
+        for transaction in transactions:
+            self._by_producer.setdefault(transaction.producer_id, []).append(transaction)
+
+    def holds(self, batch: Batch) -> bool:
+        """Whether ``batch`` is data of one of them."""
+        return batch.is_transactional and any(
+            transaction.first_offset <= batch.base_offset <= transaction.last_offset
+            for transaction in self._by_producer.get(batch.producer_id, ())
+        )

@@ -1,0 +1,158 @@
+"""A log opened for reading: it takes no lock, writes nothing, repairs nothing, and can follow a live writer.
+
+What it sees is found out from the files. It lists the directory until the listing is stable, walks the last segment
+from its last believable index entry, and ends where nothing whole follows: with a live writer that is "not yet", with
+a dead one it is what recovery would cut. Where the writer is kstore with durability "sync", and this boot of the
+machine, ``kstore.state`` says how far the log is durable, and reads end there.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+
+from kstore.errors import LogNotFoundError, NotALogError, StorageError
+from kstore.files.boot import boot_id
+from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SNAPSHOT_SUFFIX, classify
+from kstore.kafka_marks import read_kafka_marks
+from kstore.log_loader import OWN_NAMES, is_log
+from kstore.log_producers import LogProducers
+from kstore.log_writer import Published
+from kstore.record.walk import Damage, walk
+from kstore.segment import LogSegment, SegmentContext
+from kstore.segments import LogSegments
+from kstore.state.log_state import read_state
+from kstore.types import RecoveryReport
+
+__all__ = ["LogView"]
+
+# A listing that keeps changing is taken as it is after this many tries: each one was true when it was made.
+LISTINGS_MAX = 10
+POLL_SECONDS_MIN = 0.001
+POLL_SECONDS_MAX = 0.05
+
+
+class LogView:
+    """What can be read of a log at the moment. Thread-safe: ``refresh`` is guarded, and publishes by one store."""
+
+    def __init__(self, context: SegmentContext) -> None:
+        self.context = context
+        self.report = RecoveryReport()
+        self._lock = threading.Lock()
+        self._inode = 0
+        self._closed = False
+        self.segments = LogSegments()
+        self.published = Published(0, 0, 0, 0)
+        self.start_offset = 0
+        self.refresh()
+        self.producers = LogProducers(context, self.segments, self._snapshots)
+
+    def refresh(self) -> None:
+        """Looks again for what the writer has done. Raises: LogNotFoundError, NotALogError, StorageError."""
+        with self._lock:
+            for _ in range(LISTINGS_MAX):
+                try:
+                    self._look()
+                    return
+                except FileNotFoundError:
+                    continue  # retention or a roll was at work between the listing and the look
+            self._look()
+
+    def _look(self) -> None:
+        context = self.context
+        names = classify(self._list())
+        if not is_log(names):
+            raise NotALogError(errno.ENOTDIR, "not a log: it holds no segment", str(context.directory))
+        bases = names.bases[LOG_SUFFIX]
+        state = read_state(context.fs, context.directory / KSTORE_STATE) if KSTORE_STATE in names.others else None
+        start_offset = state.log_start_offset if state else read_kafka_marks(context.fs, context.directory).log_start_offset
+        self._snapshots = names.bases[SNAPSHOT_SUFFIX]
+        self.report.ignored = sorted(name for name in names.others if name not in OWN_NAMES)
+        known = dict(zip(self.segments.bases, self.segments, strict=True))
+        if not bases:
+            self.published = Published(start_offset or 0, start_offset or 0, 0, start_offset or 0)
+            return
+        last = known.get(bases[-1]) or LogSegment(context, bases[-1])
+        stat = context.fs.stat(last.path(LOG_SUFFIX))
+        if stat.inode != self._inode:
+            # Another file under the same name: nothing that was known of it holds.
+            known.pop(bases[-1], None)
+            last.forget()
+            self._inode = stat.inode
+        last.resize(stat.size)
+        if list(self.segments.bases) != bases:
+            for base, segment in known.items():
+                if base != bases[-1]:
+                    segment.resize(-1)  # it may have grown before it was sealed
+            self.segments.replace([*(known.get(base) or LogSegment(context, base) for base in bases[:-1]), last])
+        if state is not None and state.fits(bases[-1], stat):
+            end_offset, position = state.durable_end, stat.size
+            self.report.clean = True
+        else:
+            end_offset, position = self._find_end(last, stat.size)
+            self.report.clean = False
+        high_watermark = end_offset
+        if state is not None and not state.clean and state.durability == "sync" and state.boot_id == boot_id():
+            high_watermark = min(end_offset, state.durable_end)
+        self.start_offset = max(start_offset or 0, bases[0])
+        self.published = Published(end_offset, bases[-1], position, max(high_watermark, self.start_offset))
+
+    def _list(self) -> list[str]:
+        fs, directory = self.context.fs, self.context.directory
+        try:
+            names = fs.list(directory)
+            for _ in range(LISTINGS_MAX):
+                again = fs.list(directory)
+                if set(again) == set(names):
+                    break
+                names = again
+        except FileNotFoundError as error:
+            raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory)) from error
+        except NotADirectoryError as error:
+            raise NotALogError(errno.ENOTDIR, "not a directory", str(directory)) from error
+        return names
+
+    def _find_end(self, segment: LogSegment, size: int) -> tuple[int, int]:
+        """The offset and position behind the last whole batch, damage before it left standing."""
+        published = self.published
+        if published.base_offset == segment.base_offset and 0 < published.position <= size:
+            end_offset, position = published.offset, published.position  # what was whole when last looked stays whole
+        else:
+            end_offset, position = segment.base_offset, segment.last_indexed_position(size)
+        start = position
+        for item in walk(segment.log_file(), start, size, next_offset=segment.base_offset):
+            if isinstance(item, Damage):
+                continue
+            at, batch = item
+            end_offset, position = batch.last_offset + 1, at + batch.size
+        return end_offset, position
+
+    def wait_beyond(self, offset: int, timeout: float | None) -> bool:
+        """Polls, at growing intervals, for the high watermark to pass ``offset``; False after ``timeout`` seconds."""
+        clock = self.context.clock
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        pause = POLL_SECONDS_MIN
+        while not self._closed:
+            try:
+                self.refresh()
+            except StorageError:
+                return False
+            if self.published.high_watermark > offset:
+                return True
+            if deadline is not None and clock.monotonic() >= deadline:
+                return False
+            time.sleep(pause)
+            pause = min(pause * 2, POLL_SECONDS_MAX)
+        return False
+
+    def last_stable_offset(self) -> int:
+        """See ``LogWriter.last_stable_offset``."""
+        with self._lock:
+            published = self.published
+            unstable = self.producers.up_to(published.offset, published.position).first_unstable_offset
+        return published.high_watermark if unstable is None else min(unstable, published.high_watermark)
+
+    def close(self) -> None:
+        self._closed = True
+        self.context.handles.clear()

@@ -1,0 +1,115 @@
+"""A walk over the batches of one segment that goes on behind damage, and says what it had to leave out.
+
+A batch is served only if its CRC holds and its offsets fit. The CRC leaves out the base offset, so a flipped bit there
+is found by what stands around it: offsets never go back, and where they leave a gap (compaction, or a log that was
+written so) the batch behind the gap, or the segment's end, must agree with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from kstore.errors import CorruptDataError
+from kstore.record.batch import Batch
+from kstore.record.parse import parse_batch
+from kstore.record.scan import Source, find_next_batch, scan
+
+__all__ = ["OFFSET_MAX", "Damage", "walk"]
+
+OFFSET_MAX = 2**63 - 1
+# Every header is whole within this many bytes, and so is a legacy message's prefix.
+HEADER_PEEK_BYTES = 61
+
+
+class Damage(NamedTuple):
+    """Bytes ``position`` to ``stop`` in which no whole, fitting batch was found.
+
+    ``first_offset`` is the offset expected there; ``next_offset`` the base of the whole batch at ``stop``, or None
+    where the walk's end was reached. ``torn`` says that the bytes end before the entry that begins at ``position``.
+    """
+
+    position: int
+    stop: int
+    first_offset: int
+    next_offset: int | None
+    reason: str
+    torn: bool
+
+
+def walk(
+    source: Source,
+    start: int,
+    stop: int,
+    *,
+    next_offset: int,
+    offset_stop: int = OFFSET_MAX,
+    hints: Callable[[], Sequence[int]] = tuple,
+    chunk_bytes: int = 1 << 20,
+) -> Iterator[tuple[int, Batch] | Damage]:
+    """Yields (position, batch) and, between them, ``Damage``, over bytes ``start`` to ``stop`` of ``source``.
+
+    Args:
+        next_offset: no batch may begin below it.
+        offset_stop: no batch may end at or above it: the next segment's base, or the log's end.
+        hints: positions at which batches may begin behind damage, from an index; asked for only when needed.
+    """
+    while True:
+        scanned = scan(source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes)
+        damage: tuple[int, str, bool] | None = None
+        for position, batch in scanned:
+            base_offset = batch.base_offset
+            if base_offset != next_offset or batch.last_offset >= offset_stop:
+                reason = _misplaced(source, position, stop, batch, next_offset, offset_stop)
+                if reason:
+                    damage = (position, reason, False)
+                    break
+            yield position, batch
+            next_offset = batch.last_offset + 1
+        else:
+            end = scanned.stop
+            if end.kind == "end":
+                return
+            damage = (end.position, end.reason, end.kind == "torn")
+        position, reason, torn = damage
+        behind = _next_fitting(source, position, stop, next_offset, offset_stop, hints())
+        if behind is None:
+            yield Damage(position, stop, next_offset, None, reason, torn)
+            return
+        start, base_offset = behind
+        yield Damage(position, start, next_offset, base_offset, reason, False)
+        next_offset = base_offset
+
+
+def _misplaced(
+    source: Source, position: int, stop: int, batch: Batch, next_offset: int, offset_stop: int
+) -> str | None:
+    """Why the base offset of a batch with a good CRC cannot be believed, or None."""
+    if batch.last_offset >= offset_stop:
+        return f"batch of offsets {batch.base_offset} to {batch.last_offset}, expected below {offset_stop}"
+    successor = position + batch.size
+    if successor >= stop:
+        return None
+    try:
+        behind = parse_batch(source.pread(min(HEADER_PEEK_BYTES, stop - successor), successor), 0, header_only=True)
+    except CorruptDataError:
+        return None  # nothing there that could testify
+    if next_offset <= behind.base_offset <= batch.last_offset:
+        return (
+            f"batch of offsets {batch.base_offset} to {batch.last_offset}, "
+            f"expected {next_offset} and below {behind.base_offset}, where the next batch begins"
+        )
+    return None
+
+
+def _next_fitting(
+    source: Source, position: int, stop: int, next_offset: int, offset_stop: int, hints: Sequence[int]
+) -> tuple[int, int] | None:
+    """Position and base offset of the next whole batch behind the damage at ``position``, or None."""
+    found = find_next_batch(
+        source, position + 1, stop, next_offset=next_offset, last_offset_max=offset_stop - 1, hints=hints
+    )
+    if found is None:
+        return None
+    base_offset = parse_batch(source.pread(min(HEADER_PEEK_BYTES, stop - found), found), 0, header_only=True).base_offset
+    return found, base_offset

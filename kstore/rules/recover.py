@@ -1,0 +1,100 @@
+"""Where recovery cuts and what it fences: a pure decision over what a scan of the unflushed segments found.
+
+The rule (DESIGN.md, promises), for the first damage in offset order:
+
+    below the recovery point           never cut: its offsets are fenced, what follows stays
+    above it, a whole batch follows    fenced, unless only a suffix can have been lost: durability was "interval" or
+                                       "os" and the machine has restarted since, so that pages reached the disk in any
+                                       order; then everything from the damage on is cut
+    above it, nothing whole follows    cut
+
+A log that ends below its durable end has lost acknowledged records: the missing offsets are fenced and never given
+out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kstore.record.walk import Damage
+from kstore.types import CorruptRange
+
+__all__ = ["Decision", "Doubt", "SegmentFindings", "decide"]
+
+
+class SegmentFindings(NamedTuple):
+    """What the scan of one segment found; ``next_offset`` follows its last whole batch (its base when it has none)."""
+
+    path: str
+    base_offset: int
+    size: int
+    next_offset: int
+    damages: Sequence[Damage]
+    batch_count: int
+
+
+class Doubt(NamedTuple):
+    """What is known of the last writer.
+
+    ``recovery_point``: all below was synced. ``durable_end``: acknowledged as durable up to it. ``suffix_only``:
+    durability was weaker than "sync" and the machine has restarted since.
+    """
+
+    recovery_point: int
+    durable_end: int
+    suffix_only: bool
+
+
+class Decision(NamedTuple):
+    """``cut`` is (index of the segment, position) from where all goes, or None; ``end_offset`` the next one to assign.
+
+    ``seal`` says that no batch may be appended to the last segment: damage stands in it where the next batch would go,
+    or its end lies below ``end_offset``.
+    """
+
+    fenced: Sequence[CorruptRange]
+    cut: tuple[int, int] | None
+    cut_reason: str
+    end_offset: int
+    seal: bool
+
+
+def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
+    """Decides over ``segments``, those not known to be flushed, in offset order, at least one."""
+    fenced: list[CorruptRange] = []
+    end_offset = segments[0].base_offset
+    damaged_end = False
+    for number, segment in enumerate(segments):
+        damaged_end = False
+        if segment.base_offset > end_offset and number:
+            # Offsets between two segments are missing only where a compaction or a fenced end left them out.
+            end_offset = segment.base_offset
+        for damage in segment.damages:
+            follower = damage.next_offset
+            if follower is None:
+                follower = _next_batch(segments, number, damage.first_offset)
+            durable = damage.first_offset < doubt.recovery_point
+            # What was acknowledged as durable and is not readable is damage too, wherever the recovery point stands.
+            acknowledged = doubt.durable_end > damage.first_offset
+            if not durable and (doubt.suffix_only or (follower is None and not acknowledged)):
+                return Decision(fenced, (number, damage.position), damage.reason, damage.first_offset, False)
+            last = follower - 1 if follower is not None else max(damage.first_offset, doubt.durable_end - 1)
+            fenced.append(CorruptRange(damage.first_offset, last, damage.position, damage.reason, segment.path))
+            damaged_end = damage.next_offset is None
+            end_offset = max(end_offset, last + 1)
+        end_offset = max(end_offset, segment.next_offset)
+    last_segment = segments[-1]
+    if end_offset < doubt.durable_end and not doubt.suffix_only:
+        reason = f"the log ends at offset {end_offset}, but {doubt.durable_end} was durable"
+        fenced.append(CorruptRange(end_offset, doubt.durable_end - 1, last_segment.size, reason, last_segment.path))
+        return Decision(fenced, None, "", doubt.durable_end, True)
+    return Decision(fenced, None, "", end_offset, damaged_end)
+
+
+def _next_batch(segments: Sequence[SegmentFindings], number: int, offset: int) -> int | None:
+    """The base of the first segment behind ``number`` that holds whole batches above ``offset``, None without one."""
+    for segment in segments[number + 1 :]:
+        if segment.batch_count and segment.base_offset > offset:
+            return segment.base_offset
+    return None

@@ -1,0 +1,362 @@
+"""One segment: an append-only ``.log`` with the indexes that lead into it.
+
+A segment is *sealed* (its files are opened when first read, through the log's bounded cache of handles) or *active*
+(it has a ``SegmentTail``, the writer's open files). Only the log's writer, under the log's lock, changes a segment;
+reads take no lock: they use positions that were published before.
+
+An index is a hint. What a lookup returns is checked against the batch header found there, and where it does not fit
+the segment is walked from its start.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.clock import Clock
+from kstore.config import LogConfig
+from kstore.errors import CorruptDataError, StorageError
+from kstore.files.fs import File, FileSystem
+from kstore.files.handles import HandleCache
+from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_name
+from kstore.index import OffsetIndex, TimeIndex, TransactionIndex
+from kstore.record.walk import OFFSET_MAX, Damage, walk
+from kstore.segment_tail import SegmentTail
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, OffsetPosition, TimestampOffset
+
+__all__ = ["LogSegment", "SegmentContext"]
+
+# What a step of a header walk reads: a few small batches, or the header of a large one.
+HEADER_BLOCK_BYTES = 1024
+# offset, size, leader epoch or CRC-32, magic: the prefix that all formats share.
+PREFIX = struct.Struct(">qiib")
+LAST_OFFSET_DELTA = struct.Struct(">i")
+LAST_OFFSET_DELTA_POSITION = 23
+HEADER_SIZE = 61
+LOG_OVERHEAD = 12
+MAGIC_V2 = 2
+# By magic: the least that the size field of an entry can say.
+SIZE_MIN = {0: 14, 1: 22, MAGIC_V2: HEADER_SIZE - LOG_OVERHEAD}
+
+
+class SegmentContext(NamedTuple):
+    """What all segments of one log share."""
+
+    fs: FileSystem
+    directory: Path
+    config: LogConfig
+    clock: Clock
+    handles: HandleCache
+
+
+class LogSegment:
+    """One ``.log`` with its indexes; ``base_offset`` is a lower bound of every offset in it."""
+
+    __slots__ = ("_context", "_largest", "_size", "base_offset", "tail")
+
+    def __init__(self, context: SegmentContext, base_offset: int, *, size: int = -1) -> None:
+        self._context = context
+        self.base_offset = base_offset
+        self.tail: SegmentTail | None = None
+        self._size = size
+        self._largest: TimestampOffset | None = None
+
+    def __repr__(self) -> str:
+        return f"LogSegment({self.path(LOG_SUFFIX)}, active={self.tail is not None})"
+
+    # --- open -------------------------------------------------------------------------------------------------------
+
+    def path(self, suffix: str) -> Path:
+        return self._context.directory / segment_name(self.base_offset, suffix)
+
+    def create(self) -> None:
+        """Creates the ``.log``, empty; the caller syncs the directory before it acknowledges anything in it."""
+        context = self._context
+        file = context.fs.open(self.path(LOG_SUFFIX), write=True, create=True, mode=context.config.file_mode)
+        file.close()
+        self._size = 0
+
+    def activate(self, *, empty_indexes: bool = False) -> SegmentTail:
+        """Opens the segment for appending, at the end of its file; indexes that do not fit are rebuilt.
+
+        ``empty_indexes`` leaves them empty, for a caller that notes every batch again.
+        """
+        if self.tail is None:
+            context = self._context
+            tail = SegmentTail.open(context.fs, self, context.config, context.clock, empty_indexes=empty_indexes)
+            self._drop_handles()
+            self.tail = tail
+        return self.tail
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole batches, as far as known."""
+        if self.tail is not None:
+            return self.tail.position
+        if self._size < 0:
+            self._size = self._context.fs.stat(self.path(LOG_SUFFIX)).size
+        return self._size
+
+    def resize(self, size: int) -> None:
+        """Takes in what another process, the writer, has made of the file: its size, -1 to look when it is needed."""
+        if size != self._size:
+            self._largest = None
+            # The indexes have grown with it.
+            self._context.handles.drop((self.base_offset, INDEX_SUFFIX))
+            self._context.handles.drop((self.base_offset, TIME_INDEX_SUFFIX))
+        self._size = size
+
+    def forget(self) -> None:
+        """Drops all that is known: the file of this name is another one now."""
+        self._drop_handles()
+        self._size = -1
+        self._largest = None
+
+    def log_file(self) -> File:
+        """The open ``.log``. The caller holds its own reference: eviction never closes a file under a reader."""
+        if self.tail is not None:
+            return self.tail.file
+        return self._context.handles.get((self.base_offset, LOG_SUFFIX), self._open_log)
+
+    def _open_log(self) -> File:
+        return self._context.fs.open(self.path(LOG_SUFFIX))
+
+    def offset_index(self) -> OffsetIndex:
+        if self.tail is not None:
+            return self.tail.offset_index
+        return self._context.handles.get((self.base_offset, INDEX_SUFFIX), self._open_offset_index)
+
+    def _open_offset_index(self) -> OffsetIndex:
+        return OffsetIndex.open_read_only(self._context.fs, self.path(INDEX_SUFFIX), self.base_offset, live=True)
+
+    def time_index(self) -> TimeIndex:
+        if self.tail is not None:
+            return self.tail.time_index
+        return self._context.handles.get((self.base_offset, TIME_INDEX_SUFFIX), self._open_time_index)
+
+    def _open_time_index(self) -> TimeIndex:
+        return TimeIndex.open_read_only(self._context.fs, self.path(TIME_INDEX_SUFFIX), self.base_offset, live=True)
+
+    def transaction_index(self, *, writable: bool = False) -> TransactionIndex:
+        """The index of aborted transactions, opened anew; its file exists only after the first of them."""
+        context = self._context
+        return TransactionIndex.open(
+            context.fs,
+            self.path(TXN_INDEX_SUFFIX),
+            self.base_offset,
+            writable=writable,
+            mode=context.config.file_mode,
+        )
+
+    # --- lookup -----------------------------------------------------------------------------------------------------
+
+    def locate(self, target: int, stop: int, *, use_index: bool = True) -> int:
+        """A position from which a walk meets every batch that ends at or above offset ``target``.
+
+        Walks headers only, from the index entry for ``target`` on, up to position ``stop``. Where a header cannot be
+        right the walk ends: what stands there must be looked at with its CRC.
+        """
+        position = self._entry_position(target) if use_index else 0
+        if position >= stop:
+            position = 0
+        file = self.log_file()
+        hinted = position > 0
+        while position < stop:
+            block = file.pread(min(HEADER_BLOCK_BYTES, stop - position), position)
+            at = 0
+            while at + HEADER_SIZE <= len(block):
+                base_offset, size, _, magic = PREFIX.unpack_from(block, at)
+                last_offset = base_offset
+                if magic == MAGIC_V2:
+                    last_offset += LAST_OFFSET_DELTA.unpack_from(block, at + LAST_OFFSET_DELTA_POSITION)[0]
+                sane = size >= SIZE_MIN.get(magic, OFFSET_MAX) and self.base_offset <= base_offset <= last_offset
+                if hinted:
+                    if not sane or base_offset > target:
+                        return self.locate(target, stop, use_index=False)  # the index lied
+                    hinted = False
+                if not sane or last_offset >= target:
+                    return position + at
+                at += size + LOG_OVERHEAD
+            if at == 0:
+                return position  # fewer bytes than a header: legacy messages may be as small
+            position += at
+        return stop
+
+    def _entry_position(self, target: int) -> int:
+        try:
+            return self.offset_index().lookup(target).position
+        except (StorageError, CorruptDataError):
+            return 0
+
+    def last_indexed_position(self, stop: int) -> int:
+        """The position of the last index entry below ``stop`` at which a batch seems to stand, else 0."""
+        try:
+            entry = self.offset_index().last_entry
+        except (StorageError, CorruptDataError):
+            return 0
+        if not 0 < entry.position < stop:
+            return 0
+        # A lookup for the entry's own offset checks the header that stands there.
+        return entry.position if self.locate(entry.offset, stop) == entry.position else 0
+
+    def positions_behind(self, position: int) -> Sequence[int]:
+        """The indexed positions above ``position``: where batches may begin behind damage."""
+        try:
+            return [entry.position for entry in self.offset_index().entries() if entry.position > position]
+        except (StorageError, CorruptDataError):
+            return ()
+
+    def largest_timestamp(self, stop: int) -> TimestampOffset:
+        """The greatest timestamp up to position ``stop``, with the last offset of the batch that first had it.
+
+        (NO_TIMESTAMP, NO_OFFSET) where no record has one. Taken from the last time index entry if the batch it names
+        agrees, else from a walk over the headers, which is remembered.
+        """
+        if self.tail is not None:
+            return TimestampOffset(self.tail.max_timestamp, self.tail.offset_of_max_timestamp)
+        if self._largest is None:
+            last = self._last_time_entry()
+            believed = last is not None and self._agrees(last, stop)
+            self._largest = last if believed else self._walk_for_largest(stop)
+        assert self._largest is not None
+        return self._largest
+
+    def _last_time_entry(self) -> TimestampOffset | None:
+        try:
+            index = self.time_index()
+            return index.last_entry if index.entry_count else None
+        except (StorageError, CorruptDataError):
+            return None
+
+    def _agrees(self, entry: TimestampOffset, stop: int) -> bool:
+        """Whether the batch that holds the entry's offset has the entry's timestamp."""
+        for item in walk(
+            self.log_file(), self.locate(entry.offset, stop), stop, next_offset=self.base_offset, chunk_bytes=1 << 14
+        ):
+            if isinstance(item, Damage):
+                return False
+            _, batch = item
+            return bool(batch.max_timestamp == entry.timestamp and batch.last_offset >= entry.offset)
+        return False
+
+    def _walk_for_largest(self, stop: int) -> TimestampOffset:
+        largest = TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
+        for item in walk(self.log_file(), 0, stop, next_offset=self.base_offset):
+            if not isinstance(item, Damage) and item[1].max_timestamp > largest.timestamp:
+                largest = TimestampOffset(item[1].max_timestamp, item[1].last_offset)
+        return largest
+
+    def find_offset_by_timestamp(self, timestamp: int, start_offset: int, stop: int) -> TimestampOffset | None:
+        """The first record at or above ``start_offset`` whose timestamp is at least ``timestamp`` (LogSegment).
+
+        Damaged batches are passed over. None where no record up to position ``stop`` fits.
+        """
+        position = self.locate(max(self._indexed_offset(timestamp, stop), start_offset), stop)
+        for item in walk(self.log_file(), position, stop, next_offset=self.base_offset):
+            if isinstance(item, Damage):
+                continue
+            _, batch = item
+            if batch.max_timestamp < timestamp or batch.last_offset < start_offset or batch.is_control:
+                continue
+            offsets, timestamps = batch.offsets_and_timestamps(first_offset=start_offset)
+            for offset, found in zip(offsets, timestamps, strict=True):
+                if found >= timestamp:
+                    return TimestampOffset(found, offset)
+        return None
+
+    def _indexed_offset(self, timestamp: int, stop: int) -> int:
+        """The offset of the greatest time index entry <= ``timestamp`` that its batch agrees with, else the base."""
+        try:
+            entry = self.time_index().lookup(timestamp)
+        except (StorageError, CorruptDataError):
+            return self.base_offset
+        if entry.timestamp == NO_TIMESTAMP or not self._agrees(entry, stop):
+            return self.base_offset
+        return entry.offset
+
+    def first_timestamp(self) -> int:
+        """The greatest timestamp of the first batch, NO_TIMESTAMP in an empty segment (Kafka rolls by it)."""
+        for item in walk(self.log_file(), 0, self.size, next_offset=self.base_offset, chunk_bytes=1 << 14):
+            return NO_TIMESTAMP if isinstance(item, Damage) else item[1].max_timestamp
+        return NO_TIMESTAMP
+
+    def position_of(self, offset: int, stop: int) -> OffsetPosition | None:
+        """Base offset and position of the batch that holds ``offset``, or of the first one behind it; None at the end."""
+        for item in walk(
+            self.log_file(), self.locate(offset, stop), stop, next_offset=self.base_offset, chunk_bytes=1 << 14
+        ):
+            if isinstance(item, Damage):
+                if item.next_offset is None:
+                    return None
+                continue
+            position, batch = item
+            if batch.last_offset >= offset:
+                return OffsetPosition(batch.base_offset, position)
+        return None
+
+    # --- change -----------------------------------------------------------------------------------------------------
+
+    def seal(self) -> None:
+        """Makes the active segment a sealed one: last time index entry, indexes trimmed, spare blocks given back."""
+        if self.tail is not None:
+            self._largest = TimestampOffset(self.tail.max_timestamp, self.tail.offset_of_max_timestamp)
+            self._size = self.tail.position
+            self.tail.seal()
+            self.tail = None
+
+    def truncate_transactions_to(self, offset: int) -> None:
+        """Keeps the aborted transactions that ended below ``offset``."""
+        index = self.transaction_index(writable=True)
+        try:
+            index.truncate_to(offset)
+        finally:
+            index.close()
+
+    def delete(self) -> None:
+        """Unlinks every file of the segment, the ``.log`` first: an index without a log is removed at the next open."""
+        self._release()
+        fs = self._context.fs
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            try:
+                fs.unlink(self.path(suffix))
+            except FileNotFoundError:
+                pass  # a transaction index mostly does not exist, and a crash may have left fewer files
+
+    def set_aside(self, path: Path) -> None:
+        """Renames the ``.log`` to ``path``, which is no segment's name, and removes its indexes; not yet durable."""
+        self._release()
+        self._context.fs.rename(self.path(LOG_SUFFIX), path)
+        self.delete()
+
+    def rename(self, to_suffix: str) -> None:
+        """Renames every file of the segment to its name plus ``to_suffix`` (".deleted"); not yet durable."""
+        self._release()
+        fs = self._context.fs
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            path = self.path(suffix)
+            try:
+                fs.rename(path, path.with_name(path.name + to_suffix))
+            except FileNotFoundError:
+                pass
+
+    def _release(self) -> None:
+        if self.tail is not None:
+            self.tail.abandon()
+            self.tail = None
+        self._drop_handles()
+
+    def _drop_handles(self) -> None:
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._context.handles.drop((self.base_offset, suffix))
+
+    def check(self) -> None:
+        """Asserts the invariants of the segment and its indexes; reads every header, not the records."""
+        self.offset_index().check()
+        self.time_index().check()
+        size = self.size
+        for entry in self.offset_index().entries():
+            assert entry.position < size, f"{self}: entry {entry} points past the end at {size}"
+        if self.tail is not None:
+            self.tail.check()

@@ -1,0 +1,268 @@
+"""The end of the active segment: the writer's open ``.log`` and its two growing indexes.
+
+Everything here happens under the log's lock. An index that cannot be written never fails an append: it is given up
+until the segment is opened again, and readers find their way without its last entries.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from kstore.clock import Clock
+from kstore.config import LogConfig
+from kstore.errors import CorruptDataError, IndexFullError, PoisonedError, StorageError
+from kstore.files.fs import File, FileSystem
+from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from kstore.index import OffsetIndex, TimeIndex
+from kstore.record.walk import Damage, walk
+from kstore.rules.roll import jitter_ms
+from kstore.types import NO_OFFSET, NO_TIMESTAMP
+
+__all__ = ["SegmentTail"]
+
+logger = logging.getLogger(__name__)
+
+# The .log gets blocks this far ahead of its end (its size stays exact): a write then need not look for space.
+ALLOCATE_BYTES = 4 << 20
+
+
+class _Segment(Protocol):
+    base_offset: int
+
+    def path(self, suffix: str) -> Path: ...
+
+
+class SegmentTail:
+    """The writable end of one segment. Not thread-safe: the log's lock guards it, but for what readers look up."""
+
+    __slots__ = (
+        "_allocated",
+        "_index_interval_bytes",
+        "_since_entry",
+        "base_offset",
+        "created_ms",
+        "file",
+        "first_timestamp",
+        "index_failed",
+        "jitter_ms",
+        "max_timestamp",
+        "offset_index",
+        "offset_of_max_timestamp",
+        "position",
+        "time_index",
+    )
+
+    def __init__(
+        self,
+        base_offset: int,
+        file: File,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        *,
+        position: int,
+        index_interval_bytes: int,
+        created_ms: int,
+        jitter_ms: int,
+    ) -> None:
+        self.base_offset = base_offset
+        self.file = file
+        self.offset_index = offset_index
+        self.time_index = time_index
+        self.position = position
+        self.created_ms = created_ms
+        self.jitter_ms = jitter_ms
+        self.first_timestamp = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
+        self.offset_of_max_timestamp = NO_OFFSET
+        self.index_failed = False
+        self._since_entry = 0
+        self._allocated = position
+        self._index_interval_bytes = index_interval_bytes
+
+    # --- open -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls, fs: FileSystem, segment: _Segment, config: LogConfig, clock: Clock, *, empty_indexes: bool = False
+    ) -> SegmentTail:
+        """Opens the files at their ends. The indexes' last entries are checked against the log, else all are rebuilt."""
+        base_offset = segment.base_offset
+        file = fs.open(segment.path(LOG_SUFFIX), write=True)
+        size_max, mode = config.segment_index_bytes, config.file_mode
+        tail = cls(
+            base_offset,
+            file,
+            OffsetIndex.open_writable(fs, segment.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode),
+            TimeIndex.open_writable(fs, segment.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode),
+            position=file.size(),
+            index_interval_bytes=config.index_interval_bytes,
+            created_ms=clock.now_ms(),
+            jitter_ms=jitter_ms(config),
+        )
+        if empty_indexes:
+            tail.reset()
+        elif not tail._resume():
+            tail.rebuild()
+        return tail
+
+    def _resume(self) -> bool:
+        """Takes up the state of the last writer from the indexes; False where they do not fit the log."""
+        last = self.offset_index.last_entry
+        start = 0
+        if self.offset_index.entry_count:
+            start = last.position
+            if start >= self.position:
+                return False
+        times = self.time_index
+        if times.entry_count:
+            self.max_timestamp, self.offset_of_max_timestamp = times.last_entry
+        self._since_entry = 0
+        first = True
+        for item in walk(self.file, start, self.position, next_offset=self.base_offset, chunk_bytes=1 << 16):
+            if isinstance(item, Damage):
+                return not first  # fenced damage behind a good entry is not the index's fault
+            position, batch = item
+            if first and start and batch.last_offset != last.offset:
+                return False
+            first = False
+            self._note_timestamp(batch.last_offset, batch.max_timestamp)
+            self._since_entry = self.position - start
+        self.first_timestamp = self._read_first_timestamp()
+        return not times.entry_count or self.offset_of_max_timestamp <= max(last.offset, times.last_entry.offset)
+
+    def _read_first_timestamp(self) -> int:
+        for item in walk(self.file, 0, self.position, next_offset=self.base_offset, chunk_bytes=1 << 14):
+            return NO_TIMESTAMP if isinstance(item, Damage) else item[1].max_timestamp
+        return NO_TIMESTAMP
+
+    def reset(self) -> None:
+        """Empties both indexes, before a rebuild notes every batch again."""
+        self.offset_index.truncate()
+        self.time_index.truncate()
+        self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
+        self.offset_of_max_timestamp = NO_OFFSET
+        self.index_failed = False
+        self._since_entry = 0
+
+    def rebuild(self) -> None:
+        """Makes both indexes anew from the log."""
+        self.reset()
+        for item in walk(self.file, 0, self.position, next_offset=self.base_offset):
+            if not isinstance(item, Damage):
+                position, batch = item
+                self.note(position, batch.size, batch.last_offset, batch.max_timestamp)
+
+    # --- append -----------------------------------------------------------------------------------------------------
+
+    def write(self, buffers: Sequence[memoryview | bytes], size: int, *, sync: bool) -> None:
+        """Writes ``size`` bytes at the end; on return they are in the page cache, with ``sync`` on disk.
+
+        On any failure the file is cut back to its last whole batch before the exception goes on; where that fails too
+        the outcome is unknown, and PoisonedError says so.
+        """
+        position = self.position
+        if position + size > self._allocated:
+            ahead = max(ALLOCATE_BYTES, size)
+            if self.file.allocate(position, ahead):
+                self._allocated = position + ahead
+        try:
+            if sync:
+                self.file.write_and_sync(buffers, position)
+            else:
+                self.file.write_all(buffers, position)
+        except BaseException:
+            self.cut_back()
+            raise
+        self.position = position + size
+
+    def cut_back(self) -> None:
+        """Gives back what a failed write left behind the last whole batch.
+
+        Raises: PoisonedError where the file cannot be brought back to its known size.
+        """
+        try:
+            self.file.truncate(self.position)
+            size = self.file.size()
+        except OSError as error:
+            raise PoisonedError(error.errno, f"a failed write could not be cut back: {error}", error.filename) from error
+        self._allocated = self.position
+        if size != self.position:
+            raise PoisonedError(None, f"a failed write was cut back to {size} bytes, expected {self.position}")
+
+    def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Takes one written batch into account, and gives it an index entry where one is due (LogSegment.append)."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = last_offset
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if self._since_entry > self._index_interval_bytes:
+            self._add_entry(last_offset, position)
+        self._since_entry += size
+
+    def _note_timestamp(self, last_offset: int, max_timestamp: int) -> None:
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = last_offset
+
+    def _add_entry(self, last_offset: int, position: int) -> None:
+        if self.index_failed:
+            return
+        try:
+            self.offset_index.append(last_offset, position)
+            self._add_time_entry()
+        except (StorageError, IndexFullError, CorruptDataError) as error:
+            self.index_failed = True
+            logger.warning("%s: not indexed any further until it is opened again: %s", self.offset_index.path, error)
+        self._since_entry = 0
+
+    def _add_time_entry(self, *, final: bool = False) -> None:
+        if self.max_timestamp != NO_TIMESTAMP:
+            self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp, final=final)
+
+    @property
+    def indexes_full(self) -> bool:
+        """Whether the next index entry needs a new segment."""
+        return self.offset_index.is_full or self.time_index.is_full
+
+    # --- truncate, flush, close -------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int, position: int) -> None:
+        """Cuts the log at ``position``, where the batch with ``offset`` begins, and the indexes' entries from there."""
+        self.file.truncate(position)
+        self.file.fdatasync()
+        self.position = self._allocated = position
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, NO_OFFSET
+        if not self._resume():
+            self.rebuild()
+
+    def seal(self) -> None:
+        """Last time entry, indexes trimmed to their entries, spare blocks given back; the files are closed."""
+        try:
+            self._add_time_entry(final=True)
+        except (StorageError, IndexFullError, CorruptDataError) as error:
+            logger.warning("%s: no last entry: %s", self.time_index.path, error)
+        for index in (self.offset_index, self.time_index):
+            try:
+                index.seal()
+            except StorageError as error:
+                logger.warning("%s: not trimmed: %s", index.path, error)
+        if self._allocated > self.position:
+            self.file.truncate(self.position)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Lets go of the files as they are. Readers that hold the ``.log`` go on with it."""
+        self.offset_index.close(trim=False)
+        self.time_index.close(trim=False)
+
+    def check(self) -> None:
+        assert self.file.size() == self.position, f"{self.file.path}: {self.file.size()} bytes, known {self.position}"
+        for position, entry in ((e.position, e) for e in self.offset_index.entries()):
+            assert position < self.position, f"{self.offset_index.path}: {entry} points past the log's end"
+

@@ -1,0 +1,97 @@
+"""Where recovery cuts and what it fences, as a table of situations."""
+
+from kstore.record.walk import Damage
+from kstore.rules.recover import Doubt, SegmentFindings, decide
+
+
+def damage(position: int, first_offset: int, next_offset: int | None, *, torn: bool = False) -> Damage:
+    return Damage(position, position + 50, first_offset, next_offset, "bad crc", torn)
+
+
+def segment(base: int, next_offset: int, *damages: Damage, batches: int = 1, size: int = 1000) -> SegmentFindings:
+    return SegmentFindings(f"{base}.log", base, size, next_offset, damages, batches)
+
+
+def doubt(recovery_point: int = 0, durable_end: int = 0, *, suffix_only: bool = False) -> Doubt:
+    return Doubt(recovery_point, durable_end, suffix_only)
+
+
+def test_a_whole_log_ends_behind_its_last_batch() -> None:
+    decision = decide([segment(0, 10), segment(10, 25)], doubt())
+    assert (decision.end_offset, decision.cut, decision.fenced, decision.seal) == (25, None, [], False)
+
+
+def test_a_torn_tail_is_cut() -> None:
+    decision = decide([segment(0, 10, damage(500, 10, None, torn=True))], doubt())
+    assert decision.cut == (0, 500)
+    assert decision.end_offset == 10
+    assert not decision.fenced
+
+
+def test_damage_with_a_whole_batch_behind_it_is_fenced() -> None:
+    decision = decide([segment(0, 30, damage(500, 10, 20))], doubt())
+    assert decision.cut is None
+    assert [(gone.first, gone.last, gone.position) for gone in decision.fenced] == [(10, 19, 500)]
+    assert decision.end_offset == 30
+    assert not decision.seal
+
+
+def test_damage_at_the_end_of_a_sealed_segment_is_fenced_when_the_next_one_holds_batches() -> None:
+    decision = decide([segment(0, 10, damage(500, 10, None)), segment(20, 30)], doubt())
+    assert decision.cut is None
+    assert [(gone.first, gone.last) for gone in decision.fenced] == [(10, 19)]
+    assert decision.end_offset == 30
+
+
+def test_an_empty_segment_behind_damage_does_not_count_as_a_whole_batch() -> None:
+    decision = decide([segment(0, 10, damage(500, 10, None)), segment(20, 20, batches=0)], doubt())
+    assert decision.cut == (0, 500)
+    assert decision.end_offset == 10
+
+
+def test_after_a_restart_a_log_that_was_not_synced_is_cut_at_the_first_damage() -> None:
+    findings = [segment(0, 30, damage(500, 10, 20)), segment(30, 40)]
+    decision = decide(findings, doubt(suffix_only=True))
+    assert decision.cut == (0, 500)
+    assert decision.end_offset == 10
+
+
+def test_after_a_restart_damage_below_the_recovery_point_is_fenced_all_the_same() -> None:
+    decision = decide([segment(0, 30, damage(500, 10, 20))], doubt(recovery_point=25, suffix_only=True))
+    assert decision.cut is None
+    assert [(gone.first, gone.last) for gone in decision.fenced] == [(10, 19)]
+
+
+def test_a_damaged_last_batch_that_was_durable_is_fenced_and_its_offsets_are_not_given_out_again() -> None:
+    decision = decide([segment(0, 10, damage(500, 10, None))], doubt(durable_end=15))
+    assert decision.cut is None
+    assert [(gone.first, gone.last) for gone in decision.fenced] == [(10, 14)]
+    assert decision.end_offset == 15
+    assert decision.seal
+
+
+def test_a_log_that_ends_below_what_was_durable_reports_the_missing_offsets() -> None:
+    decision = decide([segment(0, 10)], doubt(durable_end=15))
+    assert [(gone.first, gone.last) for gone in decision.fenced] == [(10, 14)]
+    assert decision.fenced[0].reason == "the log ends at offset 10, but 15 was durable"
+    assert decision.end_offset == 15
+    assert decision.seal
+
+
+def test_damage_below_the_recovery_point_in_the_last_segment_is_fenced_though_nothing_follows() -> None:
+    decision = decide([segment(0, 10, damage(500, 10, None))], doubt(recovery_point=12, durable_end=12))
+    assert decision.cut is None
+    assert [(gone.first, gone.last) for gone in decision.fenced] == [(10, 11)]
+    assert decision.seal
+
+
+def test_two_damages_are_both_fenced() -> None:
+    decision = decide([segment(0, 50, damage(100, 10, 20), damage(300, 30, 40))], doubt())
+    assert [(gone.first, gone.last) for gone in decision.fenced] == [(10, 19), (30, 39)]
+
+
+def test_a_fence_and_then_a_torn_tail() -> None:
+    decision = decide([segment(0, 30, damage(100, 10, 20), damage(800, 30, None, torn=True))], doubt())
+    assert [(gone.first, gone.last) for gone in decision.fenced] == [(10, 19)]
+    assert decision.cut == (0, 800)
+    assert decision.end_offset == 30
