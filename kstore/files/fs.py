@@ -34,6 +34,9 @@ __all__ = ["Advice", "File", "FileStat", "FileSystem", "Mapping", "read_file", "
 
 Advice = Literal["normal", "sequential", "random", "willneed", "dontneed"]
 
+# No file that is read whole is larger in a sound log: not a segment's index, not a snapshot of a million producers.
+READ_FILE_SIZE_MAX = 64 << 20
+
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 REFUSED_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
@@ -225,7 +228,7 @@ def sync_error(error: OSError, path: PathLike) -> SyncFailedError:
     return SyncFailedError(error.errno or errno.EIO, f"sync failed: {error.strerror or error}", os.fspath(path))
 
 
-def read_file(fs: FileSystem, path: PathLike, size_max: int) -> bytes:
+def read_file(fs: FileSystem, path: PathLike, size_max: int = READ_FILE_SIZE_MAX) -> bytes:
     """The first ``size_max`` bytes of a file, or all of a smaller one. Raises: FileMissingError, StorageError."""
     file = fs.open(path)
     return file.pread(min(file.size(), size_max), 0)

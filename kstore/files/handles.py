@@ -100,7 +100,7 @@ class HandleCache:
                 first: Handle = found[0]
                 return first
             if drops != self._drops or size > self.memory_bytes_max or not self.count_max:
-                # Perhaps opened before what the drop was for, so of a file that has lost its name since: not for others.
+                # A drop may have been for a file that took the name from the one opened here: not for others.
                 return handle
             self._handles[key] = handle, size
             self._memory_bytes += size

@@ -195,9 +195,9 @@ class OsFile:
         try:
             grown = os.fstat(self._fd).st_size > position
         except OSError:
-            grown = True
+            grown = self._fd >= 0
         if grown:
-            return self._sync_error(error)
+            return sync_error(error, self.path)
         return self._error(error, writing=True)
 
     def send_to(self, socket_fd: int, position: int, size: int) -> int:
@@ -205,15 +205,15 @@ class OsFile:
 
     def fdatasync(self) -> None:
         try:
-            platform.sync_data(self._fd)
+            platform.sync_data(self.fileno())
         except OSError as error:
-            raise self._sync_error(error) from error
+            raise sync_error(error, self.path) from error
 
     def fsync(self) -> None:
         try:
-            platform.sync_all(self._fd)
+            platform.sync_all(self.fileno())
         except OSError as error:
-            raise self._sync_error(error) from error
+            raise sync_error(error, self.path) from error
 
     def truncate(self, size: int) -> None:
         try:
@@ -262,9 +262,6 @@ class OsFile:
 
     def _error(self, error: OSError, *, writing: bool = False) -> KstoreError:
         return self._closed() if self._fd < 0 else storage_error(error, self.path, writing=writing)
-
-    def _sync_error(self, error: OSError) -> KstoreError:
-        return self._closed() if self._fd < 0 else sync_error(error, self.path)
 
     def _closed(self) -> ClosedError:
         return ClosedError(f"{self.path}: the file is closed")

@@ -22,7 +22,7 @@ from kstore.errors import (
     PathLike,
     ReadOnlyError,
 )
-from kstore.files.fs import File, FileSystem, Mapping, read_file
+from kstore.files.fs import READ_FILE_SIZE_MAX, File, FileSystem, Mapping, read_file
 
 __all__ = ["DELTA_MAX", "READ_BYTES_MAX", "WARM_BYTES", "EntryIndex"]
 
@@ -39,7 +39,7 @@ GROWTH_BYTES_MAX = 64 * 1024
 
 # Of a file that is larger, only the beginning is read: a sparse giant is not worth its memory. Kafka's default size is
 # 10 MiB; 64 MiB are the offsets of 32 GiB of log.
-READ_BYTES_MAX = 64 << 20
+READ_BYTES_MAX = READ_FILE_SIZE_MAX
 
 Entry = TypeVar("Entry")
 

@@ -42,11 +42,11 @@ CHUNK_BYTES = 1024 * ENTRY.size
 class AbortedTransactions(NamedTuple):
     """Aborted transactions that overlap a range of offsets.
 
-    ``complete`` says that no later segment can hold another one; else the search goes on there.
+    ``is_complete`` says that no later segment can hold another one; else the search goes on there.
     """
 
     transactions: list[AbortedTransaction]
-    complete: bool
+    is_complete: bool
 
 
 class TransactionIndex:
@@ -144,7 +144,7 @@ class TransactionIndex:
         self._count += 1
         self._ragged = 0
 
-    def collect(self, start_offset: int, stop_offset: int) -> AbortedTransactions:
+    def collect_aborted(self, start_offset: int, stop_offset: int) -> AbortedTransactions:
         """The aborted transactions with records in [start_offset, stop_offset) (Kafka: collectAbortedTxns).
 
         Raises: CorruptIndexError, StorageError.
@@ -154,8 +154,8 @@ class TransactionIndex:
             if transaction.last_offset >= start_offset and transaction.first_offset < stop_offset:
                 found.append(transaction)
             if transaction.last_stable_offset >= stop_offset:
-                return AbortedTransactions(found, complete=True)
-        return AbortedTransactions(found, complete=False)
+                return AbortedTransactions(found, is_complete=True)
+        return AbortedTransactions(found, is_complete=False)
 
     def entries(self) -> Iterator[AbortedTransaction]:
         """The entries there are when the iteration begins, in order.
