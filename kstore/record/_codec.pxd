@@ -1,17 +1,18 @@
 """What other compiled modules may call in the codec without a Python call between."""
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 
 cdef class BatchBuffer:
-    cdef unsigned char* data
+    cdef uint8_t* data
     cdef readonly Py_ssize_t size
     cdef readonly Py_ssize_t capacity
     cdef Py_ssize_t export_count
     cdef bint is_writing
 
     cdef int make_room(self, Py_ssize_t size) except -1
-    cdef int begin_writing(self) except -1
+    cdef int claim(self) except -1
+    cdef int refuse_while_writing(self) except -1
 
 
 cdef class OpenBatch:
@@ -29,12 +30,14 @@ cdef class OpenBatch:
     # What the last record that found no room would have taken, bytes.
     cdef Py_ssize_t refused_size
 
-    # 1: appended, 0: no room, -1: error. ``headers`` is what ``checked_headers`` gave, the timestamp and the delta
-    # are valid, the batch is open.
+    # 1: appended, 0: no room. The batch is open, the fields are exact bytes or None, ``headers`` is what
+    # ``checked_headers`` gave, the timestamp is -1 or more, the delta above the last one.
     cdef int append_checked(
         self, bytes value, bytes key, tuple headers, int64_t timestamp, int64_t offset_delta
     ) except -1
-    cdef void finish(self, int timestamp_type, int64_t append_time)
+    cdef int finish(self, int timestamp_type, int64_t append_time) except -1
 
 
+cdef bytes as_bytes(object value, str field)
 cdef tuple checked_headers(object headers)
+cdef int32_t murmur2_of(const uint8_t* data, Py_ssize_t size) noexcept nogil

@@ -1,0 +1,244 @@
+"""Making Python objects of the records of a payload: Records, values, columns. Part of _codec.pyx."""
+
+cdef array.array INT64_TEMPLATE = _array("q")
+
+
+cdef inline bytes field_object(const uint8_t* data, Py_ssize_t size):
+    return None if size < 0 else PyBytes_FromStringAndSize(<const char*>data, size)
+
+
+cdef tuple header_objects(RecordView* record):
+    """The headers of a record that ``next_record`` has just checked."""
+    cdef tuple headers = PyTuple_New(record.header_count)
+    cdef const uint8_t* at = record.headers
+    cdef const uint8_t* value = NULL
+    cdef Py_ssize_t value_size = 0
+    cdef int32_t i, key_size = 0
+    for i in range(record.header_count):
+        # Making these objects may run the garbage collector, and so code that changes the buffer: checked once more.
+        at = get_varint(at, record.stop, &key_size)
+        if at == NULL or key_size < 0 or key_size > record.stop - at:
+            raise CorruptRecordError(f"header {i} changed while it was read")
+        key = PyUnicode_DecodeUTF8(<const char*>at, key_size, NULL)
+        at = get_field(record, at + key_size, record.stop, &value, &value_size)
+        if at == NULL:
+            raise CorruptRecordError(f"header {i} changed while it was read")
+        pair = (key, field_object(value, value_size))
+        Py_INCREF(pair)
+        PyTuple_SET_ITEM(headers, i, pair)
+    return headers
+
+
+cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil:
+    """``offset`` relative to ``base_offset`` (0 or more), never negative."""
+    return offset - base_offset if offset > base_offset else 0
+
+
+cdef int check_base(int64_t base_offset, int32_t last_offset_delta) except -1:
+    # The end offset behind the last record is an offset too.
+    if not 0 <= base_offset < INT64_MAX - max(last_offset_delta, 0):
+        raise CorruptRecordError(f"base offset {base_offset} + {last_offset_delta}, expected 0 to 2^63 - 2")
+    return 0
+
+
+cdef int check_timestamp_type(int timestamp_type) except -1:
+    if not 0 <= timestamp_type < len(TIMESTAMP_TYPES):
+        raise ValueError(f"timestamp type {timestamp_type}, expected an index into TIMESTAMP_TYPES")
+    return 0
+
+
+@cython.final
+cdef class RecordCursor:
+    """An iterator of the Records of one batch whose offsets are in [first_offset, stop_offset). Not thread-safe.
+
+    The whole payload is checked before the first record is given, whatever the window (``check_records``).
+
+    Arguments: the payload is bytes ``position`` to ``stop`` of ``data`` with ``count`` records; ``timestamp_type``
+    is an index into TIMESTAMP_TYPES, and where it is LogAppendTime every record has ``append_time`` (ms).
+    Raises CorruptRecordError.
+    """
+
+    cdef Py_buffer view
+    cdef Walk walk
+    cdef int64_t first_delta
+    cdef int64_t stop_delta
+    cdef int64_t base_offset
+    cdef int64_t base_timestamp
+    cdef int64_t append_time
+    cdef int32_t leader_epoch
+    cdef int8_t timestamp_type
+    cdef bint is_reading
+
+    def __cinit__(
+        self,
+        data,
+        Py_ssize_t position,
+        Py_ssize_t stop,
+        int32_t count,
+        int64_t base_offset,
+        int64_t base_timestamp,
+        int32_t last_offset_delta,
+        int timestamp_type,
+        int64_t append_time,
+        int32_t leader_epoch,
+        int64_t first_offset=INT64_MIN,
+        int64_t stop_offset=INT64_MAX,
+    ):
+        cdef Summary summary
+        cdef Walk walk
+        check_base(base_offset, last_offset_delta)
+        check_timestamp_type(timestamp_type)
+        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        begin_walk(&walk, &self.view, position, stop, count, last_offset_delta)
+        self.walk = walk
+        check_walk(&walk, base_timestamp, &summary)
+        self.base_offset = base_offset
+        self.base_timestamp = base_timestamp
+        self.append_time = append_time
+        self.leader_epoch = leader_epoch
+        self.timestamp_type = timestamp_type
+        self.first_delta = relative(first_offset, base_offset)
+        self.stop_delta = relative(stop_offset, base_offset)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+    cdef int finish(self) except -1:
+        """Lets the buffer go: an exhausted cursor must not keep a bytearray from being resized."""
+        self.walk.count = 0
+        # Making header objects may run the garbage collector, and so anybody's code, even this cursor's __next__.
+        if not self.is_reading:
+            PyBuffer_Release(&self.view)
+        return 0
+
+    cdef tuple headers(self, RecordView* record):
+        if self.is_reading:
+            raise RuntimeError("a RecordCursor was used while it was making a record")
+        self.is_reading = True
+        try:
+            return header_objects(record)
+        finally:
+            self.is_reading = False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef RecordView view
+        cdef Record record
+        while self.walk.index < self.walk.count:
+            if unlikely(not next_record(&self.walk, &view)):
+                # Only a buffer that was changed after the constructor's check gets here.
+                error = corrupt(&self.walk, &view)
+                self.finish()
+                raise error
+            if view.offset_delta >= self.stop_delta:
+                break
+            if view.offset_delta < self.first_delta:
+                continue
+            record = Record.__new__(Record)
+            record.offset = self.base_offset + view.offset_delta
+            record.timestamp_type_index = self.timestamp_type
+            if self.timestamp_type == LOG_APPEND_TIME:
+                record.timestamp = self.append_time
+            else:
+                record.timestamp = timestamp_of(self.base_timestamp, &view)
+            record.leader_epoch = self.leader_epoch
+            record.key = field_object(view.key, view.key_size)
+            record.value = field_object(view.value, view.value_size)
+            record.headers = () if view.header_count == 0 else self.headers(&view)
+            return record
+        self.finish()
+        raise StopIteration
+
+
+def decode_values(
+    data,
+    Py_ssize_t position,
+    Py_ssize_t stop,
+    int32_t count,
+    int64_t base_offset,
+    int32_t last_offset_delta,
+    int64_t first_offset=INT64_MIN,
+    int64_t stop_offset=INT64_MAX,
+):
+    """The values (bytes or None) of the records whose offsets are in [first_offset, stop_offset), as a list.
+
+    The whole payload is checked, whatever the window; CorruptRecordError as in ``check_records``.
+    """
+    cdef Py_buffer view
+    cdef Walk walk
+    cdef RecordView record
+    cdef Py_ssize_t taken = 0
+    cdef int64_t first_delta, stop_delta
+    cdef bytes value
+    cdef list values
+    check_base(base_offset, last_offset_delta)
+    first_delta, stop_delta = relative(first_offset, base_offset), relative(stop_offset, base_offset)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        begin_walk(&walk, &view, position, stop, count, last_offset_delta)
+        values = PyList_New(count)
+        while walk.index < count:
+            if unlikely(not next_record(&walk, &record)):
+                raise corrupt(&walk, &record)
+            if first_delta <= record.offset_delta < stop_delta:
+                value = field_object(record.value, record.value_size)
+                Py_INCREF(value)
+                PyList_SET_ITEM(values, taken, value)
+                taken += 1
+        end_walk(&walk)
+    finally:
+        PyBuffer_Release(&view)
+    if taken < count:
+        del values[taken:]
+    return values
+
+
+def decode_offsets_timestamps(
+    data,
+    Py_ssize_t position,
+    Py_ssize_t stop,
+    int32_t count,
+    int64_t base_offset,
+    int64_t base_timestamp,
+    int32_t last_offset_delta,
+    int timestamp_type,
+    int64_t append_time,
+    int64_t first_offset=INT64_MIN,
+    int64_t stop_offset=INT64_MAX,
+):
+    """(offsets, timestamps in ms), two ``array('q')``, of the records with offsets in [first_offset, stop_offset).
+
+    The whole payload is checked, whatever the window; CorruptRecordError as in ``check_records``.
+    """
+    cdef Py_buffer view
+    cdef Walk walk
+    cdef RecordView record
+    cdef Py_ssize_t taken = 0
+    cdef int64_t first_delta, stop_delta
+    cdef array.array offsets, timestamps
+    check_base(base_offset, last_offset_delta)
+    check_timestamp_type(timestamp_type)
+    first_delta, stop_delta = relative(first_offset, base_offset), relative(stop_offset, base_offset)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        begin_walk(&walk, &view, position, stop, count, last_offset_delta)
+        offsets = array.clone(INT64_TEMPLATE, count, False)
+        timestamps = array.clone(INT64_TEMPLATE, count, False)
+        while walk.index < count:
+            if unlikely(not next_record(&walk, &record)):
+                raise corrupt(&walk, &record)
+            if first_delta <= record.offset_delta < stop_delta:
+                offsets.data.as_longlongs[taken] = base_offset + record.offset_delta
+                if timestamp_type == LOG_APPEND_TIME:
+                    timestamps.data.as_longlongs[taken] = append_time
+                else:
+                    timestamps.data.as_longlongs[taken] = timestamp_of(base_timestamp, &record)
+                taken += 1
+        end_walk(&walk)
+    finally:
+        PyBuffer_Release(&view)
+    array.resize(offsets, taken)
+    array.resize(timestamps, taken)
+    return offsets, timestamps

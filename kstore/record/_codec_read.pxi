@@ -1,0 +1,297 @@
+"""Reading the records of a payload, every length checked, without making objects. Part of _codec.pyx."""
+
+cdef enum:
+    BAD_VARINT = 1
+    BAD_RECORD_SIZE
+    BAD_OFFSET
+    BAD_FIELD_SIZE
+    BAD_HEADER_COUNT
+    BAD_HEADER_KEY_SIZE
+    BAD_HEADER_KEY
+    BAD_END
+
+cdef dict PROBLEMS = {
+    BAD_VARINT: "a varint is longer than its type allows, or than the bytes that remain",
+    BAD_RECORD_SIZE: "record size {found}, expected 6 to the {limit} bytes that remain",
+    BAD_OFFSET: "offset delta {found}, expected more than the one before and at most {limit}",
+    BAD_FIELD_SIZE: "a field of {found} bytes, expected at most the {limit} that remain of the record",
+    BAD_HEADER_COUNT: "{found} headers, expected 0 to what {limit} bytes can hold",
+    BAD_HEADER_KEY_SIZE: "a header key of {found} bytes, expected 0 to the {limit} that remain of the record",
+    BAD_HEADER_KEY: "a header key of {found} bytes that is not UTF-8",
+    BAD_END: "its fields leave {found} bytes of the record, expected none",
+}
+
+RecordsSummary = namedtuple(
+    "RecordsSummary",
+    "first_offset_delta last_offset_delta max_timestamp max_timestamp_offset_delta min_timestamp null_key_count",
+    module=__name__,
+)
+
+# The fields of one record, pointing into the payload, or what is wrong with it. A size of -1 is null.
+cdef struct RecordView:
+    int64_t timestamp_delta
+    int32_t offset_delta
+    int32_t header_count
+    Py_ssize_t key_size
+    Py_ssize_t value_size
+    const uint8_t* key
+    const uint8_t* value
+    const uint8_t* headers
+    const uint8_t* stop
+    int problem
+    int64_t found
+    int64_t limit
+    const uint8_t* problem_at
+
+
+# How far a pass over a payload has come.
+cdef struct Walk:
+    const uint8_t* buffer
+    const uint8_t* at
+    const uint8_t* stop
+    int32_t index
+    int32_t count
+    int32_t previous_delta
+    int32_t last_offset_delta
+
+
+cdef struct Summary:
+    int32_t first_delta
+    int32_t last_delta
+    int32_t max_timestamp_offset_delta
+    int32_t null_key_count
+    int64_t max_timestamp
+    int64_t min_timestamp
+
+
+cdef const uint8_t* fail(
+    RecordView* record, int problem, const uint8_t* at, int64_t found, int64_t limit
+) noexcept nogil:
+    record.problem = problem
+    record.problem_at = at
+    record.found = found
+    record.limit = limit
+    return NULL
+
+
+cdef inline const uint8_t* get_field(
+    RecordView* record, const uint8_t* at, const uint8_t* stop, const uint8_t** data, Py_ssize_t* size
+) noexcept nogil:
+    """The position behind a nullable field, or NULL. Kafka reads any negative size as null."""
+    cdef int32_t field_size = 0
+    cdef const uint8_t* start = get_varint(at, stop, &field_size)
+    if unlikely(start == NULL):
+        return fail(record, BAD_VARINT, at, 0, 0)
+    data[0] = start
+    if field_size < 0:
+        size[0] = -1
+        return start
+    if unlikely(field_size > stop - start):
+        return fail(record, BAD_FIELD_SIZE, at, field_size, stop - start)
+    size[0] = field_size
+    return start + field_size
+
+
+cdef bint is_utf8(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """Whether Python decodes the bytes: shortest form, no surrogates, at most U+10FFFF (Unicode, table 3-7)."""
+    cdef const uint8_t* stop = at + size
+    cdef uint8_t first, low, high
+    cdef int more
+    while at < stop:
+        first = at[0]
+        at += 1
+        if first < 0x80:
+            continue
+        low, high = 0x80, 0xBF
+        if 0xC2 <= first <= 0xDF:
+            more = 1
+        elif 0xE0 <= first <= 0xEF:
+            more = 2
+            low = 0xA0 if first == 0xE0 else 0x80
+            high = 0x9F if first == 0xED else 0xBF
+        elif 0xF0 <= first <= 0xF4:
+            more = 3
+            low = 0x90 if first == 0xF0 else 0x80
+            high = 0x8F if first == 0xF4 else 0xBF
+        else:
+            return False
+        if stop - at < more:
+            return False
+        while more:
+            if not low <= at[0] <= high:
+                return False
+            low, high = 0x80, 0xBF
+            at += 1
+            more -= 1
+    return True
+
+
+cdef const uint8_t* get_headers(RecordView* record, const uint8_t* at, const uint8_t* stop) noexcept nogil:
+    """The position behind ``header_count`` headers, each of them checked, or NULL."""
+    cdef int32_t i, key_size = 0
+    cdef const uint8_t* key
+    cdef const uint8_t* value = NULL
+    cdef Py_ssize_t value_size = 0
+    for i in range(record.header_count):
+        key = get_varint(at, stop, &key_size)
+        if key == NULL:
+            return fail(record, BAD_VARINT, at, 0, 0)
+        if key_size < 0 or key_size > stop - key:
+            return fail(record, BAD_HEADER_KEY_SIZE, at, key_size, stop - key)
+        if not is_utf8(key, key_size):
+            return fail(record, BAD_HEADER_KEY, key, key_size, 0)
+        at = get_field(record, key + key_size, stop, &value, &value_size)
+        if at == NULL:
+            return NULL
+    return at
+
+
+cdef inline bint next_record(Walk* walk, RecordView* record) noexcept nogil:
+    """Reads the record that the walk has come to, and checks every field of it; False with ``record.problem`` set."""
+    cdef const uint8_t* at = walk.at
+    cdef const uint8_t* stop = walk.stop
+    cdef const uint8_t* behind
+    cdef int32_t size = 0
+    behind = get_varint(at, stop, &size)
+    if unlikely(behind == NULL):
+        return fail(record, BAD_VARINT, at, 0, 0) != NULL
+    if unlikely(size < RECORD_SIZE_MIN - 1 or size > stop - behind):
+        return fail(record, BAD_RECORD_SIZE, at, size, stop - behind) != NULL
+    stop = behind + size
+    # The attributes byte is there (the size was checked) and has no meaning yet.
+    at = behind + 1
+    behind = get_varlong(at, stop, &record.timestamp_delta)
+    if unlikely(behind == NULL):
+        return fail(record, BAD_VARINT, at, 0, 0) != NULL
+    at = behind
+    behind = get_varint(at, stop, &record.offset_delta)
+    if unlikely(behind == NULL):
+        return fail(record, BAD_VARINT, at, 0, 0) != NULL
+    if unlikely(record.offset_delta <= walk.previous_delta or record.offset_delta > walk.last_offset_delta):
+        return fail(record, BAD_OFFSET, at, record.offset_delta, walk.last_offset_delta) != NULL
+    at = get_field(record, behind, stop, &record.key, &record.key_size)
+    if unlikely(at == NULL):
+        return False
+    at = get_field(record, at, stop, &record.value, &record.value_size)
+    if unlikely(at == NULL):
+        return False
+    behind = get_varint(at, stop, &record.header_count)
+    if unlikely(behind == NULL):
+        return fail(record, BAD_VARINT, at, 0, 0) != NULL
+    # A header is two bytes at least.
+    if unlikely(record.header_count < 0 or record.header_count > (stop - behind) // 2):
+        return fail(record, BAD_HEADER_COUNT, at, record.header_count, stop - behind) != NULL
+    record.headers = at = behind
+    if record.header_count:
+        at = get_headers(record, at, stop)
+        if unlikely(at == NULL):
+            return False
+    if unlikely(at != stop):
+        return fail(record, BAD_END, at, stop - at, 0) != NULL
+    record.stop = stop
+    walk.at = stop
+    walk.index += 1
+    walk.previous_delta = record.offset_delta
+    return True
+
+
+cdef object corrupt(Walk* walk, RecordView* record):
+    """The error for what ``next_record`` met."""
+    reason = PROBLEMS[record.problem].format(found=record.found, limit=record.limit)
+    return CorruptRecordError(f"record {walk.index}: {reason}", position=record.problem_at - walk.buffer)
+
+
+cdef int begin_walk(
+    Walk* walk, Py_buffer* data, Py_ssize_t position, Py_ssize_t stop, int32_t count, int32_t last_offset_delta
+) except -1:
+    """Begins a pass over ``count`` records in bytes ``position`` to ``stop``, after checking that this can be."""
+    if not 0 <= position <= stop <= data.len:
+        raise CorruptRecordError(f"records up to byte {stop}, expected at most {data.len}", position=position)
+    if not 0 <= count <= <int64_t>last_offset_delta + 1:
+        raise CorruptRecordError(
+            f"a record count of {count}, expected 0 to {<int64_t>last_offset_delta + 1}", position=position
+        )
+    # Nobody can be made to allocate for records that are not there.
+    if count > (stop - position) // RECORD_SIZE_MIN:
+        raise CorruptRecordError(
+            f"a record count of {count}, expected at most what {stop - position} bytes can hold", position=position
+        )
+    walk.buffer = <const uint8_t*>data.buf
+    walk.at = walk.buffer + position
+    walk.stop = walk.buffer + stop
+    walk.index = 0
+    walk.count = count
+    walk.previous_delta = -1
+    walk.last_offset_delta = last_offset_delta
+    return 0
+
+
+cdef int end_walk(Walk* walk) except -1:
+    if walk.at != walk.stop:
+        raise CorruptRecordError(
+            f"{walk.stop - walk.at} bytes left behind {walk.count} records, expected none",
+            position=walk.at - walk.buffer,
+        )
+    return 0
+
+
+cdef inline int64_t timestamp_of(int64_t base_timestamp, RecordView* record) noexcept nogil:
+    """Wraps around as Java does, where two foreign numbers have a sum beyond 64 bits."""
+    return <int64_t>(<uint64_t>base_timestamp + <uint64_t>record.timestamp_delta)
+
+
+cdef int check_walk(Walk* walk, int64_t base_timestamp, Summary* summary) except -1:
+    """Checks every record up to the end of the payload."""
+    cdef RecordView record
+    cdef int32_t index, null_key_count = 0, max_timestamp_offset_delta = -1
+    cdef int64_t timestamp, max_timestamp = INT64_MIN, min_timestamp = INT64_MAX
+    summary.first_delta = -1
+    for index in range(walk.count):
+        if unlikely(not next_record(walk, &record)):
+            raise corrupt(walk, &record)
+        if index == 0:
+            summary.first_delta = record.offset_delta
+        null_key_count += record.key_size < 0
+        timestamp = timestamp_of(base_timestamp, &record)
+        if timestamp > max_timestamp or index == 0:
+            max_timestamp = timestamp
+            max_timestamp_offset_delta = record.offset_delta
+        min_timestamp = min(min_timestamp, timestamp)
+    end_walk(walk)
+    summary.last_delta = walk.previous_delta
+    summary.null_key_count = null_key_count
+    summary.max_timestamp = max_timestamp if walk.count else -1
+    summary.max_timestamp_offset_delta = max_timestamp_offset_delta
+    summary.min_timestamp = min_timestamp if walk.count else -1
+    return 0
+
+
+def check_records(
+    data, Py_ssize_t position, Py_ssize_t stop, int32_t count, int32_t last_offset_delta, int64_t base_timestamp=0
+):
+    """Checks the structure of all ``count`` records in bytes ``position`` to ``stop`` of ``data``, making no objects.
+
+    Every length against the bytes that remain, varints against their types, offset deltas (rising, at most
+    ``last_offset_delta``), header keys (UTF-8), and that records and bytes end together.
+
+    Returns a RecordsSummary; its timestamps are ``base_timestamp`` + delta, the offset of the largest is the first
+    that has it, and all but the count are -1 where there is no record. Raises CorruptRecordError with the position in
+    ``data``.
+    """
+    cdef Py_buffer view
+    cdef Walk walk
+    cdef Summary summary
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        begin_walk(&walk, &view, position, stop, count, last_offset_delta)
+        check_walk(&walk, base_timestamp, &summary)
+    finally:
+        PyBuffer_Release(&view)
+    return RecordsSummary(
+        summary.first_delta,
+        summary.last_delta,
+        summary.max_timestamp,
+        summary.max_timestamp_offset_delta,
+        summary.min_timestamp,
+        summary.null_key_count,
+    )
