@@ -120,15 +120,17 @@ class Log:
         source = self._writer or self._view
         if self._closed or source is None:
             raise ClosedError(f"the log {self.path} is closed")
-        self._guard.check(f"the log {self.path}")
+        if self._guard.forked:
+            self._guard.check(f"the log {self.path}")
         return source
 
     @property
     def _writing(self) -> LogWriter:
-        source = self._source
-        if not isinstance(source, LogWriter):
+        writer = self._writer
+        if writer is None or self._closed or self._guard.forked:
+            self._source  # noqa: B018  # says that the log is closed, or another process's
             raise ReadOnlyError(errno.EROFS, "the log is open for reading", str(self.path))
-        return source
+        return writer
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
@@ -221,10 +223,9 @@ class Log:
         ForkedError, StorageError.
         """
         writer = self._writing
-        config = writer.context.config
         if timestamps is not None:
-            _check_timestamps(timestamps, config, writer.context.clock.now_ms())
-        if "compact" in config.cleanup_policy:
+            _check_timestamps(timestamps, writer.context.config, writer.context.clock.now_ms())
+        if writer.is_compacted:
             _check_keys(keys, len(values))
         if not values:
             end = writer.published.offset

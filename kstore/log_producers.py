@@ -64,7 +64,7 @@ class LogProducers:
     def _replay(self, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
         assert self._state is not None
         aborted = []
-        start = segment.locate(self._next_offset, stop) if self._next_offset > segment.base_offset else 0
+        start = segment.locate(self._next_offset, stop).position if self._next_offset > segment.base_offset else 0
         for item in walk(segment.log_file(), start, stop, next_offset=segment.base_offset):
             if isinstance(item, Damage):
                 continue

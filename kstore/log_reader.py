@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from kstore.errors import CorruptBatchError, CorruptDataError, OffsetOutOfRangeError
+from kstore.errors import CorruptBatchError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.record.batch import Batch
+from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage, walk
 from kstore.types import AbortedTransaction, CorruptRange, OnCorrupt
 
@@ -96,6 +97,10 @@ class LogReader(Generic[Item]):
         return next(self._items)
 
     def _runs(self) -> Iterator[Iterable[Item]]:
+        if not self._committed:
+            first = self._first_run()
+            if first is not None:
+                yield first
         while True:
             bound = self._log.read_bound(committed=self._committed)
             yield from self._up_to(bound)
@@ -103,6 +108,32 @@ class LogReader(Generic[Item]):
                 return
             if not self._log.wait_beyond(self._offset, self._timeout, committed=self._committed):
                 return
+
+    def _first_run(self) -> Iterable[Item] | None:
+        """The batch that holds the first offset, by the shortest way; None where anything about it is not plain.
+
+        Who looks up one record reads no more than its batch, and pays for none of the machinery of a long read.
+        """
+        bound = self._log.read_bound(committed=False)
+        found = self._log.segment_for(self._offset) if self._offset < min(self._stop, bound.offset) else None
+        if found is None:
+            return None
+        segment, _ = found
+        try:
+            file = segment.log_file()
+            limit = bound.position if segment.base_offset == bound.base_offset else segment.size
+            position, size = segment.locate(self._offset, limit, file=file)
+            if not size:
+                return None
+            batch = parse_batch(file.pread(size, position))
+            batch.ensure_valid()
+            if batch.is_control or not batch.base_offset <= self._offset <= batch.last_offset:
+                return None
+            run = self._decode(batch, self._offset, min(self._stop, bound.offset))
+        except (CorruptDataError, StorageError):
+            return None  # what it means is found out by the walk
+        self._offset = batch.last_offset + 1
+        return run
 
     def _up_to(self, bound: ReadBound) -> Iterator[Iterable[Item]]:
         stop = min(self._stop, bound.offset)
@@ -158,15 +189,14 @@ class LogReader(Generic[Item]):
                 chunk_bytes=CHUNK_BYTES,
             )
 
-        position = segment.locate(self._offset, limit)
+        position = segment.locate(self._offset, limit, file=file).position
         items = walk_from(position)
         first = next(items, None)
         if isinstance(first, Damage) and position:
             # A damaged index, or a damaged header on the way from its entry, may have led here: walk from the start.
-            straight = segment.locate(self._offset, limit, use_index=False)
-            if straight != position:
-                items = walk_from(straight)
-                first = next(items, None)
+            position = segment.locate(self._offset, limit, use_index=False).position
+            items = walk_from(position)
+            first = next(items, None)
         if first is not None:
             yield first
             yield from items

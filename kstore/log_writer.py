@@ -91,26 +91,29 @@ class PendingAppend(Pending[AppendInfo]):
 
     def finish(self, first_offset: int, last_offset: int) -> None:
         """Sets the result, now that the append is published."""
-        batches = self.batches
-        largest = batches[0] if len(batches) == 1 else max(batches, key=lambda batch: batch.max_timestamp)
         base_offset = first_offset
-        for number, batch in enumerate(batches):
+        record_count = size = 0
+        max_timestamp, offset_of_max = NO_TIMESTAMP, NO_OFFSET
+        for number, batch in enumerate(self.batches):
+            _, _, batch_size, count, _, timestamp, delta = batch
             if self.spans is not None:
                 base_offset = self.spans[number][0]
-            if batch is largest:
-                break
-            base_offset += batch.record_count
+            if timestamp > max_timestamp:
+                max_timestamp, offset_of_max = timestamp, base_offset + delta
+            record_count += count
+            size += batch_size
+            base_offset += count
         self.result = AppendInfo(
             first_offset,
             last_offset,
-            largest.max_timestamp,
-            base_offset + largest.max_timestamp_delta_offset if largest.max_timestamp >= 0 else NO_OFFSET,
+            max_timestamp,
+            offset_of_max,
             self.append_time_ms,
             self.source_codec,
             self.target_codec,
-            len(batches),
-            sum([batch.record_count for batch in batches]),
-            sum([batch.size for batch in batches]),
+            len(self.batches),
+            record_count,
+            size,
             True,
         )
 
@@ -150,7 +153,9 @@ class LogWriter:
             "lz4": self._config.compression_lz4_level,
             "zstd": self._config.compression_zstd_level,
         }.get(self._codec)
-        self._append_time = self._config.message_timestamp_type == LOG_APPEND_TIME
+        self._timestamp_type = self._config.message_timestamp_type
+        self._size_max = self._config.max_message_bytes
+        self.is_compacted = "compact" in self._config.cleanup_policy
         self._group = GroupCommit(self._commit, self._clock) if self._sync else None
         self._flusher = Flusher(self, self._config.flush_ms / 1000)
 
@@ -168,6 +173,7 @@ class LogWriter:
             buffer = self._spare_buffers.pop()
         except IndexError:
             buffer = BatchBuffer()
+        now_ms = self._clock.now_ms()
         batches = build_batches(
             buffer,
             values,
@@ -176,11 +182,13 @@ class LogWriter:
             headers,
             codec=self._codec,
             level=self._level,
-            timestamp_type=self._config.message_timestamp_type,
-            now_ms=self._clock.now_ms(),
-            size_max=self._config.max_message_bytes,
+            timestamp_type=self._timestamp_type,
+            now_ms=now_ms,
+            size_max=self._size_max,
         )
         append = PendingAppend(buffer, batches, self._codec)
+        if self._timestamp_type == LOG_APPEND_TIME:
+            append.append_time_ms = now_ms
         self.commit(append)
         # Only now: after an exception a leader may still be writing from it.
         if buffer.capacity <= SPARE_BUFFER_BYTES_MAX:
@@ -201,16 +209,11 @@ class LogWriter:
             self.ensure_writable()
             self.catch_up()
             before = self.published
-            with_producers = any([append.with_producers for append in appends])
-            if with_producers:
-                self.producers.up_to(before.offset, before.position)
             try:
                 self._write(appends, before)
             except BaseException as error:
                 self._undo(before, error)
                 raise
-            if with_producers:
-                self.producers.extend_to(self.published.offset, self.published.position)
         if self._follower_count:
             with self._grown:
                 self._grown.notify_all()
@@ -223,30 +226,35 @@ class LogWriter:
         spans: list[tuple[int, int]] = []
         position = tail.position
         for append in appends:
-            first_offset = offset if append.spans is None else append.spans[0][0]
+            kept = append.spans
+            first_offset = offset if kept is None else kept[0][0]
             if first_offset < offset:
                 raise InvalidOffsetError(f"batches begin at offset {first_offset}, expected at least {offset}")
+            if append.with_producers:
+                self.producers.up_to(before.offset, before.position)
+            buffer = append.buffer
             for number, batch in enumerate(append.batches):
-                if append.spans is None:
-                    base_offset, last_offset = offset, offset + batch.record_count - 1
-                else:
-                    base_offset, last_offset = append.spans[number]
-                size = batch.size
-                if self._roll_due(tail, position, size, batch.max_timestamp, last_offset):
+                _, start, size, count, _, max_timestamp, _ = batch
+                base_offset, last_offset = (offset, offset + count - 1) if kept is None else kept[number]
+                if not tail.takes(position, size, last_offset, max_timestamp) and self._roll_due(
+                    tail, position, size, last_offset, max_timestamp
+                ):
                     self._write_run(tail, run, marks)
                     tail = self._roll(base_offset)
                     position = 0
-                if append.spans is None:
-                    patch_header(append.buffer, batch.position, base_offset, self.loaded.leader_epoch)
-                run.append(append.buffer.view(batch.position, batch.position + size))
-                marks.append((position, size, last_offset, batch.max_timestamp))
+                if kept is None:
+                    patch_header(buffer, start, base_offset, self.loaded.leader_epoch)
+                run.append(buffer.view(start, start + size))
+                marks.append((position, size, last_offset, max_timestamp))
                 position += size
                 offset = last_offset + 1
             spans.append((first_offset, offset - 1))
         self._write_run(tail, run, marks)
         self._publish(Published(offset, tail.base_offset, tail.position, offset))
-        for append, span in zip(appends, spans, strict=True):
-            append.finish(*span)
+        for append, (first_offset, last_offset) in zip(appends, spans, strict=True):
+            append.finish(first_offset, last_offset)
+            if append.with_producers:
+                self.producers.extend_to(last_offset + 1, tail.position)
 
     def _write_run(self, tail: SegmentTail, run: list[memoryview], marks: list[tuple[int, int, int, int]]) -> None:
         """One write for all batches of ``run``, which go into one segment; then their index entries."""
@@ -315,7 +323,8 @@ class LogWriter:
             )
         return self._tail
 
-    def _roll_due(self, tail: SegmentTail, position: int, size: int, max_timestamp: int, last_offset: int) -> bool:
+    def _roll_due(self, tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
+        """Whether a batch that the segment does not take without a thought goes into a new one."""
         config = self._config
         if size > config.segment_bytes:
             raise BatchTooLargeError(size, config.segment_bytes)

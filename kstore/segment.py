@@ -30,11 +30,10 @@ __all__ = ["LogSegment", "SegmentContext"]
 
 # What a step of a header walk reads: a few small batches, or the header of a large one.
 HEADER_BLOCK_BYTES = 1024
-# offset, size, leader epoch or CRC-32, magic: the prefix that all formats share.
-PREFIX = struct.Struct(">qiib")
-LAST_OFFSET_DELTA = struct.Struct(">i")
-LAST_OFFSET_DELTA_POSITION = 23
+# Offset, size and magic, which all formats share; then the last offset delta of version 2.
+HEAD = struct.Struct(">qi4xb6xi")
 HEADER_SIZE = 61
+assert HEAD.size == 27
 LOG_OVERHEAD = 12
 MAGIC_V2 = 2
 # By magic: the least that the size field of an entry can say.
@@ -49,6 +48,13 @@ class SegmentContext(NamedTuple):
     config: LogConfig
     clock: Clock
     handles: HandleCache
+
+
+class Located(NamedTuple):
+    """A position to read from. ``size`` is that of the batch there, if its offsets are sure; 0 where they are not."""
+
+    position: int
+    size: int
 
 
 class LogSegment:
@@ -152,43 +158,54 @@ class LogSegment:
 
     # --- lookup -----------------------------------------------------------------------------------------------------
 
-    def locate(self, target: int, stop: int, *, use_index: bool = True) -> int:
-        """A position from which a walk meets every batch that ends at or above offset ``target``.
+    def locate(self, target: int, stop: int, *, use_index: bool = True, file: File | None = None) -> Located:
+        """Where a walk meets every batch that ends at or above offset ``target``.
 
         Walks headers only, from the index entry for ``target`` on, up to position ``stop``. Where a header cannot be
         right the walk ends: what stands there must be looked at with its CRC.
         """
-        position = self._entry_position(target) if use_index else 0
+        entry = self._entry_for(target) if use_index else OffsetPosition(self.base_offset, 0)
+        position = entry.position
         if position >= stop:
-            position = 0
-        file = self.log_file()
+            return self.locate(target, stop, use_index=False) if position else Located(stop, 0)
+        if file is None:
+            file = self.log_file()
         hinted = position > 0
+        expected = self.base_offset
+        block_size = HEADER_BLOCK_BYTES
         while position < stop:
-            block = file.pread(min(HEADER_BLOCK_BYTES, stop - position), position)
+            # Behind a large batch the next one is large too, as a rule: then its header alone is read.
+            block = file.pread(block_size if block_size < stop - position else stop - position, position)
             at = 0
             while at + HEADER_SIZE <= len(block):
-                base_offset, size, _, magic = PREFIX.unpack_from(block, at)
-                last_offset = base_offset
-                if magic == MAGIC_V2:
-                    last_offset += LAST_OFFSET_DELTA.unpack_from(block, at + LAST_OFFSET_DELTA_POSITION)[0]
+                base_offset, size, magic, last_offset_delta = HEAD.unpack_from(block, at)
+                last_offset = base_offset + last_offset_delta if magic == MAGIC_V2 else base_offset
                 sane = size >= SIZE_MIN.get(magic, OFFSET_MAX) and self.base_offset <= base_offset <= last_offset
                 if hinted:
                     if not sane or base_offset > target:
                         return self.locate(target, stop, use_index=False)  # the index lied
                     hinted = False
-                if not sane or last_offset >= target:
-                    return position + at
-                at += size + LOG_OVERHEAD
+                    if last_offset == entry.offset:
+                        expected = base_offset  # header and index bear each other out
+                size += LOG_OVERHEAD
+                if not sane:
+                    return Located(position + at, 0)
+                if last_offset >= target:
+                    fits = base_offset == expected and position + at + size <= stop
+                    return Located(position + at, size if fits else 0)
+                expected = last_offset + 1
+                at += size
             if at == 0:
-                return position  # fewer bytes than a header: legacy messages may be as small
+                return Located(position, 0)  # fewer bytes than a header: legacy messages may be as small
             position += at
-        return stop
+            block_size = HEADER_SIZE if at > HEADER_BLOCK_BYTES else HEADER_BLOCK_BYTES
+        return Located(stop, 0)
 
-    def _entry_position(self, target: int) -> int:
+    def _entry_for(self, target: int) -> OffsetPosition:
         try:
-            return self.offset_index().lookup(target).position
+            return self.offset_index().lookup(target)
         except (StorageError, CorruptDataError):
-            return 0
+            return OffsetPosition(self.base_offset, 0)
 
     def last_indexed_position(self, stop: int) -> int:
         """The position of the last index entry below ``stop`` at which a batch seems to stand, else 0."""
@@ -199,7 +216,7 @@ class LogSegment:
         if not 0 < entry.position < stop:
             return 0
         # A lookup for the entry's own offset checks the header that stands there.
-        return entry.position if self.locate(entry.offset, stop) == entry.position else 0
+        return entry.position if self.locate(entry.offset, stop).position == entry.position else 0
 
     def positions_behind(self, position: int) -> Sequence[int]:
         """The indexed positions above ``position``: where batches may begin behind damage."""
@@ -233,7 +250,7 @@ class LogSegment:
     def _agrees(self, entry: TimestampOffset, stop: int) -> bool:
         """Whether the batch that holds the entry's offset has the entry's timestamp."""
         for item in walk(
-            self.log_file(), self.locate(entry.offset, stop), stop, next_offset=self.base_offset, chunk_bytes=1 << 14
+            self.log_file(), self.locate(entry.offset, stop).position, stop, next_offset=self.base_offset, chunk_bytes=1 << 14
         ):
             if isinstance(item, Damage):
                 return False
@@ -253,7 +270,7 @@ class LogSegment:
 
         Damaged batches are passed over. None where no record up to position ``stop`` fits.
         """
-        position = self.locate(max(self._indexed_offset(timestamp, stop), start_offset), stop)
+        position = self.locate(max(self._indexed_offset(timestamp, stop), start_offset), stop).position
         for item in walk(self.log_file(), position, stop, next_offset=self.base_offset):
             if isinstance(item, Damage):
                 continue
@@ -285,7 +302,7 @@ class LogSegment:
     def position_of(self, offset: int, stop: int) -> OffsetPosition | None:
         """Base offset and position of the batch that holds ``offset``, or of the first one behind it; None at the end."""
         for item in walk(
-            self.log_file(), self.locate(offset, stop), stop, next_offset=self.base_offset, chunk_bytes=1 << 14
+            self.log_file(), self.locate(offset, stop).position, stop, next_offset=self.base_offset, chunk_bytes=1 << 14
         ):
             if isinstance(item, Damage):
                 if item.next_offset is None:

@@ -41,6 +41,9 @@ class SegmentTail:
     __slots__ = (
         "_allocated",
         "_index_interval_bytes",
+        "_last_offset_max",
+        "_segment_bytes",
+        "_segment_ms",
         "_since_entry",
         "base_offset",
         "created_ms",
@@ -63,9 +66,8 @@ class SegmentTail:
         time_index: TimeIndex,
         *,
         position: int,
-        index_interval_bytes: int,
+        config: LogConfig,
         created_ms: int,
-        jitter_ms: int,
     ) -> None:
         self.base_offset = base_offset
         self.file = file
@@ -73,14 +75,17 @@ class SegmentTail:
         self.time_index = time_index
         self.position = position
         self.created_ms = created_ms
-        self.jitter_ms = jitter_ms
+        self.jitter_ms = jitter_ms(config)
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = NO_OFFSET
         self.index_failed = False
         self._since_entry = 0
         self._allocated = position
-        self._index_interval_bytes = index_interval_bytes
+        self._index_interval_bytes = config.index_interval_bytes
+        self._segment_bytes = config.segment_bytes
+        self._segment_ms = config.segment_ms - self.jitter_ms
+        self._last_offset_max = base_offset + 2**31 - 1
 
     # --- open -------------------------------------------------------------------------------------------------------
 
@@ -98,9 +103,8 @@ class SegmentTail:
             OffsetIndex.open_writable(fs, segment.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode),
             TimeIndex.open_writable(fs, segment.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode),
             position=file.size(),
-            index_interval_bytes=config.index_interval_bytes,
+            config=config,
             created_ms=clock.now_ms(),
-            jitter_ms=jitter_ms(config),
         )
         if empty_indexes:
             tail.reset()
@@ -156,6 +160,17 @@ class SegmentTail:
                 self.note(position, batch.size, batch.last_offset, batch.max_timestamp)
 
     # --- append -----------------------------------------------------------------------------------------------------
+
+    def takes(self, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
+        """Whether a batch plainly belongs here: no condition for a roll can hold. A False only says: look closer."""
+        return (
+            position + size <= self._segment_bytes
+            and last_offset <= self._last_offset_max
+            and self.first_timestamp >= 0
+            and max_timestamp - self.first_timestamp <= self._segment_ms
+            and not self.offset_index.is_full
+            and not self.time_index.is_full
+        )
 
     def write(self, buffers: Sequence[memoryview | bytes], size: int, *, sync: bool) -> None:
         """Writes ``size`` bytes at the end; on return they are in the page cache, with ``sync`` on disk.

@@ -355,7 +355,9 @@ SYSTEM_FS = OsFileSystem()
 
 
 def _total_size(buffers: Sequence[Buffer]) -> int:
-    return sum(memoryview(buffer).nbytes for buffer in buffers)
+    if len(buffers) == 1:
+        return memoryview(buffers[0]).nbytes
+    return sum([memoryview(buffer).nbytes for buffer in buffers])
 
 
 def _file_stat(stat: os.stat_result) -> FileStat:

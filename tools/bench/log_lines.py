@@ -190,7 +190,7 @@ def _lookup(path: Path, name: str, limit_us: float, *, segments: bool = False) -
 def many_segments(path: Path, count: int = 10_000) -> None:
     """A log of ``count`` segments, each with one small batch, closed in order."""
     batch = values(10)
-    with kstore.Log(path, durability="os", segment_bytes=1024) as log:
+    with kstore.Log(path, durability="os", segment_bytes=1200) as log:
         for _ in range(count):
             log.append_many(batch)
 
