@@ -1,0 +1,617 @@
+"""The offset index: entries, searches, growth, and the states that a crash leaves (Kafka: OffsetIndexTest)."""
+
+from __future__ import annotations
+
+import errno
+import random
+import sys
+import threading
+from array import array
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kstore.errors import (
+    ClosedError,
+    CorruptIndexError,
+    DiskFullError,
+    FileInTheWayError,
+    FileMissingError,
+    IndexFullError,
+    InvalidOffsetError,
+    ReadOnlyError,
+    StorageError,
+    SyncFailedError,
+)
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.index import OffsetIndex
+from kstore.types import OffsetPosition
+from tests.fake_fs import FailingFs, Fault, RecordingFs
+
+BASE = 45
+MEGABYTES = 1 << 20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "00000000000000000045.index"
+
+
+@pytest.fixture
+def index(path: Path) -> OffsetIndex:
+    return create(path)
+
+
+def create(path: Path, *, entries: int = 30, fs: FileSystem = SYSTEM_FS) -> OffsetIndex:
+    return OffsetIndex.create(fs, path, BASE, index_bytes_max=entries * 8)
+
+
+def open_again(path: Path, *, entries: int = 30, entry_count: int | None = None) -> OffsetIndex:
+    return OffsetIndex.open_writable(SYSTEM_FS, path, BASE, index_bytes_max=entries * 8, entry_count=entry_count)
+
+
+def fill(index: OffsetIndex, count: int, *, start: int = 1) -> list[OffsetPosition]:
+    """Entries at every tenth offset and every hundredth position."""
+    entries = [OffsetPosition(BASE + slot * 10, slot * 100) for slot in range(start, start + count)]
+    for entry in entries:
+        index.append(*entry)
+    return entries
+
+
+def encoded(*entries: tuple[int, int]) -> bytes:
+    return b"".join(delta.to_bytes(4, "big", signed=True) + at.to_bytes(4, "big", signed=True) for delta, at in entries)
+
+
+# --- format -----------------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_stored_as_kafka_stores_them(path: Path, index: OffsetIndex) -> None:
+    index.append(BASE + 9, 4096)
+    index.append(BASE + 0x01020304, 0x7FFFFFFF)
+    index.close()
+    assert path.read_bytes() == bytes.fromhex("00000009 00001000  01020304 7fffffff")
+
+
+def test_a_new_index_is_an_empty_private_file(path: Path, index: OffsetIndex) -> None:
+    assert path.stat().st_size == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileInTheWayError):
+        create(path)
+
+
+# --- append -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_index_takes_as_many_entries_as_its_size_says(index: OffsetIndex) -> None:
+    for slot in range(index.max_entry_count):
+        assert not index.is_full
+        index.append(BASE + slot + 1, slot + 1)
+    assert index.is_full
+    with pytest.raises(IndexFullError):
+        index.append(BASE + 1000, 1000)
+    assert index.entry_count == 30
+    index.check()
+
+
+@pytest.mark.parametrize(
+    ("index_bytes_max", "entries"), [(7, 0), (8, 1), (100, 12), (10 * MEGABYTES, 1310720)], ids=str
+)
+def test_the_size_is_rounded_down_to_whole_entries(path: Path, index_bytes_max: int, entries: int) -> None:
+    index = OffsetIndex.create(SYSTEM_FS, path, BASE, index_bytes_max=index_bytes_max)
+    assert index.max_entry_count == entries
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [(BASE + 51, 1100), (BASE + 49, 1100), (BASE + 50, 1000), (BASE + 60, 1000), (BASE + 60, 999)],
+    ids=["a later offset is fine", "an earlier offset", "the same again", "the same position", "an earlier position"],
+)
+def test_entries_rise_in_both_columns(index: OffsetIndex, entry: tuple[int, int]) -> None:
+    index.append(BASE + 50, 1000)
+    if entry == (BASE + 51, 1100):
+        index.append(*entry)
+        return
+    with pytest.raises(InvalidOffsetError, match=f"offset {entry[0]}, position {entry[1]}"):
+        index.append(*entry)
+    assert index.entry_count == 1
+    index.check()
+
+
+@pytest.mark.parametrize(
+    ("offset", "position"),
+    [(BASE - 1, 10), (BASE + 2**31, 10), (BASE + 1, -1), (BASE + 1, 2**31), (2**63, 10), (BASE + 1, 2**70)],
+    ids=["below the base", "too far from it", "negative position", "large position", "huge offset", "huge position"],
+)
+def test_an_entry_that_cannot_be_stored_is_refused(index: OffsetIndex, offset: int, position: int) -> None:
+    with pytest.raises(InvalidOffsetError):
+        index.append(offset, position)
+    assert index.entry_count == 0
+
+
+def test_the_largest_entry_can_be_stored(index: OffsetIndex) -> None:
+    index.append(BASE + 2**31 - 1, 2**31 - 1)
+    assert index.last_entry == (BASE + 2**31 - 1, 2**31 - 1)
+
+
+def test_an_entry_at_the_base_is_sane(path: Path, index: OffsetIndex) -> None:
+    index.append(BASE, 0)
+    index.check()
+    assert index.last_entry == (BASE, 0)
+    index.append(BASE + 1, 10)
+    index.check()
+
+
+# --- lookup -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_index_points_to_the_start(index: OffsetIndex) -> None:
+    assert index.lookup(92) == (BASE, 0)
+    assert index.lookup(BASE) == (BASE, 0)
+    assert index.last_entry == (BASE, 0)
+
+
+def test_a_lookup_finds_the_last_entry_at_or_below_the_offset(index: OffsetIndex) -> None:
+    entries = fill(index, 20)
+    for before, after in pairwise(entries):
+        assert index.lookup(before.offset) == before
+        assert index.lookup(before.offset + 1) == before
+        assert index.lookup(after.offset - 1) == before
+    assert index.lookup(entries[0].offset - 1) == (BASE, 0)
+    assert index.lookup(entries[-1].offset + 1) == entries[-1]
+
+
+@pytest.mark.parametrize("offset", [BASE + 2**31, 2**63 - 1, 2**70], ids=["above a delta", "largest", "huge"])
+def test_an_offset_beyond_every_entry_finds_the_last(index: OffsetIndex, offset: int) -> None:
+    entries = fill(index, 3)
+    assert index.lookup(offset) == entries[-1]
+
+
+@pytest.mark.parametrize("offset", [0, BASE - 1, -1, -(2**70)])
+def test_an_offset_below_the_base_finds_the_start(index: OffsetIndex, offset: int) -> None:
+    fill(index, 3)
+    assert index.lookup(offset) == (BASE, 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 1023, 1024, 1025, 1026, 2049, 5000])
+def test_searches_agree_with_a_plain_one_at_any_size(path: Path, count: int) -> None:
+    rng = random.Random(count)
+    deltas = sorted(rng.sample(range(1, count * 3), count))
+    data = encoded(*((delta, slot * 50 + 7) for slot, delta in enumerate(deltas)))
+    index = OffsetIndex.from_bytes(data, BASE)
+    targets = {0, 1, deltas[0], deltas[-1], count * 3, *rng.sample(range(count * 3), min(count, 60))}
+    for target in targets:
+        below = [slot for slot, delta in enumerate(deltas) if delta <= target]
+        expected = (BASE + deltas[below[-1]], below[-1] * 50 + 7) if below else (BASE, 0)
+        assert index.lookup(BASE + target) == expected
+
+
+def test_the_upper_bound_is_the_first_entry_at_or_behind_a_position(index: OffsetIndex) -> None:
+    assert index.upper_bound(5) is None
+    first, second, third, fourth = ((BASE, 0), (BASE + 1, 10), (BASE + 2, 23), (BASE + 3, 37))
+    for entry in (first, second, third, fourth):
+        index.append(*entry)
+    assert index.upper_bound(0 + 5) == second
+    assert index.upper_bound(0 + 10) == second
+    assert index.upper_bound(0 + 23) == third
+    assert index.upper_bound(0 + 22) == third
+    assert index.upper_bound(10 + 24) == fourth
+    for beyond in (37 + 1, 200, 2**40):
+        assert index.upper_bound(beyond) is None
+    for at_the_start in (0, -5):
+        assert index.upper_bound(at_the_start) == first
+
+
+def test_entries_are_read_by_their_number(index: OffsetIndex) -> None:
+    entries = fill(index, 5)
+    assert [index.entry(slot) for slot in range(5)] == entries
+    assert list(index.entries()) == entries
+    for slot in (-1, 5):
+        with pytest.raises(IndexError):
+            index.entry(slot)
+
+
+class PageCounter(bytes):
+    """The content of an index that notes which pages were looked at."""
+
+    pages: set[int]
+
+    def __getitem__(self, at: slice) -> bytes:  # type: ignore[override]
+        assert at.step is None
+        self.pages.update(range(at.start // 4096, (at.stop - 1) // 4096 + 1))
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize("count", [1, 511, 1024, 1025, 1537, 100_000, 1_310_720])
+def test_a_lookup_near_the_end_touches_three_pages_at_most(count: int) -> None:
+    numbers = array("i", [number for slot in range(count) for number in (slot * 4 + 3, slot * 100 + 1)])
+    assert numbers.itemsize == 4
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    content = PageCounter(numbers.tobytes())
+    content.pages = set()
+    index = OffsetIndex.from_bytes(content, BASE)
+    last = count * 4 - 1
+    for target in (last, last + 1, last - 1, last + 10**6, max(last - 4 * 1000, 3), max(last - 4 * 500, 3)):
+        content.pages = set()
+        found = index.lookup(BASE + target)
+        assert found.offset <= BASE + target
+        assert len(content.pages) <= 3, f"target {target - last} from the end"
+        content.pages = set()
+        index.upper_bound(found.position)
+        assert len(content.pages) <= 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_bytes_can_be_searched(seed: int) -> None:
+    rng = random.Random(seed)
+    garbage = rng.randbytes(rng.randrange(0, 40_000))
+    for live in (False, True):
+        index = OffsetIndex.from_bytes(garbage, BASE, live=live)
+        for _ in range(20):
+            found = index.lookup(rng.randrange(BASE + 2**32))
+            assert found.offset >= BASE
+            assert found.position >= 0
+            upper = index.upper_bound(rng.randrange(2**32))
+            assert upper is None or upper.position >= 0
+        assert index.last_entry.position >= 0
+        assert len(list(index.entries())) == index.entry_count
+
+
+# --- truncate ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "just opened"])
+@pytest.mark.parametrize(
+    ("offset", "kept"),
+    [
+        (BASE + 10**6, 9),
+        (BASE + 91, 9),
+        (BASE + 90, 8),
+        (BASE + 85, 8),
+        (BASE + 40, 3),
+        (BASE + 10, 0),
+        (BASE, 0),
+        (BASE - 5, 0),
+    ],
+    ids=["far above", "just above", "at the last", "between", "at the fourth", "at the first", "base", "below"],
+)
+def test_truncation_keeps_the_entries_below_the_offset(path: Path, offset: int, kept: int, mapped: bool) -> None:
+    index = create(path)
+    entries = fill(index, 9)
+    if not mapped:
+        index.close()
+        index = open_again(path)
+    index.truncate_to(offset)
+    assert list(index.entries()) == entries[:kept]
+    assert index.last_entry == (entries[kept - 1] if kept else (BASE, 0))
+    index.check()
+    # Slot numbers go on where the cut was.
+    index.append(BASE + 2000, 2000)
+    index.close()
+    assert path.read_bytes() == encoded(
+        *((entry.offset - BASE, entry.position) for entry in entries[:kept]), (2000, 2000)
+    )
+
+
+def test_what_was_truncated_reads_as_zeros_in_the_file(path: Path, index: OffsetIndex) -> None:
+    fill(index, 9)
+    index.truncate_to(BASE + 40)
+    assert path.read_bytes()[24:240] == bytes(216)
+
+
+def test_a_whole_index_can_be_emptied(path: Path, index: OffsetIndex) -> None:
+    fill(index, 9)
+    index.truncate()
+    assert index.entry_count == 0
+    assert index.lookup(BASE + 50) == (BASE, 0)
+    index.close()
+    assert path.read_bytes() == b""
+
+
+# --- growth -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_grows_in_small_steps_whose_blocks_come_first(path: Path) -> None:
+    fs = RecordingFs()
+    index = create(path, entries=100_000, fs=fs)
+    for slot in range(1, 40_000):
+        index.append(BASE + slot, slot)
+    sizes = [operation.size for operation in fs.operations if operation.kind == "map"]
+    assert sizes == [4096 << step for step in range(6)] + [196608, 262144, 327680]
+    assert path.stat().st_blocks * 512 >= path.stat().st_size == sizes[-1]
+    # Nothing but mappings and stores.
+    assert set(fs.kinds()) == {"create", "map", "store"}
+
+
+def test_the_last_step_ends_at_the_limit(path: Path) -> None:
+    index = create(path, entries=700)
+    fill(index, 700)
+    assert path.stat().st_size == 5600
+    assert index.is_full
+
+
+def test_a_full_disk_leaves_the_index_as_it_was_and_works_again_with_space(path: Path) -> None:
+    fault = Fault(at=2, errno=errno.ENOSPC, sticky=True, kinds=frozenset({"map"}))
+    fs = FailingFs(SYSTEM_FS, fault)
+    index = create(path, entries=1000, fs=fs)
+    entries = fill(index, 512)
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            index.append(BASE + 10**6, 10**6)
+        index.check()
+        assert index.last_entry == entries[-1]
+    fs.faults.clear()
+    index.append(BASE + 10**6, 10**6)
+    index.close()
+    assert path.stat().st_size == 513 * 8
+
+
+def test_a_failed_sync_is_typed(path: Path) -> None:
+    fs = FailingFs(SYSTEM_FS, Fault(at=1, kinds=frozenset({"sync_mapping"})))
+    index = create(path, fs=fs)
+    fill(index, 2)
+    with pytest.raises(SyncFailedError):
+        index.flush()
+
+
+def test_a_flush_syncs_what_was_stored(path: Path) -> None:
+    fs = RecordingFs()
+    index = create(path, fs=fs)
+    index.flush()
+    fill(index, 1)
+    index.flush()
+    index.seal()
+    index.flush()
+    assert fs.kinds() == ["create", "fdatasync", "map", "store", "sync_mapping", "truncate"]
+
+
+# --- seal, close, open again ------------------------------------------------------------------------------------------
+
+
+def test_a_sealed_index_is_trimmed_and_still_searched(path: Path, index: OffsetIndex) -> None:
+    entries = fill(index, 5)
+    index.seal()
+    index.seal()
+    assert path.stat().st_size == 40
+    assert not index.writable
+    assert index.lookup(BASE + 35) == entries[2]
+    assert list(index.entries()) == entries
+    index.check()
+    changes: list[Callable[[], None]] = [
+        lambda: index.append(BASE + 1000, 1000),
+        lambda: index.truncate_to(BASE),
+        index.truncate,
+    ]
+    for change in changes:
+        with pytest.raises(ReadOnlyError):
+            change()
+
+
+def test_a_closed_index_says_so(path: Path, index: OffsetIndex) -> None:
+    fill(index, 5)
+    index.close()
+    index.close()
+    assert path.stat().st_size == 40
+    uses: list[Callable[[], object]] = [
+        lambda: index.lookup(BASE + 50),
+        lambda: index.upper_bound(50),
+        lambda: index.append(BASE + 1000, 1000),
+        lambda: list(index.entries()),
+        index.check,
+    ]
+    for use in uses:
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_a_closed_index_without_entries_says_so_too(index: OffsetIndex) -> None:
+    index.close()
+    with pytest.raises(ClosedError):
+        index.lookup(BASE)
+
+
+def test_an_index_can_be_closed_without_touching_its_file(path: Path) -> None:
+    fs = RecordingFs()
+    index = create(path, fs=fs)
+    fill(index, 5)
+    done = len(fs.kinds())
+    index.close(trim=False)
+    assert len(fs.kinds()) == done
+    assert path.stat().st_size == 240
+
+
+def test_an_index_that_cannot_be_trimmed_is_sealed_all_the_same(path: Path) -> None:
+    fs = FailingFs(SYSTEM_FS, Fault(at=1, kinds=frozenset({"truncate"})))
+    index = create(path, fs=fs)
+    entries = fill(index, 5)
+    with pytest.raises(StorageError):
+        index.seal()
+    assert not index.writable
+    assert list(index.entries()) == entries
+
+
+def test_an_index_opened_again_goes_on(path: Path, index: OffsetIndex) -> None:
+    first, second = fill(index, 2)
+    index.close()
+    again = open_again(path)
+    assert (again.lookup(first.offset), again.lookup(second.offset)) == (first, second)
+    assert (again.entry_count, again.max_entry_count, again.last_entry) == (2, 30, second)
+    with pytest.raises(InvalidOffsetError):
+        again.append(*second)
+    third = fill(again, 1, start=3)[0]
+    again.close()
+    assert list(OffsetIndex.open_read_only(SYSTEM_FS, path, BASE).entries()) == [first, second, third]
+
+
+def test_an_index_over_its_limit_is_full_and_not_cut(path: Path) -> None:
+    index = create(path)
+    entries = fill(index, 20)
+    index.close()
+    again = open_again(path, entries=10)
+    assert again.is_full
+    assert list(again.entries()) == entries
+
+
+def test_a_missing_index_is_created_for_writing_only(path: Path) -> None:
+    with pytest.raises(FileMissingError):
+        OffsetIndex.open_read_only(SYSTEM_FS, path, BASE)
+    assert open_again(path).entry_count == 0
+    assert path.exists()
+
+
+CRASHED: dict[str, tuple[bytes, int]] = {
+    "zeros behind": (encoded((5, 10), (9, 20)) + bytes(4096), 2),
+    "zeros only": (bytes(8192), 0),
+    "half an entry": (encoded((5, 10), (9, 20)) + b"\0\0\0\x0c\0", 2),
+    "an entry that does not rise": (encoded((5, 10), (9, 20), (9, 30), (12, 40)), 2),
+    "a position that does not rise": (encoded((5, 10), (9, 20), (10, 20), (12, 40)), 2),
+    "a hole of zeros": (encoded((5, 10)) + bytes(16) + encoded((9, 20)), 1),
+    "a negative offset": (encoded((5, 10), (-9, 20)), 1),
+    "a negative position": (encoded((5, 10), (9, -20)), 1),
+    "a negative first entry": (encoded((-5, 10), (9, 20)), 0),
+}
+
+
+@pytest.mark.parametrize(("content", "kept"), CRASHED.values(), ids=CRASHED.keys())
+def test_after_a_crash_the_rising_entries_are_kept(path: Path, content: bytes, kept: int) -> None:
+    path.write_bytes(content)
+    index = open_again(path)
+    assert index.entry_count == kept
+    index.check()
+    assert path.stat().st_size == kept * 8, "what follows must not look like entries later on"
+    index.append(BASE + 1000, 1000)
+    index.close()
+    assert path.read_bytes() == content[: kept * 8] + encoded((1000, 1000))
+
+
+def test_a_known_number_of_entries_is_kept_whatever_they_are(path: Path) -> None:
+    path.write_bytes(encoded((5, 10), (9, 20)) + bytes(80))
+    assert open_again(path, entry_count=1).entry_count == 1
+    with pytest.raises(CorruptIndexError, match="holds 8 bytes, expected 2 entries"):
+        open_again(path, entry_count=2)
+
+
+def test_opening_for_reading_changes_nothing(path: Path) -> None:
+    content = encoded((5, 10), (9, 20)) + bytes(83)
+    path.write_bytes(content)
+    fs = RecordingFs()
+    for live in (False, True):
+        OffsetIndex.open_read_only(fs, path, BASE, live=live).close()
+    assert fs.kinds() == []
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("content", "entries"),
+    [
+        (encoded((5, 10), (9, 20)), 2),
+        (encoded((5, 10), (9, 20)) + bytes(4096), 2),
+        (encoded((5, 10), (9, 256)) + bytes(4096), 2),
+        (encoded((5, 10), (9, 20), (11, 0)) + bytes(4096), 2),
+        (encoded((5, 10), (9, 20)) + b"\0\0\0\x0c\0\0", 2),
+        (bytes(10), 0),
+        (b"", 0),
+    ],
+    ids=["trimmed", "room behind", "zero bytes at the end of an entry", "half stored", "ragged", "zeros", "empty"],
+)
+def test_the_index_of_a_live_writer_is_read_up_to_its_last_entry(path: Path, content: bytes, entries: int) -> None:
+    path.write_bytes(content)
+    index = OffsetIndex.open_read_only(SYSTEM_FS, path, BASE, live=True)
+    assert index.entry_count == entries
+    assert index.lookup(BASE + 10) == ((BASE, 0) if not entries else (BASE + 9, content[15] or 256))
+
+
+def test_a_giant_index_is_read_up_to_a_limit(path: Path) -> None:
+    path.write_bytes(encoded((5, 10), (9, 20)))
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+    index = OffsetIndex.open_read_only(SYSTEM_FS, path, BASE, live=True, size_max=1 << 16)
+    assert index.entry_count == 2
+    assert index.memory_bytes == 16
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "position"),
+    [(encoded((5, 10), (4, 20)), 8), (encoded((5, 10), (9, 20)) + bytes(8), 16), (encoded((-1, 0)), 0)],
+    ids=["falling", "zeros behind", "below the base"],
+)
+def test_a_check_says_where_entries_contradict_each_other(path: Path, content: bytes, position: int) -> None:
+    path.write_bytes(content)
+    index = OffsetIndex.open_read_only(SYSTEM_FS, path, BASE)
+    with pytest.raises(CorruptIndexError) as caught:
+        index.check()
+    assert caught.value.path == path
+    assert caught.value.position == position
+
+
+def test_a_check_refuses_half_an_entry(path: Path) -> None:
+    path.write_bytes(encoded((5, 10)) + b"\0")
+    with pytest.raises(CorruptIndexError, match="9 bytes, expected a multiple of 8"):
+        OffsetIndex.open_read_only(SYSTEM_FS, path, BASE).check()
+
+
+# --- readers beside the writer ----------------------------------------------------------------------------------------
+
+
+def test_a_reader_whose_mapping_is_sealed_looks_again(path: Path) -> None:
+    class SealingMapping:
+        """Is sealed by the writer while a reader looks at it."""
+
+        def __getitem__(self, at: slice) -> bytes:
+            index._source = mapping
+            index.seal()
+            return mapping[at]
+
+    index = create(path)
+    entries = fill(index, 9)
+    mapping = index._source
+    index._source = SealingMapping()
+    assert index.lookup(BASE + 55) == entries[4]
+    assert not index.writable
+
+
+def test_readers_meet_no_gap_while_the_index_grows_and_is_sealed(path: Path) -> None:
+    index = create(path, entries=100_000)
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                count = index.entry_count
+                for slot in (count, count // 2, 0):
+                    assert index.lookup(BASE + slot) == (BASE + slot, slot)
+                assert index.last_entry.offset >= BASE + count
+        except BaseException as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        for slot in range(1, 5000):
+            index.append(BASE + slot, slot)
+        index.seal()
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert failures == []
+
+
+def test_a_growing_index_never_closes_a_mapping_that_is_read(path: Path) -> None:
+    index = create(path, entries=10_000)
+    fill(index, 1)
+    first_mapping = index._source
+    fill(index, 3000, start=2)
+    assert index._source is not first_mapping
+    assert first_mapping[0:8] == encoded((10, 100))
