@@ -1,0 +1,129 @@
+"""When the active segment is full, and where the next one begins: pure decisions over values.
+
+A segment takes a batch unless (Kafka: LogSegment.shouldRoll)
+
+    SIZE         it would be larger than segment_bytes
+    TIME         the batch is segment_ms, less the segment's jitter, younger than the segment's first batch
+    INDEX_FULL   its offset index or its time index has no slot left
+    OFFSET       an offset of the batch cannot be stored relative to the segment's base offset in 32 bits
+    IDLE         nothing was appended for that long (kstore only: in Kafka an idle segment never rolls)
+
+Time is the records' own, so that a replay of old records makes the segments that they made when they were new; only
+a segment whose records have no time, and the idle rule, go by the clock.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable
+
+from kstore.config import LogConfig
+from kstore.errors import BatchTooLargeError, InvalidOffsetError
+
+__all__ = [
+    "RELATIVE_OFFSET_MAX",
+    "RollReason",
+    "ensure_fits",
+    "idle_reason",
+    "jitter_ms",
+    "next_base_offset",
+    "roll_reason",
+]
+
+# What the four bytes of an index entry, and of a batch's last offset delta, can hold.
+RELATIVE_OFFSET_MAX = 2**31 - 1
+# The end offset behind the last record is an offset too.
+OFFSET_MAX = 2**63 - 2
+
+
+class RollReason(enum.Enum):
+    """Why a segment does not take a batch; the value is for messages."""
+
+    SIZE = "the segment has reached segment_bytes"
+    TIME = "the segment spans segment_ms"
+    INDEX_FULL = "an index of the segment is full"
+    OFFSET = "the offset is too far from the segment's base offset"
+    IDLE = "nothing was appended for segment_ms"
+
+
+def roll_reason(
+    config: LogConfig,
+    *,
+    position: int,
+    size: int,
+    base_offset: int,
+    last_offset: int,
+    first_timestamp: int,
+    max_timestamp: int,
+    created_ms: int,
+    now_ms: int,
+    jitter_ms: int,
+    indexes_full: bool,
+) -> RollReason | None:
+    """Why a batch has to begin a new segment; None where it goes into the active one.
+
+    Args:
+        position: bytes in the active segment; ``base_offset`` is its name, ``created_ms`` when it was made.
+        size: bytes of the batch; ``last_offset`` and ``max_timestamp`` are the batch's.
+        first_timestamp: the greatest of the segment's first batch, -1 without one.
+        jitter_ms: the segment's share of segment_jitter_ms (see ``jitter_ms``).
+        indexes_full: whether its offset index or its time index has no slot left.
+    """
+    # First, because it is the only one that also an empty segment may have: the others would roll it for ever.
+    if not 0 <= last_offset - base_offset <= RELATIVE_OFFSET_MAX:
+        return RollReason.OFFSET
+    if position == 0:
+        return None
+    if position > config.segment_bytes - size:
+        return RollReason.SIZE
+    waited_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - created_ms
+    if waited_ms > config.segment_ms - jitter_ms:
+        return RollReason.TIME
+    if indexes_full:
+        return RollReason.INDEX_FULL
+    return None
+
+
+def idle_reason(
+    config: LogConfig, *, position: int, last_append_ms: int, now_ms: int, jitter_ms: int
+) -> RollReason | None:
+    """IDLE where the active segment of ``position`` bytes has waited for an append for longer than its segment_ms.
+
+    Without this, retention and compaction would never reach the records of a log that nobody writes to any more.
+    ``last_append_ms`` is the clock's time; of a log just opened, that of its last change. A clock that goes back only
+    delays the roll.
+    """
+    if position > 0 and now_ms - last_append_ms > config.segment_ms - jitter_ms:
+        return RollReason.IDLE
+    return None
+
+
+def jitter_ms(config: LogConfig, randrange: Callable[[int], int] = random.randrange) -> int:
+    """A new segment's share of the jitter: random in [0, min(segment_jitter_ms, segment_ms))."""
+    stop = min(config.segment_jitter_ms, config.segment_ms)
+    return randrange(stop) if stop > 0 else 0
+
+
+def next_base_offset(first_offset: int, end_offset: int) -> int:
+    """The base offset of the segment that an append beginning at ``first_offset`` opens, in a log up to ``end_offset``.
+
+    Batches that keep their offsets may leave a gap: the new segment then begins behind it.
+    """
+    return max(first_offset, end_offset)
+
+
+def ensure_fits(config: LogConfig, *, size: int, first_offset: int, last_offset: int) -> None:
+    """Refuses a batch that no segment can take, whatever its base.
+
+    Raises BatchTooLargeError for more than segment_bytes, InvalidOffsetError for offsets that do not fit into 32 bits
+    relative to the first or that have no successor in 64.
+    """
+    if size > config.segment_bytes:
+        raise BatchTooLargeError(size, config.segment_bytes)
+    if not 0 <= last_offset - first_offset <= RELATIVE_OFFSET_MAX:
+        raise InvalidOffsetError(
+            f"a batch from offset {first_offset} to {last_offset}, expected at most {RELATIVE_OFFSET_MAX} between them"
+        )
+    if last_offset > OFFSET_MAX:
+        raise InvalidOffsetError(f"a batch up to offset {last_offset}, expected at most {OFFSET_MAX}")
