@@ -1,7 +1,7 @@
 """The index of a segment's aborted transactions, ``.txnindex``.
 
     at  size  field
-     0     2  version             int16  0
+     0     2  version             int16  0; of its two bytes Kafka reads the first one only, and so does this reader
      2     8  producer_id         int64
     10     8  first_offset        int64  of the transaction's first record
     18     8  last_offset         int64  of its abort marker, which lies in this segment
@@ -32,7 +32,7 @@ from kstore.types import NO_OFFSET, AbortedTransaction
 
 __all__ = ["AbortedTransactions", "TransactionIndex"]
 
-ENTRY = struct.Struct(">hqqqq")
+ENTRY = struct.Struct(">bxqqqq")
 assert ENTRY.size == 34
 
 VERSION = 0
@@ -127,10 +127,11 @@ class TransactionIndex:
     def append(self, transaction: AbortedTransaction) -> None:
         """Adds an entry; the first one creates the file.
 
-        Raises: InvalidOffsetError (not above the last entry, below the base, ending before it begins), ReadOnlyError,
-        DiskFullError, StorageError; then nothing was added.
+        Raises: InvalidOffsetError (not above the last entry, below the base, ending before it begins),
+        CorruptIndexError (half an entry at the end), ReadOnlyError, DiskFullError, StorageError; the index is as before.
         """
         self._check_writable()
+        self._check_whole()
         if transaction.last_offset <= self._last_offset or self._fault(transaction):
             raise InvalidOffsetError(
                 f"{self.path}: {transaction} does not follow last offset {self._last_offset}"
@@ -138,11 +139,10 @@ class TransactionIndex:
             )
         if self._file is None:
             self._file = self._fs.open(self.path, write=True, create=True, mode=self._mode)
-        # At the end of the whole entries: half an entry of an append that failed is written over.
+        # Half an entry, left by an append that failed, is written over.
         self._file.write_all([ENTRY.pack(VERSION, *transaction)], self.size)
         self._last_offset = transaction.last_offset
         self._count += 1
-        self._ragged = 0
 
     def collect_aborted(self, start_offset: int, stop_offset: int) -> AbortedTransactions:
         """The aborted transactions with records in [start_offset, stop_offset) (Kafka: collectAbortedTxns).
@@ -164,6 +164,7 @@ class TransactionIndex:
         """
         if self._closed:
             raise ClosedError(f"{self.path}: the index is closed")
+        self._check_whole()
         file, stop = self._file, self.size
         if file is None:
             return
@@ -171,16 +172,20 @@ class TransactionIndex:
         for at in range(0, stop, CHUNK_BYTES):
             data = file.pread(min(CHUNK_BYTES, stop - at), at)
             whole = len(data) - len(data) % ENTRY.size
-            for delta, fields in enumerate(ENTRY.iter_unpack(memoryview(data)[:whole])):
-                transaction = AbortedTransaction(*fields[1:])
-                fault = f"version {fields[0]}, expected {VERSION}" if fields[0] != VERSION else ""
-                fault = fault or self._fault(transaction)
-                if not fault and transaction.last_offset <= previous:
+            for delta, (version, *fields) in enumerate(ENTRY.iter_unpack(memoryview(data)[:whole])):
+                transaction = AbortedTransaction(*fields)
+                fault = self._fault(transaction)
+                if version != VERSION:
+                    fault = f"version {version}, expected {VERSION}"
+                elif not fault and transaction.last_offset <= previous:
                     fault = f"last offset {transaction.last_offset}, expected one above {previous}"
                 if fault:
                     raise CorruptIndexError(fault, path=self.path, position=at + delta * ENTRY.size)
                 previous = transaction.last_offset
                 yield transaction
+            # Entries that a truncation of our own takes away meanwhile are nobody's loss.
+            if at + len(data) < min(stop, self.size, at + CHUNK_BYTES):
+                raise CorruptIndexError(f"ends at {at + len(data)}, expected {stop} bytes", path=self.path)
 
     def truncate_to(self, offset: int) -> None:
         """Keeps the entries whose last offset is below ``offset``. Raises: ReadOnlyError, CorruptIndexError."""
@@ -218,13 +223,15 @@ class TransactionIndex:
 
     def check(self) -> None:
         """Holds every entry against the rules (Kafka: sanityCheck). Raises: CorruptIndexError."""
+        for _ in self.entries():
+            pass
+
+    def _check_whole(self) -> None:
+        # Half an entry may be the half of one that a reader must know of.
         if self._ragged:
             raise CorruptIndexError(
                 f"{self.size + self._ragged} bytes, expected a multiple of {ENTRY.size}", path=self.path
             )
-        found = sum(1 for _ in self.entries())
-        if found != self._count:
-            raise CorruptIndexError(f"{found} entries, expected {self._count}: the file became shorter", path=self.path)
 
     def _fault(self, transaction: AbortedTransaction) -> str:
         """What is wrong with an entry, whatever stands before it; "" if nothing is."""

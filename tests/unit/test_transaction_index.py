@@ -207,7 +207,7 @@ def test_an_index_that_makes_no_sense_can_be_emptied(path: Path) -> None:
 
 DAMAGED: dict[str, tuple[bytes, str]] = {
     "half an entry": (encoded(*FOUR) + b"\0" * 5, "141 bytes, expected a multiple of 34"),
-    "a later version": (encoded(FOUR[0], version=1), "version 1, expected 0"),
+    "a later version": (encoded(FOUR[0], version=0x0100), "version 1, expected 0"),
     "a negative version": (encoded(FOUR[0], version=-1), "version -1, expected 0"),
     "the same again": (encoded(FOUR[0], FOUR[0]), "last offset 10, expected one above 10"),
     "falling": (encoded(FOUR[1], FOUR[0]), "last offset 10, expected one above 15"),
@@ -225,6 +225,11 @@ def test_a_check_finds_each_kind_of_damage(path: Path, content: bytes, reason: s
     assert path.read_bytes() == content
 
 
+def test_of_the_version_only_the_first_byte_is_read_as_kafka_does(path: Path) -> None:
+    path.write_bytes(encoded(*FOUR, version=0x0010))
+    assert list(TransactionIndex.open(SYSTEM_FS, path, 0).entries()) == FOUR
+
+
 def test_a_check_refuses_entries_of_an_earlier_segment(path: Path, index: TransactionIndex) -> None:
     fill(index)
     index.check()
@@ -240,6 +245,18 @@ def test_damage_is_not_passed_over_by_a_reader_of_committed_records(path: Path) 
     assert caught.value.position == 34
 
 
+def test_half_an_entry_hides_nothing_from_a_reader_and_takes_no_append(path: Path) -> None:
+    path.write_bytes(encoded(*FOUR)[:-1])
+    index = open_index(path)
+    with pytest.raises(CorruptIndexError):
+        index.collect_aborted(0, 5)
+    with pytest.raises(CorruptIndexError):
+        index.append(AbortedTransaction(4, 60, 70, 71))
+    index.truncate()
+    fill(index)
+    assert path.read_bytes() == encoded(*FOUR)
+
+
 def test_a_giant_index_of_zeros_ends_at_once(path: Path) -> None:
     path.touch()
     with path.open("r+b") as file:
@@ -252,7 +269,7 @@ def test_a_file_that_became_shorter_is_damage(path: Path, index: TransactionInde
     fill(index)
     with path.open("r+b") as file:
         file.truncate(40)
-    with pytest.raises(CorruptIndexError, match="1 entries, expected 4"):
+    with pytest.raises(CorruptIndexError, match="ends at 40, expected 136 bytes"):
         index.check()
 
 
