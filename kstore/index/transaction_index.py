@@ -128,7 +128,7 @@ class TransactionIndex:
         """Adds an entry; the first one creates the file.
 
         Raises: InvalidOffsetError (not above the last entry, below the base, ending before it begins),
-        CorruptIndexError (half an entry at the end), ReadOnlyError, DiskFullError, StorageError; the index is as before.
+        CorruptIndexError (half an entry at the end), ReadOnlyError, DiskFullError, StorageError; nothing is added.
         """
         self._check_writable()
         self._check_whole()
