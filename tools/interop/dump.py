@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +16,8 @@ DUMP_SECONDS_MAX = 240
 
 LOG_MODES = ((), ("--print-data-log",), ("--deep-iteration",), ("--print-data-log", "--skip-record-metadata"))
 INDEX_MODES = ((), ("--verify-index-only",), ("--index-sanity-check",))
+GAPS_HEADING = "Non-consecutive offsets in "
+GAP = re.compile(r"  (-?\d+) is followed by (\d+)")
 PLAIN_MODES: tuple[tuple[str, ...], ...] = ((),)
 MODES_BY_SUFFIX: dict[str, tuple[tuple[str, ...], ...]] = {
     ".log": LOG_MODES,
@@ -63,17 +67,22 @@ def kafka_dumps(java_path: str, jars: Path, runs: Sequence[Run], work: Path) -> 
     return {run: _printed(target) for run, target in targets.items()}
 
 
-def unexpected_reports(err: bytes, first_offset: int) -> list[str]:
-    """The lines of a standard error that report something.
+def unexpected_reports(err: bytes, offsets: Sequence[int]) -> list[str]:
+    """The lines of a standard error that report a fault in a log whose records have ``offsets`` (ascending).
 
-    Left out is a defect of Kafka's tool: its deep iteration begins with "-1 is followed by N" in every segment whose
-    first record is not offset 0.
+    Left out are true gaps in the offsets, and a defect of Kafka's tool: its deep iteration begins with "-1 is followed
+    by N" in every segment whose first record is not offset 0.
     """
     lines = err.decode().splitlines()
-    defect = f"  -1 is followed by {first_offset}"
-    if len(lines) == 2 and lines[0].startswith("Non-consecutive offsets in ") and lines[1] == defect:
-        return []
-    return lines
+    return [line for line in lines if not (_is_gap(line, offsets) or line.startswith(GAPS_HEADING))]
+
+
+def _is_gap(line: str, offsets: Sequence[int]) -> bool:
+    match = GAP.fullmatch(line)
+    if match is None:
+        return False
+    before, behind = int(match[1]), int(match[2])
+    return before == -1 or (bisect_right(offsets, before) == bisect_left(offsets, behind) and before < behind)
 
 
 def _printed(target: Path) -> Printed:

@@ -1,0 +1,67 @@
+"""What the interop tests share: Kafka's jars, and the partition directories that kstore wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.interop.scenarios import SCENARIOS
+from tools.interop import java
+from tools.interop.broker import Broker
+from tools.interop.records import Row
+
+
+class Kafka(NamedTuple):
+    """A Java, and the folder with Kafka's jars."""
+
+    java: str
+    jars: Path
+
+    def broker(self, root: Path) -> Broker:
+        return Broker(root, self.java, self.jars)
+
+
+class Written(NamedTuple):
+    """A partition directory, closed, and the rows that it must hold."""
+
+    directory: Path
+    rows: list[Row]
+
+
+class Library:
+    """Every scenario's directory, written once; one that cannot be written fails (or skips) the tests that need it."""
+
+    def __init__(self, root: Path) -> None:
+        self._written: dict[str, Written] = {}
+        self._failed: dict[str, BaseException] = {}
+        for name, scenario in SCENARIOS.items():
+            directory = root / f"{name}-0"
+            try:
+                self._written[name] = Written(directory, scenario.write(directory))
+            except (Exception, pytest.skip.Exception) as error:
+                self._failed[name] = error
+
+    def __getitem__(self, name: str) -> Written:
+        if name in self._failed:
+            raise self._failed[name]
+        return self._written[name]
+
+    def directories(self, is_wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Path]:
+        """The directories of the scenarios that could be written, by name."""
+        return {name: written.directory for name, written in self._written.items() if is_wanted(name)}
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Kafka:
+    try:
+        return Kafka(java.find_java(), java.fetch_jars())
+    except java.Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def library(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return Library(tmp_path_factory.mktemp("written"))

@@ -1,0 +1,139 @@
+"""A real broker opens partition directories that kstore wrote, and serves exactly the records in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import kstore
+from kstore.errors import CorruptBatchError
+from tests.interop.author import Author, content
+from tests.interop.conftest import Kafka, Library
+from tests.interop.scenarios import SCENARIOS
+from tools.interop.broker import Broker
+from tools.interop.handover import put_in_place
+from tools.interop.records import Consumed, rows_of
+
+pytestmark = pytest.mark.interop
+
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+# What a broker finds in its root when it starts: the mark of an orderly stop, or none.
+CLEAN, CRASH = "clean", "crash"
+STARTED_AS = {
+    CLEAN: "since clean shutdown file was found",
+    CRASH: "since no clean shutdown file was found",
+}
+CASES = [
+    pytest.param(how, name, id=f"{how}-{name}")
+    for how in (CLEAN, CRASH)
+    for name, scenario in SCENARIOS.items()
+    if scenario.is_closed or how == CRASH
+]
+# A broker says these of a log that came from elsewhere, whoever wrote it: its own epochs are behind those in the log,
+# and a start offset inside a segment is above the high watermark that it begins with.
+FOREIGN_LOG_REMARKS = ("LeaderEpochFileCache", "Non-monotonic update of high watermark")
+
+
+class Served(NamedTuple):
+    """What a broker made of the directories it was given: by isolation level and topic what a consumer read, the
+    partition directories after an orderly stop (file name to bytes), and what it said."""
+
+    consumed: dict[str, dict[str, Consumed]]
+    files: dict[str, dict[str, bytes]]
+    log: str
+
+
+@pytest.fixture(scope="module")
+def served(kafka: Kafka, library: Library, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Served]:
+    """Both openings, by how the broker found its root, of one broker: it is started three times in all."""
+    broker = kafka.broker(tmp_path_factory.mktemp("broker"))
+    with broker.running():
+        broker.create_topics({name: SCENARIOS[name].topic_settings for name in library.directories()})
+    return {how: serve(broker, library, how) for how in (CLEAN, CRASH)}
+
+
+def serve(broker: Broker, library: Library, how: str) -> Served:
+    given = library.directories(lambda name: SCENARIOS[name].is_closed or how == CRASH)
+    put_in_place(broker.data, given, clean=how == CLEAN)
+    with broker.running():
+        consumed = {level: broker.consume(given, level) for level in ISOLATION_LEVELS}
+    return Served(consumed, {name: read_files(broker.data / f"{name}-0") for name in given}, broker.log)
+
+
+def read_files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(("how", "scenario"), CASES)
+def test_the_broker_serves_exactly_the_records(
+    how: str, scenario: str, library: Library, served: dict[str, Served]
+) -> None:
+    written = library[scenario]
+    consumed = served[how].consumed["read_uncommitted"][scenario]
+    assert consumed.rows == written.rows
+    with kstore.Log(written.directory, read_only=True) as log:
+        assert rows_of(log.read()) == written.rows
+        assert (log.start_offset, log.end_offset) == (consumed.begin, consumed.end)
+
+
+@pytest.mark.parametrize(("how", "scenario"), CASES)
+def test_the_broker_serves_exactly_the_committed_records(
+    how: str, scenario: str, library: Library, served: dict[str, Served]
+) -> None:
+    consumed = served[how].consumed["read_committed"][scenario]
+    with kstore.Log(library[scenario].directory, read_only=True) as log:
+        assert rows_of(log.read(isolation_level="read_committed")) == consumed.rows
+        assert log.last_stable_offset == consumed.end
+
+
+@pytest.mark.parametrize(("how", "scenario"), CASES)
+def test_the_broker_leaves_every_log_file_as_it_was(
+    how: str, scenario: str, library: Library, served: dict[str, Served]
+) -> None:
+    before, after = read_files(library[scenario].directory), served[how].files[scenario]
+    assert {name: data for name, data in after.items() if name.endswith(".log")} == {
+        name: data for name, data in before.items() if name.endswith(".log")
+    }
+
+
+@pytest.mark.parametrize(("how", "scenario"), CASES)
+def test_the_broker_has_no_complaint(how: str, scenario: str, library: Library, served: dict[str, Served]) -> None:
+    assert library[scenario].directory.is_dir()
+    complaints = [
+        line
+        for line in served[how].log.splitlines()
+        if (" WARN " in line or " ERROR " in line)
+        and f"{scenario}-0" in line
+        and not any(remark in line for remark in FOREIGN_LOG_REMARKS)
+    ]
+    assert complaints == []
+
+
+@pytest.mark.parametrize("how", [CLEAN, CRASH])
+def test_the_broker_was_started_as_meant(how: str, served: dict[str, Served]) -> None:
+    given = served[how]
+    assert STARTED_AS[how] in given.log
+    if how == CRASH:
+        for name, files in given.files.items():
+            segments = {int(file.removesuffix(".log")) for file in files if file.endswith(".log")}
+            assert segments == {base for base in segments if f"Recovering unflushed segment {base}. " in given.log}, (
+                name
+            )
+
+
+def test_a_log_with_fenced_damage_is_not_given_to_a_broker(tmp_path: Path) -> None:
+    directory, data = tmp_path / "damaged-0", tmp_path / "data"
+    with Author(directory, segment_bytes=4096) as author:
+        author.append(content(200, "damaged"), batch_count=40)
+    first, second = sorted(directory.glob("*.log"))[:2]
+    assert second.stat().st_size > 0
+    damaged = bytearray(first.read_bytes())
+    damaged[len(damaged) // 2] ^= 0x10
+    first.write_bytes(damaged)
+    (data / "damaged-0").mkdir(parents=True)
+    (data / "damaged-0" / "partition.metadata").write_text("kept")
+    with pytest.raises(CorruptBatchError):
+        put_in_place(data, {"damaged": directory}, clean=True)
+    assert [path.name for path in data.rglob("*") if path.is_file()] == ["partition.metadata"]
