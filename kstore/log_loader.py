@@ -208,16 +208,9 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks) -> None:
 
 
 def _ends_at(loaded: Loaded, offset: int) -> bool:
-    """Whether the last segment ends with a whole batch below ``offset`` and the next offset is that."""
+    """Whether the last segment ends with a whole batch, and the next offset is ``offset``."""
     last = loaded.segments.last
-    size = last.size
-    next_offset = last.base_offset
-    start = last.last_indexed_position(size)
-    for item in walk(last.log_file(), start, size, next_offset=last.base_offset):
-        if isinstance(item, Damage):
-            return False
-        next_offset = item[1].last_offset + 1
-    return next_offset == offset
+    return last.end(last.size) == (offset, last.size)
 
 
 def _scan(loaded: Loaded, segment: LogSegment) -> SegmentFindings:

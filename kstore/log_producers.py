@@ -13,7 +13,7 @@ from kstore.errors import CorruptFileError, StorageError
 from kstore.files.checkpoint import replace_file
 from kstore.files.fs import read_file
 from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import Damage
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments import LogSegments
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
@@ -64,8 +64,7 @@ class LogProducers:
     def _replay(self, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
         assert self._state is not None
         aborted = []
-        start = segment.locate(self._next_offset, stop).position if self._next_offset > segment.base_offset else 0
-        for item in walk(segment.log_file(), start, stop, next_offset=segment.base_offset):
+        for item in segment.walk_from(segment.locate(max(self._next_offset, segment.base_offset), stop), stop):
             if isinstance(item, Damage):
                 continue
             _, batch = item

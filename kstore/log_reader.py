@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from kstore.errors import CorruptBatchError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.record.batch import Batch
 from kstore.record.parse import parse_batch
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import Damage
+from kstore.segment import START, LogSegment
 from kstore.types import AbortedTransaction, CorruptRange, OnCorrupt
 
-if TYPE_CHECKING:
-    from kstore.segment import LogSegment
-
 __all__ = ["LogReader", "ReadBound", "Readable"]
-
-# The first read of a lookup is short, the reads of a long scan are this long.
-CHUNK_BYTES = 1 << 20
 
 Item = TypeVar("Item")
 
@@ -122,7 +117,7 @@ class LogReader(Generic[Item]):
         try:
             file = segment.log_file()
             limit = bound.position if segment.base_offset == bound.base_offset else segment.size
-            position, size = segment.locate(self._offset, limit, file=file)
+            position, size, _ = segment.locate(self._offset, limit, file=file)
             if not size:
                 return None
             batch = parse_batch(file.pread(size, position))
@@ -176,26 +171,12 @@ class LogReader(Generic[Item]):
                 self._offset = max(self._offset, batch.last_offset + 1)
 
     def _walk(self, segment: LogSegment, limit: int, end: int) -> Iterator[tuple[int, Batch] | Damage]:
-        file = segment.log_file()
-
-        def walk_from(position: int) -> Iterator[tuple[int, Batch] | Damage]:
-            return walk(
-                file,
-                position,
-                limit,
-                next_offset=segment.base_offset,
-                offset_stop=end,
-                hints=lambda: segment.positions_behind(position),
-                chunk_bytes=CHUNK_BYTES,
-            )
-
-        position = segment.locate(self._offset, limit, file=file).position
-        items = walk_from(position)
+        located = segment.locate(self._offset, limit)
+        items = segment.walk_from(located, limit, offset_stop=end)
         first = next(items, None)
-        if isinstance(first, Damage) and position:
+        if isinstance(first, Damage) and located.position:
             # A damaged index, or a damaged header on the way from its entry, may have led here: walk from the start.
-            position = segment.locate(self._offset, limit, use_index=False).position
-            items = walk_from(position)
+            items = segment.walk_from(START, limit, offset_stop=end)
             first = next(items, None)
         if first is not None:
             yield first

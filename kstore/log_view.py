@@ -19,8 +19,8 @@ from kstore.kafka_marks import read_kafka_marks
 from kstore.log_loader import OWN_NAMES, is_log
 from kstore.log_producers import LogProducers
 from kstore.log_writer import Published
-from kstore.record.walk import Damage, walk
-from kstore.segment import LogSegment, SegmentContext
+from kstore.record.walk import Damage
+from kstore.segment import Located, LogSegment, SegmentContext
 from kstore.segments import LogSegments
 from kstore.state.log_state import read_state
 from kstore.types import RecoveryReport
@@ -114,18 +114,15 @@ class LogView:
         return names
 
     def _find_end(self, segment: LogSegment, size: int) -> tuple[int, int]:
-        """The offset and position behind the last whole batch, damage before it left standing."""
+        """The offset and position behind the last whole batch; goes on from where it was when last looked."""
         published = self.published
-        if published.base_offset == segment.base_offset and 0 < published.position <= size:
-            end_offset, position = published.offset, published.position  # what was whole when last looked stays whole
-        else:
-            end_offset, position = segment.base_offset, segment.last_indexed_position(size)
-        start = position
-        for item in walk(segment.log_file(), start, size, next_offset=segment.base_offset):
-            if isinstance(item, Damage):
-                continue
-            at, batch = item
-            end_offset, position = batch.last_offset + 1, at + batch.size
+        if published.base_offset != segment.base_offset or not 0 < published.position <= size:
+            return segment.end(size)
+        end_offset, position = published.offset, published.position
+        for item in segment.walk_from(Located(position, 0, end_offset), size):
+            if not isinstance(item, Damage):
+                at, batch = item
+                end_offset, position = batch.last_offset + 1, at + batch.size
         return end_offset, position
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool:

@@ -146,16 +146,11 @@ class LogWriter:
         self._closed: Exception | None = None
         self._poisoned: Exception | None = None
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
-        codec = self._config.compression_type
-        self._codec = "none" if codec in ("producer", "uncompressed") else codec
-        self._level = {
-            "gzip": self._config.compression_gzip_level,
-            "lz4": self._config.compression_lz4_level,
-            "zstd": self._config.compression_zstd_level,
-        }.get(self._codec)
+        self._codec = self._config.target_codec("none")
+        self._level = self._config.compression_level(self._codec)
         self._timestamp_type = self._config.message_timestamp_type
         self._size_max = self._config.max_message_bytes
-        self.is_compacted = "compact" in self._config.cleanup_policy
+        self.is_compacted = self._config.is_compacted
         self._group = GroupCommit(self._commit, self._clock) if self._sync else None
         self._flusher = Flusher(self, self._config.flush_ms / 1000)
 

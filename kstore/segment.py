@@ -11,7 +11,7 @@ the segment is walked from its start.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from kstore.files.fs import File, FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.index import OffsetIndex, TimeIndex, TransactionIndex
+from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX, Damage, walk
 from kstore.segment_tail import SegmentTail
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, OffsetPosition, TimestampOffset
@@ -30,14 +31,17 @@ __all__ = ["LogSegment", "SegmentContext"]
 
 # What a step of a header walk reads: a few small batches, or the header of a large one.
 HEADER_BLOCK_BYTES = 1024
+# A long read; a short one is for a few batches.
+CHUNK_BYTES = 1 << 20
+SHORT_CHUNK_BYTES = 1 << 14
 # Offset, size and magic, which all formats share; then the last offset delta of version 2.
 HEAD = struct.Struct(">qi4xb6xi")
 HEADER_SIZE = 61
 assert HEAD.size == 27
 LOG_OVERHEAD = 12
 MAGIC_V2 = 2
-# By magic: the least that the size field of an entry can say.
-SIZE_MIN = {0: 14, 1: 22, MAGIC_V2: HEADER_SIZE - LOG_OVERHEAD}
+# By magic: the least that an entry can take.
+SIZE_MIN = {0: LOG_OVERHEAD + 14, 1: LOG_OVERHEAD + 22, MAGIC_V2: HEADER_SIZE}
 
 
 class SegmentContext(NamedTuple):
@@ -51,10 +55,17 @@ class SegmentContext(NamedTuple):
 
 
 class Located(NamedTuple):
-    """A position to read from. ``size`` is that of the batch there, if its offsets are sure; 0 where they are not."""
+    """A position to read from, where no batch can begin below ``next_offset``.
+
+    ``size`` is that of the batch there, if its offsets follow those before it; 0 where that is not sure.
+    """
 
     position: int
     size: int
+    next_offset: int
+
+
+START = Located(0, 0, 0)
 
 
 class LogSegment:
@@ -161,45 +172,60 @@ class LogSegment:
     def locate(self, target: int, stop: int, *, use_index: bool = True, file: File | None = None) -> Located:
         """Where a walk meets every batch that ends at or above offset ``target``.
 
-        Walks headers only, from the index entry for ``target`` on, up to position ``stop``. Where a header cannot be
-        right the walk ends: what stands there must be looked at with its CRC.
+        Walks headers only, from the index entry for ``target`` on, up to position ``stop``, where a batch ends. Where a
+        header cannot be right the answer is the segment's start: nothing on the way can be believed without its CRC.
         """
         entry = self._entry_for(target) if use_index else OffsetPosition(self.base_offset, 0)
         position = entry.position
         if position >= stop:
-            return self.locate(target, stop, use_index=False) if position else Located(stop, 0)
+            return self.locate(target, stop, use_index=False) if position else Located(stop, 0, target)
         if file is None:
             file = self.log_file()
         hinted = position > 0
         expected = self.base_offset
         block_size = HEADER_BLOCK_BYTES
         while position < stop:
-            # Behind a large batch the next one is large too, as a rule: then its header alone is read.
             block = file.pread(block_size if block_size < stop - position else stop - position, position)
             at = 0
             while at + HEADER_SIZE <= len(block):
                 base_offset, size, magic, last_offset_delta = HEAD.unpack_from(block, at)
                 last_offset = base_offset + last_offset_delta if magic == MAGIC_V2 else base_offset
-                sane = size >= SIZE_MIN.get(magic, OFFSET_MAX) and self.base_offset <= base_offset <= last_offset
+                size_min = SIZE_MIN.get(magic, OFFSET_MAX)
+                size += LOG_OVERHEAD
+                sane = size_min <= size <= stop - position - at and expected <= base_offset <= last_offset
                 if hinted:
                     if not sane or base_offset > target:
                         return self.locate(target, stop, use_index=False)  # the index lied
                     hinted = False
                     if last_offset == entry.offset:
                         expected = base_offset  # header and index bear each other out
-                size += LOG_OVERHEAD
                 if not sane:
-                    return Located(position + at, 0)
+                    return Located(0, 0, self.base_offset)
                 if last_offset >= target:
-                    fits = base_offset == expected and position + at + size <= stop
-                    return Located(position + at, size if fits else 0)
+                    return Located(position + at, size if base_offset == expected else 0, expected)
                 expected = last_offset + 1
                 at += size
             if at == 0:
-                return Located(position, 0)  # fewer bytes than a header: legacy messages may be as small
+                # Fewer bytes than a header: legacy messages may be as small.
+                return self.locate(target, stop, use_index=False) if hinted else Located(position, 0, expected)
             position += at
+            # Behind a large batch the next one is large too, as a rule: then its header alone is read.
             block_size = HEADER_SIZE if at > HEADER_BLOCK_BYTES else HEADER_BLOCK_BYTES
-        return Located(stop, 0)
+        return Located(stop, 0, expected)
+
+    def walk_from(
+        self, located: Located, stop: int, *, offset_stop: int = OFFSET_MAX, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[tuple[int, Batch] | Damage]:
+        """Batches and damage from ``located`` on, up to position ``stop`` and below ``offset_stop`` (``walk``)."""
+        return walk(
+            self.log_file(),
+            located.position,
+            stop,
+            next_offset=max(located.next_offset, self.base_offset),
+            offset_stop=offset_stop,
+            hints=lambda: self.positions_behind(located.position),
+            chunk_bytes=chunk_bytes,
+        )
 
     def _entry_for(self, target: int) -> OffsetPosition:
         try:
@@ -207,16 +233,30 @@ class LogSegment:
         except (StorageError, CorruptDataError):
             return OffsetPosition(self.base_offset, 0)
 
-    def last_indexed_position(self, stop: int) -> int:
-        """The position of the last index entry below ``stop`` at which a batch seems to stand, else 0."""
+    def end(self, stop: int) -> tuple[int, int]:
+        """The offset and the position behind the last whole batch up to position ``stop``; damage is passed over.
+
+        Walks from the last index entry on, if a whole batch stands there, else from the start.
+        """
+        for start in (self._last_indexed_position(stop), 0):
+            end = None
+            for item in walk(self.log_file(), start, stop, next_offset=self.base_offset):
+                if not isinstance(item, Damage):
+                    position, batch = item
+                    end = batch.last_offset + 1, position + batch.size
+                elif start and end is None:
+                    break  # the entry led into damage: what lies before it is not known
+            if end is not None:
+                return end
+        return self.base_offset, 0
+
+    def _last_indexed_position(self, stop: int) -> int:
         try:
             entry = self.offset_index().last_entry
         except (StorageError, CorruptDataError):
             return 0
-        if not 0 < entry.position < stop:
-            return 0
         # A lookup for the entry's own offset checks the header that stands there.
-        return entry.position if self.locate(entry.offset, stop).position == entry.position else 0
+        return entry.position if self.locate(entry.offset, stop).position == entry.position < stop else 0
 
     def positions_behind(self, position: int) -> Sequence[int]:
         """The indexed positions above ``position``: where batches may begin behind damage."""
@@ -249,9 +289,7 @@ class LogSegment:
 
     def _agrees(self, entry: TimestampOffset, stop: int) -> bool:
         """Whether the batch that holds the entry's offset has the entry's timestamp."""
-        for item in walk(
-            self.log_file(), self.locate(entry.offset, stop).position, stop, next_offset=self.base_offset, chunk_bytes=1 << 14
-        ):
+        for item in self.walk_from(self.locate(entry.offset, stop), stop, chunk_bytes=SHORT_CHUNK_BYTES):
             if isinstance(item, Damage):
                 return False
             _, batch = item
@@ -260,7 +298,7 @@ class LogSegment:
 
     def _walk_for_largest(self, stop: int) -> TimestampOffset:
         largest = TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
-        for item in walk(self.log_file(), 0, stop, next_offset=self.base_offset):
+        for item in self.walk_from(START, stop):
             if not isinstance(item, Damage) and item[1].max_timestamp > largest.timestamp:
                 largest = TimestampOffset(item[1].max_timestamp, item[1].last_offset)
         return largest
@@ -270,8 +308,8 @@ class LogSegment:
 
         Damaged batches are passed over. None where no record up to position ``stop`` fits.
         """
-        position = self.locate(max(self._indexed_offset(timestamp, stop), start_offset), stop).position
-        for item in walk(self.log_file(), position, stop, next_offset=self.base_offset):
+        located = self.locate(max(self._indexed_offset(timestamp, stop), start_offset), stop)
+        for item in self.walk_from(located, stop):
             if isinstance(item, Damage):
                 continue
             _, batch = item
@@ -295,15 +333,13 @@ class LogSegment:
 
     def first_timestamp(self) -> int:
         """The greatest timestamp of the first batch, NO_TIMESTAMP in an empty segment (Kafka rolls by it)."""
-        for item in walk(self.log_file(), 0, self.size, next_offset=self.base_offset, chunk_bytes=1 << 14):
+        for item in self.walk_from(START, self.size, chunk_bytes=SHORT_CHUNK_BYTES):
             return NO_TIMESTAMP if isinstance(item, Damage) else item[1].max_timestamp
         return NO_TIMESTAMP
 
     def position_of(self, offset: int, stop: int) -> OffsetPosition | None:
         """Base offset and position of the batch that holds ``offset``, or of the first one behind it; None at the end."""
-        for item in walk(
-            self.log_file(), self.locate(offset, stop).position, stop, next_offset=self.base_offset, chunk_bytes=1 << 14
-        ):
+        for item in self.walk_from(self.locate(offset, stop), stop, chunk_bytes=SHORT_CHUNK_BYTES):
             if isinstance(item, Damage):
                 if item.next_offset is None:
                     return None

@@ -1,0 +1,155 @@
+"""Of a damaged partition everything is served but the records of the damaged batch, and never a wrong one."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kstore.errors import CorruptBatchError
+from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.types import CorruptRange
+from tests.golden_data import golden_partitions, golden_root
+
+# The partition of clean/ that a case was made from; the rest were made from rolled-0.
+SOURCES = {
+    "timeindex-unordered-0": "unordered-time-0",
+    "txnindex-version-0": "txn-0",
+    "snapshot-crc-0": "txn-0",
+    "gzip-body-0": "gzip-0",
+}
+
+
+def batch_bounds(data: bytes) -> list[tuple[int, int]]:
+    """Start and end of each entry of an undamaged .log."""
+    at, bounds = 0, []
+    while at < len(data):
+        size = 12 + struct.unpack_from(">i", data, at + 8)[0]
+        bounds.append((at, at + size))
+        at += size
+    return bounds
+
+
+def offsets_of(data: bytes, start: int) -> range:
+    base = struct.unpack_from(">q", data, start)[0]
+    return range(base, base + struct.unpack_from(">i", data, start + 23)[0] + 1)
+
+
+def lost_offsets(whole: bytes, damaged: bytes) -> set[int]:
+    """The offsets of the batches whose bytes are not all there, as they were."""
+    return {
+        offset
+        for start, stop in batch_bounds(whole)
+        if damaged[start:stop] != whole[start:stop]
+        for offset in offsets_of(whole, start)
+    }
+
+
+def whole_records(source: str) -> dict[int, Record]:
+    with Log(golden_root() / "clean" / source, read_only=True) as log:
+        return {record.offset: record for record in log.read()}
+
+
+def assert_serves_all_but(log: Log, expected: dict[int, Record], lost: set[int]) -> None:
+    reader = log.read(on_corrupt="skip")
+    found = {record.offset: record for record in reader}
+    assert found == {offset: record for offset, record in expected.items() if offset not in lost}
+    said = {offset for gone in reader.corrupt for offset in range(gone.first, gone.last + 1)}
+    # What is cut from the end is said by the recovery report, or is "not yet" to a reader.
+    missing = {offset for offset in lost if offset < log.end_offset}
+    assert said == missing
+    assert reader.corrupt == [item for item in log.read(on_corrupt="yield") if isinstance(item, CorruptRange)]
+    if missing:
+        with pytest.raises(CorruptBatchError) as caught:
+            list(log.read())
+        assert caught.value.first_offset == min(missing)
+
+
+@pytest.mark.parametrize("name", golden_partitions("damaged"))
+@pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "writing"])
+def test_a_damaged_partition_serves_the_rest(name: str, read_only: bool, tmp_path: Path) -> None:
+    source = SOURCES.get(name, "rolled-0")
+    partition = golden_root() / "damaged" / name
+    clean = golden_root() / "clean" / source
+    if not read_only:
+        partition = shutil.copytree(partition, tmp_path / name, copy_function=shutil.copyfile)
+    lost: set[int] = set()
+    present: set[int] = set()
+    for path in partition.glob("*.log"):
+        whole = (clean / path.name).read_bytes()
+        lost |= lost_offsets(whole, path.read_bytes())
+        present |= {offset for start, _ in batch_bounds(whole) for offset in offsets_of(whole, start)}
+    expected = {offset: record for offset, record in whole_records(source).items() if offset in present}
+    with Log(partition, read_only=read_only) as log:
+        assert_serves_all_but(log, expected, lost)
+        assert log.verify().clean == (not any(offset < log.end_offset for offset in lost))
+        if not read_only:
+            log.check()
+            end = log.append(b"goes on", key=b"k")
+            assert [record.value for record in log.read(end)] == [b"goes on"]
+
+
+def flip(at: int) -> Callable[[bytearray, int, int], None]:
+    def damage(data: bytearray, start: int, stop: int) -> None:
+        data[start + at] ^= 0x10
+
+    return damage
+
+
+def put(at: int, new: bytes) -> Callable[[bytearray, int, int], None]:
+    def damage(data: bytearray, start: int, stop: int) -> None:
+        data[start + at : start + at + len(new)] = new
+
+    return damage
+
+
+def zeros(data: bytearray, start: int, stop: int) -> None:
+    data[start:stop] = bytes(stop - start)
+
+
+DAMAGES: dict[str, Callable[[bytearray, int, int], None]] = {
+    "flipped-record": flip(80),
+    "flipped-crc": flip(18),
+    "offset-higher": flip(6),
+    "offset-lower": put(0, struct.pack(">q", 5)),
+    "length-huge": put(8, struct.pack(">i", 0x7FFFFFFF)),
+    "length-larger": put(8, struct.pack(">i", 1000)),
+    "length-negative": put(8, struct.pack(">i", -1)),
+    "length-zero": put(8, bytes(4)),
+    "length-small": put(8, struct.pack(">i", 13)),
+    "magic-unknown": put(16, b"\x09"),
+    "magic-old": put(16, b"\x01"),
+    "codec-unknown": put(22, b"\x07"),
+    "count-huge": put(57, struct.pack(">i", 0x7FFFFFFF)),
+    "zeros": zeros,
+}
+
+
+@pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "writing"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+@pytest.mark.parametrize("source", ["rolled-0", "retained-0", "lz4-0", "txn-rolled-0", "plain-0"])
+def test_damage_in_the_middle_of_a_log_takes_one_batch(
+    source: str, damage: Callable[[bytearray, int, int], None], read_only: bool, tmp_path: Path
+) -> None:
+    expected = whole_records(source)
+    partition = shutil.copytree(golden_root() / "clean" / source, tmp_path / source, copy_function=shutil.copyfile)
+    logs = sorted(path for path in partition.glob("*.log") if path.stat().st_size)
+    path = logs[len(logs) // 2]
+    whole = path.read_bytes()
+    bounds = batch_bounds(whole)
+    start, stop = bounds[len(bounds) // 2]
+    data = bytearray(whole)
+    damage(data, start, stop)
+    path.write_bytes(data)
+    with Log(partition, read_only=read_only) as log:
+        lost = set(offsets_of(whole, start))
+        found = {record.offset: record for record in log.read(on_corrupt="skip")}
+        assert found == {offset: record for offset, record in expected.items() if offset not in lost}
+        assert log.end_offset > max(expected)
+        for offset in sorted(expected)[:: max(len(expected) // 50, 1)]:
+            if offset not in lost:
+                assert next(log.read(offset, on_corrupt="skip")) == expected[offset]
