@@ -14,7 +14,7 @@ from tests.interop.conftest import Kafka, Library
 from tests.interop.scenarios import SCENARIOS
 from tools.interop.broker import Broker
 from tools.interop.handover import put_in_place
-from tools.interop.records import Consumed, rows_of
+from tools.interop.records import Consumed, Row, rows_of
 
 pytestmark = pytest.mark.interop
 
@@ -25,6 +25,8 @@ STARTED_AS = {
     CLEAN: "since clean shutdown file was found",
     CRASH: "since no clean shutdown file was found",
 }
+# How many records of a log are looked up by offset, and by time.
+PROBE_COUNT = 8
 CASES = [
     pytest.param(how, name, id=f"{how}-{name}")
     for how in (CLEAN, CRASH)
@@ -37,10 +39,15 @@ FOREIGN_LOG_REMARKS = ("LeaderEpochFileCache", "Non-monotonic update of high wat
 
 
 class Served(NamedTuple):
-    """What a broker made of the directories it was given: by isolation level and topic what a consumer read, the
-    partition directories after an orderly stop (file name to bytes), and what it said."""
+    """What a broker made of the directories it was given.
+
+    By isolation level and topic what a consumer read; by topic what it found for SEEKS and for the times of the same
+    records; the partition directories after an orderly stop (file name to bytes), and what the broker said.
+    """
 
     consumed: dict[str, dict[str, Consumed]]
+    sought: dict[str, list[int]]
+    timed: dict[str, list[int]]
     files: dict[str, dict[str, bytes]]
     log: str
 
@@ -59,7 +66,20 @@ def serve(broker: Broker, library: Library, how: str) -> Served:
     put_in_place(broker.data, given, clean=how == CLEAN)
     with broker.running():
         consumed = {level: broker.consume(given, level) for level in ISOLATION_LEVELS}
-    return Served(consumed, {name: read_files(broker.data / f"{name}-0") for name in given}, broker.log)
+        sought = broker.seek({name: seeks(library[name].rows) for name in given})
+        timed = broker.offsets_for_times({name: times(library[name].rows) for name in given})
+    return Served(consumed, sought, timed, {name: read_files(broker.data / f"{name}-0") for name in given}, broker.log)
+
+
+def seeks(rows: list[Row]) -> list[int]:
+    """Offsets from all over a log."""
+    return [row.offset for row in rows[:: max(1, len(rows) // PROBE_COUNT)]]
+
+
+def times(rows: list[Row]) -> list[int]:
+    """The times of the same records, and one ms later."""
+    picked = [row.timestamp for row in rows[:: max(1, len(rows) // PROBE_COUNT)]]
+    return [time + step for time in picked if time >= 0 for step in (0, 1)]
 
 
 def read_files(directory: Path) -> dict[str, bytes]:
@@ -86,6 +106,30 @@ def test_the_broker_serves_exactly_the_committed_records(
     with kstore.Log(library[scenario].directory, read_only=True) as log:
         assert rows_of(log.read(isolation_level="read_committed")) == consumed.rows
         assert log.last_stable_offset == consumed.end
+
+
+@pytest.mark.parametrize(("how", "scenario"), CASES)
+def test_the_broker_finds_each_offset(how: str, scenario: str, library: Library, served: dict[str, Served]) -> None:
+    offsets = seeks(library[scenario].rows)
+    assert served[how].sought[scenario] == offsets
+    with kstore.Log(library[scenario].directory, read_only=True) as log:
+        assert [next(iter(log.read(offset))).offset for offset in offsets] == offsets
+
+
+@pytest.mark.parametrize(("how", "scenario"), CASES)
+def test_the_broker_finds_each_time(how: str, scenario: str, library: Library, served: dict[str, Served]) -> None:
+    rows = library[scenario].rows
+    *found, latest = served[how].timed[scenario]
+    asked = times(rows)
+    with kstore.Log(library[scenario].directory, read_only=True) as log:
+        ours = [log.offset_for_time(when) for when in asked]
+        our_latest = log.offset_for_time("max_timestamp")
+    # A broker may answer with a transaction's marker, which has a time too: what a reader sees from there on counts.
+    seen = [next((row.offset for row in rows if row.offset >= offset >= 0), -1) for offset in found]
+    assert [-1 if offset is None else offset for offset in ours] == seen
+    assert ours == [next((row.offset for row in rows if row.timestamp >= when), None) for when in asked]
+    if latest == -1 or latest in {row.offset for row in rows}:
+        assert (-1 if our_latest is None else our_latest) == latest
 
 
 @pytest.mark.parametrize(("how", "scenario"), CASES)

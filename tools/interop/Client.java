@@ -5,12 +5,14 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -26,6 +28,9 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *   create  TOPIC CONFIG=VALUE...                      a topic of one partition
  *   produce TOPIC COUNT CODEC TRANSACTIONS             COUNT records; with TRANSACTIONS > 0 in that many, every second aborted
  *   consume TOPIC ISOLATION PATH                       partition 0 from its beginning, as JSON lines
+ *   seek    TOPIC PATH OFFSET...                       the first offset at or behind each, where records are: a line each
+ *   time    TOPIC PATH TIMESTAMP...                    the first offset at or after each time, -1 if none; then that of
+ *                                                      the latest record of all
  *
  * The first line of a consumed file has the partition's begin and end offset, then comes a record a line; bytes are
  * base64, or null. Any failure ends the program with a stack trace and status 1; -Dseconds bounds its life.
@@ -45,6 +50,8 @@ public class Client {
             switch (fields[0]) {
                 case "produce" -> produce(fields[1], Integer.parseInt(fields[2]), fields[3], Integer.parseInt(fields[4]));
                 case "consume" -> consume(fields[1], fields[2], Path.of(fields[3]));
+                case "seek" -> seek(fields[1], Path.of(fields[2]), numbers(fields));
+                case "time" -> time(fields[1], Path.of(fields[2]), numbers(fields));
                 default -> throw new IllegalArgumentException(fields[0]);
             }
         }
@@ -102,6 +109,40 @@ public class Client {
                     throw new IOException("stuck at " + consumer.position(partition) + " of " + end + " in " + partition);
                 for (var record : consumer.poll(Duration.ofMillis(200))) out.println(json(record));
             }
+        }
+    }
+
+    static long[] numbers(String[] fields) { return Arrays.stream(fields).skip(3).mapToLong(Long::parseLong).toArray(); }
+
+    static void seek(String topic, Path path, long[] offsets) throws IOException {
+        // One batch a fetch: each seek then goes through the broker's offset index.
+        Map<String, Object> config = Map.of("bootstrap.servers", SERVER, "enable.auto.commit", "false", "auto.offset.reset", "none",
+            "max.poll.records", "1", "max.partition.fetch.bytes", "1", "fetch.max.wait.ms", "20");
+        var partition = new TopicPartition(topic, 0);
+        try (var consumer = new KafkaConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+             var out = new PrintWriter(Files.newBufferedWriter(path))) {
+            consumer.assign(List.of(partition));
+            for (long offset : offsets) {
+                consumer.seek(partition, offset);
+                long deadline = System.nanoTime() + PATIENCE.toNanos();
+                for (var found = consumer.poll(Duration.ofMillis(200)); ; found = consumer.poll(Duration.ofMillis(200))) {
+                    if (System.nanoTime() > deadline) throw new IOException("nothing at " + offset + " of " + partition);
+                    if (found.isEmpty()) continue;
+                    out.println(found.iterator().next().offset());
+                    break;
+                }
+            }
+        }
+    }
+
+    static void time(String topic, Path path, long[] timestamps) throws Exception {
+        var partition = new TopicPartition(topic, 0);
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", SERVER)); var out = new PrintWriter(Files.newBufferedWriter(path))) {
+            var specs = new ArrayList<OffsetSpec>();
+            for (long timestamp : timestamps) specs.add(OffsetSpec.forTimestamp(timestamp));
+            specs.add(OffsetSpec.maxTimestamp());
+            for (OffsetSpec spec : specs)
+                out.println(admin.listOffsets(Map.of(partition, spec)).partitionResult(partition).get(PATIENCE.toSeconds(), TimeUnit.SECONDS).offset());
         }
     }
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tools.interop import java
@@ -98,6 +98,20 @@ class Broker:
         paths = {topic: folder / f"{topic}.jsonl" for topic in topics}
         self.client(f"consume\t{topic}\t{isolation_level}\t{path}" for topic, path in paths.items())
         return {topic: read_consumed(path) for topic, path in paths.items()}
+
+    def seek(self, offsets: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+        """By topic, where a consumer that seeks each offset finds its first record."""
+        return self._look_up("seek", offsets)
+
+    def offsets_for_times(self, timestamps: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+        """By topic, the first offset at or after each time (ms; -1 if none), and then that of the latest record."""
+        return self._look_up("time", timestamps)
+
+    def _look_up(self, verb: str, numbers: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+        folder = self._root / f"{verb}-{self._starts}"
+        folder.mkdir(exist_ok=True)
+        self.client("\t".join([verb, topic, str(folder / topic), *map(str, asked)]) for topic, asked in numbers.items())
+        return {topic: [int(line) for line in (folder / topic).read_text().split()] for topic in numbers}
 
     def client(self, commands: Iterable[str]) -> None:
         """Run commands of Client.java against the running broker, in one JVM. Raises java.ProgramError."""
