@@ -38,7 +38,7 @@ bench: $(VENV)/.installed
 	$(RUN) -m tools.bench
 
 soak: $(VENV)/.installed
-	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop" --soak tests
+	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop" tests
 
 interop: $(VENV)/.installed
 	$(RUN) -m pytest -q -m interop tests

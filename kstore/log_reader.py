@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
 from kstore.errors import CorruptBatchError, CorruptDataError, OffsetOutOfRangeError, StorageError
+from kstore.files.fs import File
 from kstore.record.batch import Batch
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
@@ -117,18 +118,28 @@ class LogReader(Generic[Item]):
         try:
             file = segment.log_file()
             limit = bound.position if segment.base_offset == bound.base_offset else segment.size
-            position, size, _ = segment.locate(self._offset, limit, file=file)
-            if not size:
-                return None
-            batch = parse_batch(file.pread(size, position))
-            batch.ensure_valid()
+            batch = self._indexed_batch(segment, limit, file)
+            if batch is None:
+                position, size, _ = segment.locate(self._offset, limit, file=file)
+                if not size:
+                    return None
+                batch = parse_batch(file.pread(size, position))
             if batch.is_control or not batch.base_offset <= self._offset <= batch.last_offset:
                 return None
+            batch.ensure_valid()
             run = self._decode(batch, self._offset, min(self._stop, bound.offset))
         except (CorruptDataError, StorageError):
             return None  # what it means is found out by the walk
         self._offset = batch.last_offset + 1
         return run
+
+    def _indexed_batch(self, segment: LogSegment, limit: int, file: File) -> Batch | None:
+        """The batch that the index names for the first offset, if it bears the index out."""
+        found = segment.indexed_batch(self._offset, limit, file)
+        if found is None:
+            return None
+        batch = parse_batch(found.data)
+        return batch if batch.base_offset <= self._offset and batch.last_offset == found.offset else None
 
     def _up_to(self, bound: ReadBound) -> Iterator[Iterable[Item]]:
         stop = min(self._stop, bound.offset)

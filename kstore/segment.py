@@ -34,6 +34,8 @@ HEADER_BLOCK_BYTES = 1024
 # A long read; a short one is for a few batches.
 CHUNK_BYTES = 1 << 20
 SHORT_CHUNK_BYTES = 1 << 14
+# As far as an index entry reaches in most logs; beyond it a walk over headers reads less.
+INDEXED_BYTES_MAX = 1 << 18
 # Offset, size and magic, which all formats share; then the last offset delta of version 2.
 HEAD = struct.Struct(">qi4xb6xi")
 HEADER_SIZE = 61
@@ -66,6 +68,13 @@ class Located(NamedTuple):
 
 
 START = Located(0, 0, 0)
+
+
+class IndexedBatch(NamedTuple):
+    """The ``data`` from the position of an index entry on; its batch should end with ``offset``."""
+
+    offset: int
+    data: bytes
 
 
 class LogSegment:
@@ -212,6 +221,19 @@ class LogSegment:
             # Behind a large batch the next one is large too, as a rule: then its header alone is read.
             block_size = HEADER_SIZE if at > HEADER_BLOCK_BYTES else HEADER_BLOCK_BYTES
         return Located(stop, 0, expected)
+
+    def indexed_batch(self, target: int, stop: int, file: File) -> IndexedBatch | None:
+        """What is stored where the index entry at or above offset ``target`` points: where every batch is indexed, the
+        batch that holds it. None where that is not to be had in one read. The caller holds it against the entry."""
+        try:
+            found = self.offset_index().ceiling(target)
+        except (StorageError, CorruptDataError):
+            return None
+        if found is None:
+            return None
+        (offset, position), behind = found
+        size = (behind or stop) - position
+        return IndexedBatch(offset, file.pread(size, position)) if 0 < size <= INDEXED_BYTES_MAX else None
 
     def walk_from(
         self, located: Located, stop: int, *, offset_stop: int = OFFSET_MAX, chunk_bytes: int = CHUNK_BYTES

@@ -82,6 +82,19 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
             return OffsetPosition(self.base_offset, 0)
         return self._entry_or_start(self._floor_slot(INT32.pack(min(delta, DELTA_MAX)), 0))
 
+    def ceiling(self, offset: int) -> tuple[OffsetPosition, int] | None:
+        """The first entry with an offset >= ``offset``, and the position of the entry behind it (0: there is none).
+
+        None where no entry is that high. Where every batch has an entry this is the batch that holds ``offset``, and
+        how far it reaches.
+        """
+        below = offset - self.base_offset - 1
+        slot = self._floor_slot(INT32.pack(below if below < DELTA_MAX else DELTA_MAX), 0) + 1 if below >= 0 else 0
+        if slot >= self._count:
+            return None
+        found = self._entry_or_start(slot)
+        return found, self._entry_or_start(slot + 1).position if slot + 1 < self._count else 0
+
     def upper_bound(self, position: int) -> OffsetPosition | None:
         """The first entry at or behind ``position`` (bytes), None if there is none (Kafka: fetchUpperBoundOffset)."""
         slot = self._floor_slot(INT32.pack(min(position - 1, POSITION_MAX)), POSITION_AT) + 1 if position > 0 else 0
