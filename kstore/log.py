@@ -1,8 +1,8 @@
 """``Log``: one partition, an append-only sequence of records in a directory of segments.
 
-    writes    log_writer   the lock, offsets, roll, flush, truncate; group_commit shares syncs
-    opening   log_loader   believe or recover; log_view opens for reading
-    reads     log_reader   over what was published, without a lock; fetch is one slice of it
+writes    log_writer   the lock, offsets, roll, flush, truncate; group_commit shares syncs
+opening   log_loader   believe or recover; log_view opens for reading
+reads     log_reader   over what was published, without a lock; fetch is one slice of it
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import LogConfig
@@ -31,15 +31,15 @@ from kstore.errors import (
     RecordError,
 )
 from kstore.fetch import FetchSlice
-from kstore.files.fs import FileSystem
 from kstore.files.fork import ForkGuard
+from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.log_loader import load, make_directory
 from kstore.log_reader import LogReader
 from kstore.log_view import LogView
-from kstore.log_writer import LogWriter, PendingAppend, Published
+from kstore.log_writer import Headers, LogWriter, PendingAppend, Published
 from kstore.record._codec import BatchBuffer, Record
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX, Damage, walk
@@ -60,7 +60,6 @@ from kstore.types import (
 __all__ = ["Log", "TimePoint"]
 
 TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
-Headers = Iterable[tuple[str, bytes | None]]
 
 FETCH_BYTES = 1 << 20
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
@@ -83,7 +82,7 @@ class Log:
         durability: Durability = "sync",
         fs: FileSystem = SYSTEM_FS,
         clock: Clock = SYSTEM_CLOCK,
-        **settings: object,
+        **settings: Any,
     ) -> None:
         """Opens the log in directory ``path``; creates it where the path is missing or an empty directory.
 
@@ -351,7 +350,7 @@ class Log:
         while found is not None:
             segment, end = found
             limit = bound.position if segment.base_offset == bound.base_offset else segment.size
-            batch = segment.position_of(offset, limit)
+            batch = segment.batch_at(offset, limit)
             if batch is not None:
                 size = min(max(max_bytes, batch.size), self._position_of(segment, bound, limit) - batch.position)
                 aborted = None
@@ -375,7 +374,7 @@ class Log:
         """Where reading ends in ``segment``: before the first batch at or above the bound's offset."""
         if bound.offset == self._source.published.offset or segment.base_offset != bound.base_offset:
             return limit
-        batch = segment.position_of(bound.offset, limit)
+        batch = segment.batch_at(bound.offset, limit)
         return limit if batch is None else batch.position
 
     def offset_for_time(self, when: TimePoint) -> int | None:
@@ -447,8 +446,18 @@ class Log:
     def wait_beyond(self, offset: int, timeout: float | None, *, committed: bool) -> bool:
         """Waits until records at or above ``offset`` may be read. For readers."""
         source = self._source
-        # TODO committed
-        return source.wait_beyond(offset, timeout)
+        if not committed:
+            return source.wait_beyond(offset, timeout)
+        clock = source.context.clock
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        while not self._closed:
+            if source.last_stable_offset() > offset:
+                return True
+            # Only an append can end a transaction, and so move the last stable offset.
+            rest = None if deadline is None else max(deadline - clock.monotonic(), 0)
+            if not source.wait_beyond(source.published.high_watermark, rest):
+                return source.last_stable_offset() > offset
+        return False
 
     # --- change -----------------------------------------------------------------------------------------------------
 
@@ -504,7 +513,9 @@ class Log:
         source = self._source
         source.segments.check()
         published = source.published
-        assert source.start_offset <= published.high_watermark <= published.offset, f"{source.start_offset}, {published}"
+        assert source.start_offset <= published.high_watermark <= published.offset, (
+            f"{source.start_offset}, {published}"
+        )
         assert source.segments.bases[-1] == published.base_offset, f"{source.segments.bases[-1]}, {published}"
         assert source.segments.last.size == published.position, f"{source.segments.last.size}, {published}"
         for segment in source.segments:
@@ -535,7 +546,9 @@ class Log:
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and self._writer is not None and not self._guard.forked:
-            warnings.warn(f"unclosed {self!r}: the next open has to recover it", ResourceWarning, source=self)
+            warnings.warn(
+                f"unclosed {self!r}: the next open has to recover it", ResourceWarning, stacklevel=2, source=self
+            )
 
 
 def _open_writer(context: SegmentContext, durability: Durability) -> LogWriter:

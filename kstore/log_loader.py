@@ -150,7 +150,9 @@ def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int) -> 
             fs.unlink(directory / str(name))
         else:
             raise StorageError(
-                None, f"{name} is left from a compaction that did not end: open the log with what began it", str(directory)
+                None,
+                f"{name} is left from a compaction that did not end: open the log with what began it",
+                str(directory),
             )
     bases = names.bases[LOG_SUFFIX]
     known = set(bases)
@@ -338,4 +340,3 @@ def _summary(report: RecoveryReport) -> str:
         saved = [cut.saved_as for cut in report.cut if cut.saved_as]
         parts.append(f"{report.bytes_cut} bytes were cut" + (f", kept in {', '.join(saved)}" if saved else ""))
     return "recovery: " + "; ".join(parts)
-

@@ -37,7 +37,7 @@ class LogProducers:
         self._changed = False
 
     def up_to(self, end: int, position: int) -> ProducerState:
-        """The state at offset ``end``, byte ``position`` of the last segment; what is new since the last call is read."""
+        """The state at offset ``end``, byte ``position`` of the last segment; reads what is new since the last call."""
         if self._state is None or self._next_offset > end:
             self._next_offset, self._state = self._newest_snapshot(end)
         if self._next_offset < end:
@@ -112,7 +112,7 @@ class LogProducers:
             self._snapshots.remove(offset)
 
     def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
-        """The aborted transactions that overlap offsets ``start`` to ``stop`` (exclusive) (LogSegment.collectAborted)."""
+        """The aborted transactions that overlap offsets ``start`` to ``stop``, which is exclusive (UnifiedLog)."""
         found: list[AbortedTransaction] = []
         for segment in self._segments.range(start, 2**63 - 1):
             result = segment.transaction_index().collect_aborted(start, stop)

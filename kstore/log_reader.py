@@ -176,9 +176,9 @@ class LogReader(Generic[Item]):
                 if batch.base_offset >= stop:
                     self._offset = stop
                     return
-                if batch.last_offset >= self._offset and not batch.is_control:
-                    if aborted is None or not aborted.holds(batch):
-                        yield from self._whole(position, batch, stop, path)
+                wanted = batch.last_offset >= self._offset and not batch.is_control
+                if wanted and not (aborted is not None and aborted.holds(batch)):
+                    yield from self._whole(position, batch, stop, path)
                 self._offset = max(self._offset, batch.last_offset + 1)
 
     def _walk(self, segment: LogSegment, limit: int, end: int) -> Iterator[tuple[int, Batch] | Damage]:

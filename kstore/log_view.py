@@ -66,7 +66,9 @@ class LogView:
             raise NotALogError(errno.ENOTDIR, "not a log: it holds no segment", str(context.directory))
         bases = names.bases[LOG_SUFFIX]
         state = read_state(context.fs, context.directory / KSTORE_STATE) if KSTORE_STATE in names.others else None
-        start_offset = state.log_start_offset if state else read_kafka_marks(context.fs, context.directory).log_start_offset
+        start_offset = (
+            state.log_start_offset if state else read_kafka_marks(context.fs, context.directory).log_start_offset
+        )
         self._snapshots = names.bases[SNAPSHOT_SUFFIX]
         self.report.ignored = sorted(name for name in names.others if name not in OWN_NAMES)
         known = dict(zip(self.segments.bases, self.segments, strict=True))

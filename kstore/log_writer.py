@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kstore.errors import (
@@ -41,6 +41,8 @@ from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, AppendInfo
 __all__ = ["LogWriter", "PendingAppend", "Published"]
 
 logger = logging.getLogger(__name__)
+
+Headers = Iterable[tuple[str, bytes | None]]
 
 # Encode buffers kept for reuse; more appends at the same time make their own.
 SPARE_BUFFERS_MAX = 16
@@ -127,7 +129,9 @@ class LogWriter:
         self.segments = loaded.segments
         self.producers = loaded.producers
         self.start_offset = loaded.start_offset
-        self.published = Published(loaded.end_offset, loaded.segments.last.base_offset, loaded.position, loaded.end_offset)
+        self.published = Published(
+            loaded.end_offset, loaded.segments.last.base_offset, loaded.position, loaded.end_offset
+        )
         self._config = loaded.context.config
         self._clock = loaded.context.clock
         self._durability = loaded.durability
@@ -161,7 +165,7 @@ class LogWriter:
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None,
         timestamps: Sequence[int] | None,
-        headers: Sequence[object] | None,
+        headers: Sequence[Headers | None] | None,
     ) -> AppendInfo:
         """Encodes the records into batches and commits them; see ``Log.append_many``."""
         try:
@@ -276,7 +280,7 @@ class LogWriter:
             self._flusher.note()
 
     def _undo(self, before: Published, error: BaseException) -> None:
-        """Brings the files back to ``before``, unless the append was published; where that fails the log is poisoned."""
+        """Brings the files back to ``before``, unless the append was published; else the log is poisoned."""
         if self.published is not before or self._tail is None:
             return
         if isinstance(error, SyncFailedError | PoisonedError):
@@ -377,7 +381,9 @@ class LogWriter:
             if self._tail is None:
                 self._begin()
             tail = self._roll(self.published.offset)
-            self.published = Published(self.published.offset, tail.base_offset, tail.position, self.published.high_watermark)
+            self.published = Published(
+                self.published.offset, tail.base_offset, tail.position, self.published.high_watermark
+            )
             return tail.base_offset
 
     # --- flush ------------------------------------------------------------------------------------------------------
@@ -459,9 +465,9 @@ class LogWriter:
             self._begin()
         keep = self.segments.floor(offset)
         assert keep is not None
-        found = keep.position_of(offset, keep.size)
+        found = keep.batch_at(offset, keep.size)
         position = keep.size if found is None else found.position
-        end_in_file = offset if found is None else min(found.offset, offset)
+        end_in_file = offset if found is None else min(found.base_offset, offset)
         # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
         self.start_offset = min(self.start_offset, offset)
         self._durable_end = min(self._durable_end, end_in_file)
@@ -548,7 +554,9 @@ class LogWriter:
             self._follower_count += 1
             try:
                 # An append that came before this thread was counted has published already, and is seen here.
-                self._grown.wait_for(lambda: self.published.high_watermark > offset or self._closed is not None, timeout)
+                self._grown.wait_for(
+                    lambda: self.published.high_watermark > offset or self._closed is not None, timeout
+                )
             finally:
                 self._follower_count -= 1
         return self._closed is None and self.published.high_watermark > offset
@@ -571,7 +579,7 @@ class LogWriter:
         if self._poisoned is not None:
             raise PoisonedError(
                 getattr(self._poisoned, "errno", None),
-                f"no writes since a failure that left its outcome unknown ({self._poisoned}): reopen the log to recover",
+                f"no writes since a failure of unknown outcome ({self._poisoned}): reopen the log to recover",
                 str(self.context.directory),
             ) from self._poisoned
 

@@ -70,6 +70,14 @@ class Located(NamedTuple):
 START = Located(0, 0, 0)
 
 
+class BatchPosition(NamedTuple):
+    """A whole batch: its base offset, its position in the ``.log``, and its size in bytes."""
+
+    base_offset: int
+    position: int
+    size: int
+
+
 class IndexedBatch(NamedTuple):
     """The ``data`` from the position of an index entry on; its batch should end with ``offset``."""
 
@@ -359,8 +367,8 @@ class LogSegment:
             return NO_TIMESTAMP if isinstance(item, Damage) else item[1].max_timestamp
         return NO_TIMESTAMP
 
-    def position_of(self, offset: int, stop: int) -> OffsetPosition | None:
-        """Base offset and position of the batch that holds ``offset``, or of the first one behind it; None at the end."""
+    def batch_at(self, offset: int, stop: int) -> BatchPosition | None:
+        """Where the batch is that holds ``offset``, or else the first one behind it; None at the end."""
         for item in self.walk_from(self.locate(offset, stop), stop, chunk_bytes=SHORT_CHUNK_BYTES):
             if isinstance(item, Damage):
                 if item.next_offset is None:
@@ -368,7 +376,7 @@ class LogSegment:
                 continue
             position, batch = item
             if batch.last_offset >= offset:
-                return OffsetPosition(batch.base_offset, position)
+                return BatchPosition(batch.base_offset, position, batch.size)
         return None
 
     # --- change -----------------------------------------------------------------------------------------------------

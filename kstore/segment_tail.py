@@ -93,7 +93,7 @@ class SegmentTail:
     def open(
         cls, fs: FileSystem, segment: _Segment, config: LogConfig, clock: Clock, *, empty_indexes: bool = False
     ) -> SegmentTail:
-        """Opens the files at their ends. The indexes' last entries are checked against the log, else all are rebuilt."""
+        """Opens the files at their ends. Indexes whose last entries do not fit the log are rebuilt."""
         base_offset = segment.base_offset
         file = fs.open(segment.path(LOG_SUFFIX), write=True)
         size_max, mode = config.segment_index_bytes, config.file_mode
@@ -101,7 +101,9 @@ class SegmentTail:
             base_offset,
             file,
             OffsetIndex.open_writable(fs, segment.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode),
-            TimeIndex.open_writable(fs, segment.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode),
+            TimeIndex.open_writable(
+                fs, segment.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode
+            ),
             position=file.size(),
             config=config,
             created_ms=clock.now_ms(),
@@ -128,7 +130,7 @@ class SegmentTail:
         for item in walk(self.file, start, self.position, next_offset=self.base_offset, chunk_bytes=1 << 16):
             if isinstance(item, Damage):
                 return not first  # fenced damage behind a good entry is not the index's fault
-            position, batch = item
+            _, batch = item
             if first and start and batch.last_offset != last.offset:
                 return False
             first = False
@@ -202,7 +204,9 @@ class SegmentTail:
             self.file.truncate(self.position)
             size = self.file.size()
         except OSError as error:
-            raise PoisonedError(error.errno, f"a failed write could not be cut back: {error}", error.filename) from error
+            raise PoisonedError(
+                error.errno, f"a failed write could not be cut back: {error}", error.filename
+            ) from error
         self._allocated = self.position
         if size != self.position:
             raise PoisonedError(None, f"a failed write was cut back to {size} bytes, expected {self.position}")
@@ -280,4 +284,3 @@ class SegmentTail:
         assert self.file.size() == self.position, f"{self.file.path}: {self.file.size()} bytes, known {self.position}"
         for position, entry in ((e.position, e) for e in self.offset_index.entries()):
             assert position < self.position, f"{self.offset_index.path}: {entry} points past the log's end"
-

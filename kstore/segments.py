@@ -63,7 +63,7 @@ class LogSegments:
 
     def add(self, segment: LogSegment) -> LogSegment | None:
         """Puts ``segment`` under its base offset; returns the one that stood there."""
-        replaced = self._map.get(segment.base_offset)
+        replaced: LogSegment | None = self._map.get(segment.base_offset)
         self._map[segment.base_offset] = segment
         self._publish()
         return replaced

@@ -76,7 +76,8 @@ def show_broker_partition() -> None:
     print(f"1. A partition that a Kafka broker wrote: {BROKER_PARTITION}")
     with kstore.Log(partition, read_only=True) as log:
         report = log.verify()
-        print(f"   verified: {report.records_scanned} records in {report.batches_scanned} batches, damaged: {len(report.corrupt)}")
+        counts = f"{report.records_scanned} records in {report.batches_scanned} batches"
+        print(f"   verified: {counts}, damaged: {len(report.corrupt)}")
     files = ",".join(sorted(map(str, partition.glob("*.log"))))
     dump = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "dump_log.py"), "--files", files, "--print-data-log"],
@@ -113,8 +114,8 @@ def main() -> None:
     seconds = time.perf_counter() - started
     report = log.recovery
     print(
-        f"4. Reopened in {seconds * 1000:.1f} ms: scanned {report.records_scanned:,} records, cut {report.bytes_cut} bytes, "
-        f"{len(report.corrupt)} damaged ranges; the log ends at {log.end_offset:,}"
+        f"4. Reopened in {seconds * 1000:.1f} ms: scanned {report.records_scanned:,} records, "
+        f"cut {report.bytes_cut} bytes, {len(report.corrupt)} damaged ranges; the log ends at {log.end_offset:,}"
     )
     if log.end_offset < acknowledged:
         sys.exit(f"LOST: {acknowledged - log.end_offset} acknowledged records")

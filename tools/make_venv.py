@@ -16,9 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def lacking() -> str | None:
     """What the machine lacks, as a sentence, or None."""
     if sys.version_info < PYTHON_MIN:
-        return "kstore needs Python 3.11 or later, and this is {}.{}: run make with PYTHON=python3.11 (or later).".format(
-            *sys.version_info
-        )
+        found = ".".join(map(str, sys.version_info[:2]))
+        return f"kstore needs Python 3.11 or later, and this is {found}: run make with PYTHON=python3.11 (or later)."
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.exists():
         return (

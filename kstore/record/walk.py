@@ -111,5 +111,7 @@ def _next_fitting(
     )
     if found is None:
         return None
-    base_offset = parse_batch(source.pread(min(HEADER_PEEK_BYTES, stop - found), found), 0, header_only=True).base_offset
+    base_offset = parse_batch(
+        source.pread(min(HEADER_PEEK_BYTES, stop - found), found), 0, header_only=True
+    ).base_offset
     return found, base_offset

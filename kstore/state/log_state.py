@@ -1,33 +1,33 @@
 """``kstore.state``: what one log knows of itself, kept so that any crash leaves a believable record.
 
-    at    size  what
-       0   512  slot 0 \\ the record, written to the two slots in turn, each time synced: a torn write spoils one slot,
-     512   512  slot 1 / and the other still holds the record before it
-    1024   512  live: the durable end, stored without a sync after each append, for readers in other processes
-    1536  2560  zero: the file has the size of a page, since the live slot is stored through a mapping
+at    size  what
+   0   512  slot 0 \\ the record, written to the two slots in turn, each time synced: a torn write spoils one slot,
+ 512   512  slot 1 / and the other still holds the record before it
+1024   512  live: the durable end, stored without a sync after each append, for readers in other processes
+1536  2560  zero: the file has the size of a page, since the live slot is stored through a mapping
 
-    record, at the start of a slot
-     at  size  field                     meaning
-      0     4  magic             bytes   "KST1"
-      4     2  version           int16   1
-      6     1  durability        int8    0 sync, 1 interval, 2 os: of the last writer
-      7     1  flags             int8    bit 0: closed in order, the clean mark below holds
-      8     8  generation        int64   rises by one with each write; the higher valid slot is the record
-     16     8  recovery_point    int64   every batch below it is known to be on disk
-     24     8  log_start_offset  int64   records below it are deleted
-     32     8  durable_end       int64   the log's end when the record was written, as far as it was synced
-     40    16  boot_id           bytes   the machine's boot in which the record was written
-     56     8  clean_base        int64   clean mark: base offset of the active segment
-     64     8  clean_inode       int64   inode, size and modification time of its .log; where one does not fit,
-     72     8  clean_size        int64   the mark is not believed
-     80     8  clean_mtime_ns    int64
-     88     4  crc               uint32  CRC-32C of bytes 0 to 87
+record, at the start of a slot
+ at  size  field                     meaning
+  0     4  magic             bytes   "KST1"
+  4     2  version           int16   1
+  6     1  durability        int8    0 sync, 1 interval, 2 os: of the last writer
+  7     1  flags             int8    bit 0: closed in order, the clean mark below holds
+  8     8  generation        int64   rises by one with each write; the higher valid slot is the record
+ 16     8  recovery_point    int64   every batch below it is known to be on disk
+ 24     8  log_start_offset  int64   records below it are deleted
+ 32     8  durable_end       int64   the log's end when the record was written, as far as it was synced
+ 40    16  boot_id           bytes   the machine's boot in which the record was written
+ 56     8  clean_base        int64   clean mark: base offset of the active segment
+ 64     8  clean_inode       int64   inode, size and modification time of its .log; where one does not fit,
+ 72     8  clean_size        int64   the mark is not believed
+ 80     8  clean_mtime_ns    int64
+ 88     4  crc               uint32  CRC-32C of bytes 0 to 87
 
-    live, at the start of its slot
-      0     4  magic             bytes   "KSL1"
-      4     8  generation        int64   of the record it belongs to; another one's live slot is not believed
-     12     8  durable_end       int64
-     20     4  crc               uint32  CRC-32C of bytes 0 to 19
+live, at the start of its slot
+  0     4  magic             bytes   "KSL1"
+  4     8  generation        int64   of the record it belongs to; another one's live slot is not believed
+ 12     8  durable_end       int64
+ 20     4  crc               uint32  CRC-32C of bytes 0 to 19
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class LogState:
         if not 0 <= durability < len(DURABILITIES):
             return None
         state = LogState(DURABILITIES[durability], bool(flags & CLEAN_FLAG), *rest)
-        if not 0 <= state.log_start_offset or state.recovery_point < 0 or state.durable_end < 0:
+        if not state.log_start_offset >= 0 or state.recovery_point < 0 or state.durable_end < 0:
             return None
         return state
 

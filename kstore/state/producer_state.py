@@ -76,4 +76,3 @@ class ProducerState:
         still_open = self.first_unstable_offset
         last_stable_offset = still_open if still_open is not None else batch.last_offset + 1
         return AbortedTransaction(batch.producer_id, first_offset, batch.last_offset, last_stable_offset)
-

@@ -56,6 +56,8 @@ def table(lines: Sequence[Line]) -> str:
     marks = {True: "yes", False: "NO", None: "-"}
     rows = [head, *((*line[:5], marks[line.reached]) for line in lines)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    text = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+    text = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
     text.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(text)
