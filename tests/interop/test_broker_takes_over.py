@@ -33,6 +33,8 @@ CASES = [
     for name, scenario in SCENARIOS.items()
     if scenario.is_closed or how == CRASH
 ]
+# Their topics index as densely as the log did, and a writer trimmed the indexes when it closed.
+INDEXED_ALIKE = [name for name, scenario in SCENARIOS.items() if scenario.is_closed]
 # A broker says these of a log that came from elsewhere, whoever wrote it: its own epochs are behind those in the log,
 # and a start offset inside a segment is above the high watermark that it begins with.
 FOREIGN_LOG_REMARKS = ("LeaderEpochFileCache", "Non-monotonic update of high watermark")
@@ -137,9 +139,20 @@ def test_the_broker_leaves_every_log_file_as_it_was(
     how: str, scenario: str, library: Library, served: dict[str, Served]
 ) -> None:
     before, after = read_files(library[scenario].directory), served[how].files[scenario]
-    assert {name: data for name, data in after.items() if name.endswith(".log")} == {
-        name: data for name, data in before.items() if name.endswith(".log")
-    }
+    assert of_kind(after, ".log") == of_kind(before, ".log")
+
+
+@pytest.mark.parametrize(("how", "scenario"), [case for case in CASES if case.values[1] in INDEXED_ALIKE])
+def test_the_broker_keeps_or_rebuilds_the_indexes_that_kstore_built(
+    how: str, scenario: str, library: Library, served: dict[str, Served]
+) -> None:
+    before, after = read_files(library[scenario].directory), served[how].files[scenario]
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        assert of_kind(after, suffix) == of_kind(before, suffix)
+
+
+def of_kind(files: dict[str, bytes], suffix: str) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if name.endswith(suffix)}
 
 
 @pytest.mark.parametrize(("how", "scenario"), CASES)
