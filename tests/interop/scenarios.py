@@ -46,6 +46,8 @@ class Scenario:
     has_old_formats: bool = False
     # Transactions were decided in it: offsets without a record.
     has_markers: bool = False
+    # Some of its indexes are a broker's, which had another interval between their entries.
+    has_foreign_indexes: bool = False
 
 
 def plain(directory: Path) -> list[Row]:
@@ -318,22 +320,32 @@ def _v2_batch(records: Content, codec: str) -> bytes:
     return bytes(builder.build())
 
 
-def taken_over(folder: str, partition: str) -> Callable[[Path], list[Row]]:
-    """A partition that a broker wrote, which kstore opens for writing and goes on with."""
+def taken_over(folder: str, partition: str, *, is_believed: bool = False) -> Callable[[Path], list[Row]]:
+    """A partition that a broker wrote, which kstore opens for writing and goes on with.
+
+    ``is_believed``: in its place among the broker's checkpoints and its mark of an orderly stop; else it comes alone.
+    """
 
     def write(directory: Path) -> list[Row]:
-        root = golden_data.golden_root()
-        source, consumed = root / folder / partition, root / f"{folder}.consumed" / f"{partition}.jsonl"
-        if not source.is_dir() or not consumed.is_file():
+        root = golden_data.golden_root() / folder
+        consumed = golden_data.golden_root() / f"{folder}.consumed" / f"{partition}.jsonl"
+        if not (root / partition).is_dir() or not consumed.is_file():
             pytest.skip(f"no {folder}/{partition} in the golden data")
-        shutil.copytree(source, directory)
-        rows = read_consumed(consumed).rows
-        epochs = (directory / "leader-epoch-checkpoint").read_text().split()
+        store = directory.with_name(f"{directory.name}.store")
+        shutil.copytree(root / partition, store / partition)
+        if is_believed:
+            for mark in root.iterdir():
+                if mark.is_file():
+                    shutil.copy(mark, store)
+        epochs = (root / partition / "leader-epoch-checkpoint").read_text().split()
         # A log without a broker goes on with the latest epoch of its directory, the last one in the checkpoint.
-        epoch = int(epochs[-2])
-        with Author(directory, rows, leader_epoch=epoch, index_interval_bytes=DENSE_INDEX_BYTES) as author:
+        settings: dict[str, Any] = {"leader_epoch": int(epochs[-2]), "index_interval_bytes": DENSE_INDEX_BYTES}
+        with Author(store / partition, read_consumed(consumed).rows, **settings) as author:
+            assert author.log.recovery.clean == is_believed
             author.append(content(200, f"taken over {partition}", has_headers=True), batch_count=40)
-            return author.rows
+        (store / partition).rename(directory)
+        shutil.rmtree(store)
+        return author.rows
 
     return write
 
@@ -378,6 +390,14 @@ SCENARIOS = {
         *(
             Scenario(f"taken-over-{partition}", taken_over("clean", f"{partition}-0"), DENSE, has_markers=True)
             for partition in ("txn", "txn-rolled")
+        ),
+        *(
+            Scenario(
+                f"believed-{partition}",
+                taken_over("clean", f"{partition}-0", is_believed=True),
+                has_foreign_indexes=True,
+            )
+            for partition in ("plain", "rolled", "deleted-records", "retained", "zstd")
         ),
         Scenario("taken-over-crashed", taken_over("crashed", "crash-0"), DENSE),
         Scenario("taken-over-upgraded", taken_over("old", "upgraded-0"), has_old_formats=True),
