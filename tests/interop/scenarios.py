@@ -400,6 +400,6 @@ SCENARIOS = {
             for partition in ("plain", "rolled", "deleted-records", "retained", "zstd")
         ),
         Scenario("taken-over-crashed", taken_over("crashed", "crash-0"), DENSE),
-        Scenario("taken-over-upgraded", taken_over("old", "upgraded-0"), has_old_formats=True),
+        Scenario("taken-over-upgraded", taken_over("old", "upgraded-0"), DENSE, has_old_formats=True),
     )
 }
