@@ -60,24 +60,25 @@ cdef class Record:
 
     def __init__(
         self,
-        int64_t offset,
-        int64_t timestamp,
+        offset,
+        timestamp,
         str timestamp_type="CreateTime",
         key=None,
         value=None,
         headers=(),
-        int32_t leader_epoch=-1,
+        leader_epoch=-1,
     ):
         if self.headers is not None:
             raise TypeError("a Record is immutable")
         if timestamp_type not in TIMESTAMP_TYPES:
             raise ValueError(f"timestamp_type {timestamp_type!r}, expected one of {', '.join(TIMESTAMP_TYPES)}")
-        self.offset = offset
-        self.timestamp = timestamp
+        # Not an implicit conversion: that would cut a float short.
+        self.offset = PyNumber_Index(offset)
+        self.timestamp = PyNumber_Index(timestamp)
         self.timestamp_type_index = TIMESTAMP_TYPES.index(timestamp_type)
         self.key = as_bytes(key, "key")
         self.value = as_bytes(value, "value")
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = PyNumber_Index(leader_epoch)
         self.headers = checked_headers(headers)
 
     @property

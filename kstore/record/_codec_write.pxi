@@ -211,6 +211,7 @@ cdef class OpenBatch:
         """
         if not self.is_open:
             raise ValueError("the batch is closed")
+        check_written_type(timestamp_type)
         self.finish(timestamp_type, append_time)
         return encoded(self, -1)
 
@@ -261,10 +262,18 @@ cdef object encoded(OpenBatch batch, Py_ssize_t stop):
     )
 
 
+cdef int check_written_type(int timestamp_type) except -1:
+    # The third type, none, is what version 0 reads as: a batch cannot say it.
+    if not 0 <= timestamp_type <= LOG_APPEND_TIME:
+        raise ValueError(f"timestamp type {timestamp_type}, expected 0 (CreateTime) or 1 (LogAppendTime)")
+    return 0
+
+
 cdef int64_t checked_timestamp(object given, Py_ssize_t index) except? -2:
     cdef int64_t timestamp
     try:
-        timestamp = given
+        # Not an implicit conversion: that would cut a float short.
+        timestamp = PyNumber_Index(given)
     except OverflowError:
         timestamp = -2
     if timestamp < -1:
@@ -276,7 +285,7 @@ cdef int64_t checked_timestamp(object given, Py_ssize_t index) except? -2:
 cdef object item(object sequence, Py_ssize_t index, str name):
     """``sequence[index]``, a new reference; the caller's own code may have shrunk the sequence meanwhile."""
     if index >= PySequence_Fast_GET_SIZE(<PyObject*>sequence):
-        raise RuntimeError(f"{name} lost items while they were encoded")
+        raise RuntimeError(f"{name} changed their size while they were encoded")
     return <object>PySequence_Fast_ITEMS(<PyObject*>sequence)[index]
 
 
@@ -437,7 +446,8 @@ def encode_batch(
 
     Returns an EncodedBatch: ``stop`` is the index of the first record not taken. Where not even the first fits,
     ``stop == start``, nothing was written, and ``size`` is what the batch would have needed. Its header is as
-    ``OpenBatch.close`` leaves it. Raises TypeError, ValueError, InvalidRecordError; then nothing was written either.
+    ``OpenBatch.close`` leaves it. Raises TypeError, ValueError, InvalidRecordError, and RuntimeError where the caller's
+    own code changes the sequences meanwhile; then nothing was written either.
     """
     cdef Py_ssize_t count, stop
     cdef OpenBatch batch
@@ -449,6 +459,7 @@ def encode_batch(
     for sequence, name in ((keys, "keys"), (timestamps, "timestamps"), (headers, "headers")):
         if sequence is not None:
             check_parallel(sequence, name, count)
+    check_written_type(timestamp_type)
     checked_timestamp(now_ms, start)
     batch = OpenBatch(buffer, size_max)
     try:
@@ -456,6 +467,8 @@ def encode_batch(
             stop = encode_values(batch, values, start, now_ms)
         else:
             stop = encode_fields(batch, values, keys, timestamps, headers, start, now_ms)
+        if PySequence_Fast_GET_SIZE(<PyObject*>values) != count:
+            raise RuntimeError("values changed their size while they were encoded")
         if stop == start:
             batch.size += batch.refused_size
         else:

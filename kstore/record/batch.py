@@ -28,6 +28,7 @@ import crc32c
 
 from kstore.errors import CorruptBatchError, UnsupportedCodecError
 from kstore.record._codec import (
+    BatchBuffer,
     Record,
     RecordCursor,
     RecordsSummary,
@@ -431,10 +432,9 @@ def _problem(header: BatchHeader, size_left: int) -> str:
     return f"a batch of {size} bytes, expected at most the {size_left} that remain"
 
 
-def batch_crc(data: Buffer) -> int:
-    """CRC-32C of ``data``, a batch from its attributes (byte 21) on."""
-    release_gil = len(data) >= CRC_BYTES_WITHOUT_GIL  # type: ignore[arg-type]
-    return crc32c.crc32c(data, 0, 1 if release_gil else 0)
+def batch_crc(data: memoryview, crc: int = 0) -> int:
+    """CRC-32C of ``data``, a batch from its attributes (byte 21) on; ``crc`` is that of the bytes before ``data``."""
+    return crc32c.crc32c(data, crc, 1 if data.nbytes >= CRC_BYTES_WITHOUT_GIL else 0)
 
 
 def increment_sequence(sequence: int, by: int) -> int:
@@ -448,7 +448,7 @@ def decrement_sequence(sequence: int, by: int) -> int:
 
 
 def rewrite_header(
-    buffer: bytearray | memoryview,
+    buffer: bytearray | memoryview | BatchBuffer,
     position: int = 0,
     *,
     base_offset: int | None = None,
@@ -462,24 +462,31 @@ def rewrite_header(
     """Rewrites fields in the header of the whole batch at byte ``position``, each only where it is given.
 
     The CRC is computed again only if a field that it covers really changed: base offset and leader epoch do not.
-    Raises CorruptBatchError where there is no batch.
+    Raises CorruptBatchError where there is no batch, or where its CRC is bad and would be made good; ValueError for a
+    timestamp type that batches do not have.
     """
     batch = parse_v2(buffer, position)
     header = batch.header
-    attributes = header.attributes
-    if timestamp_type is not None:
-        attributes &= ~ATTRIBUTE_LOG_APPEND_TIME
-        attributes |= ATTRIBUTE_LOG_APPEND_TIME if timestamp_type == LOG_APPEND_TIME else 0
-    covered = {
-        "attributes": attributes,
+    given = {
+        "base_offset": base_offset,
+        "leader_epoch": leader_epoch,
+        "attributes": None if timestamp_type is None else _with_timestamp_type(header.attributes, timestamp_type),
         "max_timestamp": max_timestamp,
         "producer_id": producer_id,
         "producer_epoch": producer_epoch,
         "base_sequence": base_sequence,
     }
-    outside = {"base_offset": base_offset, "leader_epoch": leader_epoch}
-    rewritten = header._replace(**{name: value for name, value in (covered | outside).items() if value is not None})
-    BATCH_HEADER.pack_into(buffer, position, *rewritten)
+    rewritten = header._replace(**{name: value for name, value in given.items() if value is not None})
     if rewritten[5:] != header[5:]:
-        crc = batch_crc(memoryview(buffer)[position + CRC_START : position + batch.size])
-        BATCH_HEADER.pack_into(buffer, position, *rewritten._replace(crc=crc))
+        batch.ensure_valid()
+        fields = BATCH_HEADER.pack(*rewritten)[CRC_START:]
+        crc = crc32c.crc32c(fields)
+        rewritten = rewritten._replace(crc=batch_crc(batch.data[BATCH_HEADER_BYTES:], crc))
+    BATCH_HEADER.pack_into(buffer, position, *rewritten)
+
+
+def _with_timestamp_type(attributes: int, timestamp_type: TimestampType) -> int:
+    if timestamp_type not in (CREATE_TIME, LOG_APPEND_TIME):
+        raise ValueError(f"timestamp type {timestamp_type!r}, expected {CREATE_TIME!r} or {LOG_APPEND_TIME!r}")
+    bit = ATTRIBUTE_LOG_APPEND_TIME if timestamp_type == LOG_APPEND_TIME else 0
+    return attributes & ~ATTRIBUTE_LOG_APPEND_TIME | bit

@@ -112,9 +112,10 @@ def build_batch(
         max_timestamp: ms, of an empty batch only (Kafka: DefaultRecordBatch.writeEmptyHeader).
         delete_horizon_ms: from when on tombstones and markers in the batch may go (KIP-534).
 
-    Raises ValueError for offsets that do not rise from ``base_offset`` to ``last_offset``, RecordTooLargeError for a
-    batch over 2 GiB.
+    Raises ValueError for producer fields that cannot go together and for offsets that do not rise from ``base_offset``
+    to ``last_offset``, RecordTooLargeError for a batch over 2 GiB.
     """
+    _check_producer(producer_id, producer_epoch, base_sequence, is_transactional, is_control)
     records = list(records)
     if base_offset is None:
         if not records:
@@ -158,6 +159,20 @@ def build_batch(
     BATCH_HEADER.pack_into(buffer, 0, *header)
     patch_crc(buffer, 0, batch_crc(buffer.view(CRC_START)))
     return bytes(buffer)
+
+
+def _check_producer(
+    producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool, is_control: bool
+) -> None:
+    """Kafka: MemoryRecordsBuilder's validation of the producer's state."""
+    if producer_id < 0:
+        if is_transactional:
+            raise ValueError(f"a transactional batch of producer id {producer_id}, expected 0 or more")
+        return
+    if producer_epoch < 0:
+        raise ValueError(f"a producer epoch of {producer_epoch} for producer id {producer_id}, expected 0 or more")
+    if base_sequence < 0 and not is_control:
+        raise ValueError(f"a base sequence of {base_sequence} for producer id {producer_id}, expected 0 or more")
 
 
 def _compress(
