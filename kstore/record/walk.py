@@ -18,6 +18,7 @@ from kstore.record.scan import Source, find_next_batch, scan
 __all__ = ["OFFSET_MAX", "Damage", "walk"]
 
 OFFSET_MAX = 2**63 - 1
+MAGIC_V2 = 2
 # Every header is whole within this many bytes, and so is a legacy message's prefix.
 HEADER_PEEK_BYTES = 61
 
@@ -58,8 +59,7 @@ def walk(
         scanned = scan(source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes)
         damage: tuple[int, str, bool] | None = None
         for position, batch in scanned:
-            base_offset = batch.base_offset
-            if base_offset != next_offset or batch.last_offset >= offset_stop:
+            if _first_known_offset(batch) != next_offset or batch.last_offset >= offset_stop:
                 reason = _misplaced(source, position, stop, batch, next_offset, offset_stop)
                 if reason:
                     damage = (position, reason, False)
@@ -68,6 +68,7 @@ def walk(
             next_offset = batch.last_offset + 1
         else:
             end = scanned.stop
+            assert end is not None, "a scan that is through says why"
             if end.kind == "end":
                 return
             damage = (end.position, end.reason, end.kind == "torn")
@@ -94,12 +95,18 @@ def _misplaced(
         behind = parse_batch(source.pread(min(HEADER_PEEK_BYTES, stop - successor), successor), 0, header_only=True)
     except CorruptDataError:
         return None  # nothing there that could testify
-    if next_offset <= behind.base_offset <= batch.last_offset:
+    behind_offset = _first_known_offset(behind)
+    if next_offset <= behind_offset <= batch.last_offset:
         return (
             f"batch of offsets {batch.base_offset} to {batch.last_offset}, "
-            f"expected {next_offset} and below {behind.base_offset}, where the next batch begins"
+            f"expected {next_offset} and below {behind_offset}, where the next batch begins"
         )
     return None
+
+
+def _first_known_offset(batch: Batch) -> int:
+    """The base offset; of a compressed message set, which would have to be decompressed for it, the last one."""
+    return batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
 
 
 def _next_fitting(
@@ -111,7 +118,5 @@ def _next_fitting(
     )
     if found is None:
         return None
-    base_offset = parse_batch(
-        source.pread(min(HEADER_PEEK_BYTES, stop - found), found), 0, header_only=True
-    ).base_offset
-    return found, base_offset
+    size = parse_batch(source.pread(min(HEADER_PEEK_BYTES, stop - found), found), header_only=True).size
+    return found, parse_batch(source.pread(size, found)).base_offset

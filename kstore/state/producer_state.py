@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kstore.record.batch import Batch
-from kstore.record.control import ABORT, parse_end_transaction_marker
+from kstore.record.control import ControlRecordType, parse_end_transaction_marker
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import NO_OFFSET, AbortedTransaction
 
@@ -71,7 +71,7 @@ class ProducerState:
         self.entries[batch.producer_id] = known._replace(
             timestamp=batch.max_timestamp, coordinator_epoch=end.coordinator_epoch, current_txn_first_offset=NO_OFFSET
         )
-        if end.type != ABORT or first_offset == NO_OFFSET:
+        if end.type != ControlRecordType.ABORT or first_offset == NO_OFFSET:
             return None
         still_open = self.first_unstable_offset
         last_stable_offset = still_open if still_open is not None else batch.last_offset + 1

@@ -1,0 +1,303 @@
+"""The compression codecs of Kafka's record formats: a table, one row a codec. No I/O here.
+
+    id  name    bytes of a payload
+     0  none    the records themselves
+     1  gzip    one RFC 1952 member
+     2  snappy  xerial stream: magic 82 53 4e 41 50 50 59 00, int32 1, int32 1, then [int32 size][raw snappy block]...
+                of up to 32 KiB of input each; read also as one raw block, and as several streams one behind the other
+     3  lz4     frame of independent 64 KiB blocks without checksums or size; for magic 0 the header checksum is
+                computed over the frame magic too (KAFKA-3160), and not checked when read
+     4  zstd    one frame; magic 2 only
+
+Every ``decompress`` has a limit on what comes out, holds every length against the bytes that are there before it is
+used, and demands that the input ends where the stream does. The libraries are imported on first use.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kstore.errors import CorruptRecordError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["CODECS", "CODECS_BY_NAME", "Codec"]
+
+INT32 = struct.Struct(">i")
+GZIP_WINDOW_BITS = 31
+SNAPPY_MAGIC = bytes.fromhex("82534e4150505900")
+SNAPPY_HEADER = SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
+SNAPPY_BLOCK_BYTES = 32 * 1024
+# What a length field would say that is the start of a second stream's header.
+SNAPPY_MAGIC_AS_SIZE = INT32.unpack(SNAPPY_MAGIC[:4])[0]
+LZ4_FRAME_MAGIC = bytes.fromhex("04224d18")
+LZ4_VERSION = 0x40
+LZ4_BLOCK_INDEPENDENCE = 0x20
+LZ4_BLOCK_CHECKSUM = 0x10
+LZ4_CONTENT_SIZE = 0x08
+LZ4_CONTENT_CHECKSUM = 0x04
+LZ4_RESERVED = 0x03
+LZ4_BLOCK_BYTES_MAX = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
+LZ4_STORED = 0x80000000
+# Kafka's name for the fast compressor; every other level is one of the HC compressor's.
+LZ4_LEVEL_FAST = 9
+# A window of 2^27 bytes is what zstd itself decodes without being asked for more.
+ZSTD_WINDOW_BYTES_MAX = 1 << 27
+# 4 bytes of zstd can make 128 KiB: a step of this size makes at most 64 MiB more than was asked for.
+READ_BYTES = 1 << 11
+
+
+class Codec(NamedTuple):
+    """One row: ``compress(data, level)`` and ``decompress(data, size_max, magic)`` work on whole payloads.
+
+    ``level`` None is the default. ``decompress`` raises CorruptRecordError for what is not a whole stream, or more than
+    ``size_max`` bytes of output.
+    """
+
+    id: int
+    name: str
+    compress: Callable[[Buffer, int | None], bytes]
+    decompress: Callable[[Buffer, int, int], bytes]
+    level_min: int = 0
+    level_max: int = 0
+    level_default: int = 0
+    magic_min: int = 0
+
+
+def _too_large(name: str, size_max: int) -> CorruptRecordError:
+    return CorruptRecordError(f"{name} data of more than {size_max} bytes uncompressed (max_batch_bytes_uncompressed)")
+
+
+def _bad(name: str, what: object) -> CorruptRecordError:
+    return CorruptRecordError(f"{name} data that cannot be decompressed: {what}")
+
+
+def _same(data: Buffer, level: int | None) -> bytes:
+    return bytes(data)
+
+
+def _same_back(data: Buffer, size_max: int, magic: int) -> bytes:
+    if memoryview(data).nbytes > size_max:
+        raise _too_large("none", size_max)
+    return bytes(data)
+
+
+def _gzip(data: Buffer, level: int | None) -> bytes:
+    compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, GZIP_WINDOW_BITS)
+    return compressor.compress(memoryview(data)) + compressor.flush()
+
+
+def _gunzip(data: Buffer, size_max: int, magic: int) -> bytes:
+    stream = zlib.decompressobj(GZIP_WINDOW_BITS)
+    try:
+        result = stream.decompress(data, size_max + 1)
+    except zlib.error as error:
+        raise _bad("gzip", error) from None
+    if len(result) > size_max:
+        raise _too_large("gzip", size_max)
+    if not stream.eof:
+        raise _bad("gzip", "it ends within the stream")
+    if stream.unused_data:
+        raise _bad("gzip", f"{len(stream.unused_data)} bytes follow the stream")
+    return result
+
+
+def _snappy(data: Buffer, level: int | None) -> bytes:
+    from cramjam import snappy
+
+    view = memoryview(data)
+    parts = [SNAPPY_HEADER]
+    for at in range(0, view.nbytes, SNAPPY_BLOCK_BYTES):
+        block = bytes(snappy.compress_raw(bytes(view[at : at + SNAPPY_BLOCK_BYTES])))
+        parts += [INT32.pack(len(block)), block]
+    return b"".join(parts)
+
+
+def _unsnappy(data: Buffer, size_max: int, magic: int) -> bytes:
+    view = memoryview(data)
+    if not view.nbytes:
+        raise _bad("snappy", "no bytes")
+    if bytes(view[: len(SNAPPY_MAGIC)]) != SNAPPY_MAGIC or view.nbytes < len(SNAPPY_HEADER):
+        return _unsnappy_block(view, size_max)
+    parts: list[bytes] = []
+    size, at = 0, len(SNAPPY_HEADER)
+    while at < view.nbytes:
+        if view.nbytes - at < INT32.size:
+            raise _bad("snappy", f"{view.nbytes - at} bytes, expected the 4 of a block's size")
+        (block_size,) = INT32.unpack_from(view, at)
+        if block_size == SNAPPY_MAGIC_AS_SIZE and bytes(view[at : at + len(SNAPPY_MAGIC)]) == SNAPPY_MAGIC:
+            at += len(SNAPPY_HEADER)
+            continue
+        at += INT32.size
+        if not 0 <= block_size <= view.nbytes - at:
+            raise _bad("snappy", f"a block of {block_size} bytes, expected 0 to the {view.nbytes - at} that remain")
+        if block_size:
+            parts.append(_unsnappy_block(view[at : at + block_size], size_max - size))
+            size += len(parts[-1])
+        at += block_size
+    return b"".join(parts)
+
+
+def _unsnappy_block(block: memoryview, size_max: int) -> bytes:
+    from cramjam import DecompressionError, snappy
+
+    data = bytes(block)
+    try:
+        # The block says how much it makes; it is believed for the limit only.
+        size = snappy.decompress_raw_len(data)
+        if size > size_max:
+            raise _too_large("snappy", size_max)
+        # No block can grow more than 64 times from what it is: a copy of up to 64 bytes takes 2.
+        if size > 64 * len(data):
+            raise _bad("snappy", f"{len(data)} bytes that claim to be {size}")
+        return bytes(snappy.decompress_raw(data))
+    except DecompressionError as error:
+        raise _bad("snappy", error) from None
+
+
+def _lz4(data: Buffer, level: int | None) -> bytes:
+    from lz4 import frame
+
+    fast = level is None or level == LZ4_LEVEL_FAST
+    return bytes(
+        frame.compress(
+            data,
+            compression_level=0 if fast else max(level or 0, 3),
+            block_size=frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
+        )
+    )
+
+
+def _lz4_header(view: memoryview, magic: int) -> tuple[int, int, bool, bool]:
+    """Position of the first block, greatest size of one, and whether blocks and content carry checksums."""
+    if view.nbytes < 7 or bytes(view[:4]) != LZ4_FRAME_MAGIC:
+        raise _bad("lz4", "no frame header")
+    flags, descriptor = view[4], view[5]
+    size_max = LZ4_BLOCK_BYTES_MAX.get(descriptor >> 4 & 7, 0)
+    if flags & 0xC0 != LZ4_VERSION or flags & LZ4_RESERVED or descriptor & 0x8F or not size_max:
+        raise _bad("lz4", f"a frame descriptor of {flags:#04x} {descriptor:#04x}")
+    if not flags & LZ4_BLOCK_INDEPENDENCE:
+        raise _bad("lz4", "blocks that depend on each other")
+    end = 14 if flags & LZ4_CONTENT_SIZE else 6
+    if view.nbytes <= end:
+        raise _bad("lz4", "it ends within the frame header")
+    if magic and view[end] != xxh32(bytes(view[4:end])) >> 8 & 0xFF:
+        raise _bad("lz4", "a bad checksum of the frame header")
+    return end + 1, size_max, bool(flags & LZ4_BLOCK_CHECKSUM), bool(flags & LZ4_CONTENT_CHECKSUM)
+
+
+def _unlz4(data: Buffer, size_max: int, magic: int) -> bytes:
+    from lz4 import block as lz4_block
+
+    view = memoryview(data)
+    at, block_max, block_checksums, content_checksum = _lz4_header(view, magic)
+    parts: list[bytes] = []
+    total = 0
+    while True:
+        if view.nbytes - at < 4:
+            raise _bad("lz4", "it ends without an end mark")
+        size = int.from_bytes(view[at : at + 4], "little")
+        at += 4
+        if size == 0:
+            break
+        stored, size = bool(size & LZ4_STORED), size & ~LZ4_STORED
+        tail = 4 if block_checksums else 0
+        if size > block_max or size + tail > view.nbytes - at:
+            raise _bad("lz4", f"a block of {size} bytes, expected at most {min(block_max, view.nbytes - at)}")
+        block = bytes(view[at : at + size])
+        at += size
+        if block_checksums:
+            if int.from_bytes(view[at : at + 4], "little") != xxh32(block):
+                raise _bad("lz4", "a bad checksum of a block")
+            at += 4
+        if not stored:
+            try:
+                block = lz4_block.decompress(block, uncompressed_size=block_max)
+            except lz4_block.LZ4BlockError as error:
+                raise _bad("lz4", error) from None
+        total += len(block)
+        if total > size_max:
+            raise _too_large("lz4", size_max)
+        parts.append(block)
+    rest = view.nbytes - at - (4 if content_checksum else 0)
+    if rest:
+        raise _bad("lz4", f"{rest} bytes follow the end mark")
+    return b"".join(parts)
+
+
+def xxh32(data: bytes) -> int:
+    """xxHash with 32 bits and seed 0, in plain Python: for frame headers, of a few bytes, and optional checksums."""
+    prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    mask, size, at = 0xFFFFFFFF, len(data), 0
+
+    def rotate(value: int, by: int) -> int:
+        return (value << by | value >> 32 - by) & mask
+
+    if size >= 16:
+        lanes = [(prime1 + prime2) & mask, prime2, 0, -prime1 & mask]
+        for at in range(0, size - 15, 16):
+            words = struct.unpack_from("<4I", data, at)
+            lanes = [rotate((v + w * prime2) & mask, 13) * prime1 & mask for v, w in zip(lanes, words, strict=True)]
+        at = size // 16 * 16
+        result = sum(rotate(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)) & mask
+    else:
+        result = prime5
+    result = (result + size) & mask
+    while size - at >= 4:
+        result = rotate((result + struct.unpack_from("<I", data, at)[0] * prime3) & mask, 17) * prime4 & mask
+        at += 4
+    for byte in data[at:]:
+        result = rotate((result + byte * prime5) & mask, 11) * prime1 & mask
+    result = (result ^ result >> 15) * prime2 & mask
+    result = (result ^ result >> 13) * prime3 & mask
+    return result ^ result >> 16
+
+
+def _zstd(data: Buffer, level: int | None) -> bytes:
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(level=3 if level is None else level, write_content_size=False)
+    return compressor.compress(memoryview(data))
+
+
+def _unzstd(data: Buffer, size_max: int, magic: int) -> bytes:
+    import zstandard
+
+    stream = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompressobj()
+    view = memoryview(data)
+    parts: list[bytes] = []
+    total = 0
+    try:
+        # In small steps: what a step makes is bounded by what is read, so that the limit is met in time.
+        for at in range(0, view.nbytes, READ_BYTES):
+            if stream.eof:
+                raise _bad("zstd", f"{view.nbytes - at} bytes follow the frame")
+            parts.append(stream.decompress(view[at : at + READ_BYTES]))
+            total += len(parts[-1])
+            if total > size_max:
+                raise _too_large("zstd", size_max)
+    except zstandard.ZstdError as error:
+        raise _bad("zstd", error) from None
+    if not stream.eof:
+        raise _bad("zstd", "it ends within the frame")
+    if stream.unused_data:
+        raise _bad("zstd", f"{len(stream.unused_data)} bytes follow the frame")
+    return b"".join(parts)
+
+
+CODECS: tuple[Codec, ...] = (
+    Codec(0, "none", _same, _same_back),
+    Codec(1, "gzip", _gzip, _gunzip, 1, 9, -1),
+    Codec(2, "snappy", _snappy, _unsnappy),
+    Codec(3, "lz4", _lz4, _unlz4, 1, 17, 9),
+    Codec(4, "zstd", _zstd, _unzstd, -131072, 22, 3, 2),
+)
+CODECS_BY_NAME: dict[str, Codec] = {codec.name: codec for codec in CODECS}
+
+assert [codec.id for codec in CODECS] == list(range(len(CODECS)))

@@ -1,0 +1,72 @@
+"""What control records say: the ends of transactions, and what a controller notes in its own log. No I/O here.
+
+    key     int16 version | int16 type
+    value   of ABORT and COMMIT: int16 version | int32 coordinator epoch
+
+A control batch holds one such record for a transaction's end. A newer version is read as the known one.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from kstore.errors import CorruptRecordError
+
+__all__ = ["ControlRecordType", "EndTransactionMarker", "parse_control_type", "parse_end_transaction_marker"]
+
+KEY = struct.Struct(">hh")
+END_TRANSACTION_VALUE = struct.Struct(">hi")
+VERSION = 0
+
+
+class ControlRecordType(IntEnum):
+    """The types of control records; UNKNOWN is every other, to be passed over (ControlRecordType)."""
+
+    UNKNOWN = -1
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+class EndTransactionMarker(NamedTuple):
+    """The end of a transaction: ABORT or COMMIT, as the coordinator of this epoch decided."""
+
+    type: ControlRecordType
+    coordinator_epoch: int
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """Key and value of the record."""
+        return KEY.pack(VERSION, self.type), END_TRANSACTION_VALUE.pack(VERSION, self.coordinator_epoch)
+
+
+def parse_control_type(key: bytes | None) -> ControlRecordType:
+    """The type that a control record's key names. Raises CorruptRecordError for a short key or a negative version."""
+    if key is None or len(key) < KEY.size:
+        raise CorruptRecordError(f"a control record key of {len(key or b'')} bytes, expected {KEY.size}")
+    version, number = KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptRecordError(f"a control record of version {version}, expected 0 or more")
+    return ControlRecordType(number) if number in ControlRecordType.__members__.values() else ControlRecordType.UNKNOWN
+
+
+def parse_end_transaction_marker(key: bytes | None, value: bytes | None) -> EndTransactionMarker | None:
+    """The marker, None for a control record of another type.
+
+    Raises: CorruptRecordError for a value that is too short or has a negative version.
+    """
+    kind = parse_control_type(key)
+    if kind not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
+        return None
+    if value is None or len(value) < END_TRANSACTION_VALUE.size:
+        found = len(value or b"")
+        raise CorruptRecordError(f"an end marker of {found} bytes, expected {END_TRANSACTION_VALUE.size}")
+    version, coordinator_epoch = END_TRANSACTION_VALUE.unpack_from(value)
+    if version < 0:
+        raise CorruptRecordError(f"an end marker of version {version}, expected 0 or more")
+    return EndTransactionMarker(kind, coordinator_epoch)
