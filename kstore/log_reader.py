@@ -43,6 +43,9 @@ class Readable(Protocol):
     @property
     def start_offset(self) -> int: ...
 
+    @property
+    def end_offset(self) -> int: ...
+
     def read_bound(self, *, committed: bool) -> ReadBound: ...
 
     def segment_for(self, offset: int) -> tuple[LogSegment, int] | None:
@@ -208,6 +211,9 @@ class LogReader(Generic[Item]):
         """Deals with damage as the caller asked; what lies outside the range that is read is no loss."""
         lost = lost._replace(last=min(lost.last, stop - 1))
         if lost.last >= lost.first:
+            if lost.first >= self._log.end_offset:
+                self._offset = stop  # it was truncated meanwhile: no damage, just not there any more
+                return
             if self._on_corrupt == "raise":
                 raise CorruptBatchError(
                     lost.reason,

@@ -32,7 +32,7 @@ from kstore.group_commit import GroupCommit, Pending
 from kstore.log_loader import Loaded
 from kstore.record._codec import BatchBuffer, EncodedBatch, patch_header
 from kstore.record.builder import build_batches
-from kstore.rules.roll import roll_reason
+from kstore.rules.roll import idle_reason, roll_reason
 from kstore.segment import LogSegment
 from kstore.segment_tail import SegmentTail
 from kstore.state.log_state import LogState
@@ -146,7 +146,7 @@ class LogWriter:
         self._durable_end = loaded.end_offset
         # Sealed since the last flush: the descriptors that wrote are kept, since a failed writeback is told to them.
         self._unflushed: list[SegmentTail] = []
-        self._last_append = self._clock.monotonic()
+        self._last_append_ms = self._clock.now_ms()
         self._closed: Exception | None = None
         self._poisoned: Exception | None = None
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
@@ -197,11 +197,20 @@ class LogWriter:
         return append.result
 
     def commit(self, append: PendingAppend) -> None:
-        """Writes ``append``; returns when it is as durable as the log's setting says."""
+        """Writes ``append``; returns when it is as durable as the log's setting says.
+
+        Raises what is wrong with this append alone before it joins others, whose own it must not spoil.
+        """
+        segment_bytes = self._config.segment_bytes
+        for batch in append.batches:
+            if batch.size > segment_bytes:
+                raise BatchTooLargeError(batch.size, segment_bytes)
         if self._group is not None:
             self._group.submit(append)
         else:
             self._commit((append,))
+            if append.error is not None:
+                raise append.error
 
     def _commit(self, appends: Sequence[PendingAppend]) -> None:
         with self._lock:
@@ -220,15 +229,20 @@ class LogWriter:
     def _write(self, appends: Sequence[PendingAppend], before: Published) -> None:
         tail = self._tail or self._begin()
         offset = before.offset
+        now_ms = self._clock.now_ms()
+        if now_ms - self._last_append_ms > tail.idle_ms_max and self._is_idle(tail, now_ms):
+            tail = self._roll(offset)
+        self._last_append_ms = now_ms
         run: list[memoryview] = []
         marks: list[tuple[int, int, int, int]] = []
-        spans: list[tuple[int, int]] = []
+        written: list[tuple[PendingAppend, int, int]] = []
         position = tail.position
         for append in appends:
             kept = append.spans
             first_offset = offset if kept is None else kept[0][0]
             if first_offset < offset:
-                raise InvalidOffsetError(f"batches begin at offset {first_offset}, expected at least {offset}")
+                append.error = InvalidOffsetError(f"the first offset is {first_offset}, expected at least {offset}")
+                continue
             if append.with_producers:
                 self.producers.up_to(before.offset, before.position)
             buffer = append.buffer
@@ -247,10 +261,10 @@ class LogWriter:
                 marks.append((position, size, last_offset, max_timestamp))
                 position += size
                 offset = last_offset + 1
-            spans.append((first_offset, offset - 1))
+            written.append((append, first_offset, offset - 1))
         self._write_run(tail, run, marks)
         self._publish(Published(offset, tail.base_offset, tail.position, offset))
-        for append, (first_offset, last_offset) in zip(appends, spans, strict=True):
+        for append, first_offset, last_offset in written:
             append.finish(first_offset, last_offset)
             if append.with_producers:
                 self.producers.extend_to(last_offset + 1, tail.position)
@@ -325,8 +339,6 @@ class LogWriter:
     def _roll_due(self, tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
         """Whether a batch that the segment does not take without a thought goes into a new one."""
         config = self._config
-        if size > config.segment_bytes:
-            raise BatchTooLargeError(size, config.segment_bytes)
         if position == 0:
             return last_offset - tail.base_offset > 2**31 - 1
         reason = roll_reason(
@@ -343,6 +355,32 @@ class LogWriter:
             indexes_full=tail.indexes_full,
         )
         return reason is not None
+
+    def _is_idle(self, tail: SegmentTail, now_ms: int) -> bool:
+        reason = idle_reason(
+            self._config,
+            position=tail.position,
+            last_append_ms=self._last_append_ms,
+            now_ms=now_ms,
+            jitter_ms=tail.jitter_ms,
+        )
+        return reason is not None
+
+    def roll_if_idle(self) -> bool:
+        """Rolls an active segment that nobody has appended to for ``segment_ms``; whether it did."""
+        with self._lock:
+            tail = self._tail
+            if self._closed is not None or self._poisoned is not None or tail is None:
+                return False
+            if not self._is_idle(tail, self._clock.now_ms()):
+                return False
+            self._roll_now()
+            return True
+
+    def _roll_now(self) -> int:
+        tail = self._roll(self.published.offset)
+        self.published = self.published._replace(base_offset=tail.base_offset, position=tail.position)
+        return tail.base_offset
 
     def _roll(self, base_offset: int) -> SegmentTail:
         """Seals the active segment and begins one at ``base_offset``, which follows all that is in the log.
@@ -380,16 +418,13 @@ class LogWriter:
             self.ensure_writable()
             if self._tail is None:
                 self._begin()
-            tail = self._roll(self.published.offset)
-            self.published = Published(
-                self.published.offset, tail.base_offset, tail.position, self.published.high_watermark
-            )
-            return tail.base_offset
+            return self._roll_now()
 
     # --- flush ------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Everything that is published to disk, and the recovery point with it."""
+        self.roll_if_idle()
         with self._lock:
             self.ensure_writable()
             target = self.published

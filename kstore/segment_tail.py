@@ -174,6 +174,11 @@ class SegmentTail:
             and not self.time_index.is_full
         )
 
+    @property
+    def idle_ms_max(self) -> int:
+        """How long nobody may append before the segment rolls."""
+        return self._segment_ms
+
     def write(self, buffers: Sequence[memoryview | bytes], size: int, *, sync: bool) -> None:
         """Writes ``size`` bytes at the end; on return they are in the page cache, with ``sync`` on disk.
 
