@@ -51,6 +51,8 @@ __all__ = ["Loaded", "is_log", "load", "make_directory"]
 logger = logging.getLogger(__name__)
 
 COPY_BYTES = 1 << 20
+# The disk reads so far ahead while what is there is checked.
+READ_AHEAD_BYTES = 8 << 20
 # Names that make a directory a log even without a segment: creating one may have been interrupted.
 OWN_NAMES = frozenset({KSTORE_STATE, LOCK, PARTITION_METADATA, LEADER_EPOCHS})
 
@@ -224,6 +226,7 @@ def _scan(loaded: Loaded, segment: LogSegment) -> SegmentFindings:
     # What a failed writeback left in the page cache may be newer than what is on disk: ask the disk.
     tail.file.fsync()
     tail.file.advise(0, 0, "dontneed")
+    ahead = 0
     damages: list[Damage] = []
     next_offset = segment.base_offset
     batch_count = 0
@@ -239,6 +242,9 @@ def _scan(loaded: Loaded, segment: LogSegment) -> SegmentFindings:
             damages.append(item)
             continue
         position, batch = item
+        if position >= ahead - READ_AHEAD_BYTES:
+            tail.file.advise(ahead, READ_AHEAD_BYTES, "willneed")
+            ahead += READ_AHEAD_BYTES
         try:
             batch.check(limit)
         except CorruptDataError as error:
