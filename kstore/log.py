@@ -39,13 +39,16 @@ from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.log_loader import load, make_directory
 from kstore.log_reader import LogReader
 from kstore.log_view import LogView
-from kstore.log_writer import Headers, LogWriter, PendingAppend, Published
-from kstore.record._codec import BatchBuffer, Record
+from kstore.log_writer import Headers, LogWriter, Published, pending_append
+from kstore.record._codec import Record
 from kstore.record.batch import Batch
+from kstore.record.scan import parse_batches
 from kstore.record.walk import OFFSET_MAX, Damage, walk
-from kstore.rules.validate import validate
+from kstore.rules.validate import timestamp_error, validate_assigned, validate_kept
 from kstore.segment import LogSegment, SegmentContext
 from kstore.types import (
+    LOG_APPEND_TIME,
+    NO_OFFSET,
     NO_TIMESTAMP,
     AbortedTransaction,
     AppendInfo,
@@ -227,8 +230,7 @@ class Log:
         if writer.is_compacted:
             _check_keys(keys, len(values))
         if not values:
-            end = writer.published.offset
-            return AppendInfo(end, end - 1, NO_TIMESTAMP, -1, NO_TIMESTAMP, "none", "none", 0, 0, 0, True)
+            return _nothing_appended(writer.published.offset)
         return writer.append_many(values, keys, timestamps, headers)
 
     def append_batches(self, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool = True) -> AppendInfo:
@@ -241,7 +243,22 @@ class Log:
         Raises: CorruptBatchError, InvalidRecordError (``record_errors`` lists each), InvalidTimestampError,
         InvalidOffsetError, RecordTooLargeError, UnsupportedCodecError, and as ``append_many``.
         """
-        raise NotImplementedError
+        writer = self._writing
+        config = writer.context.config
+        batches = list(parse_batches(buffer))
+        now_ms = writer.context.clock.now_ms()
+        if assign_offsets:
+            validated = validate_assigned(batches, config, now_ms)
+        else:
+            validated = validate_kept(batches, config, 0)
+        if not validated:
+            return _nothing_appended(writer.published.offset)
+        append = pending_append(validated, now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP)
+        if not assign_offsets:
+            append.spans = [(batch.base_offset, batch.last_offset) for batch in validated]
+        writer.commit(append)
+        assert append.result is not None
+        return append.result
 
     # --- read -------------------------------------------------------------------------------------------------------
 
@@ -590,18 +607,17 @@ def _verify(segment: LogSegment, limit: int, end: int, config: LogConfig, report
     report.bytes_scanned += limit
 
 
+def _nothing_appended(end_offset: int) -> AppendInfo:
+    return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, NO_OFFSET, NO_TIMESTAMP, "none", "none", 0, 0, 0, True)
+
+
 def _check_timestamps(timestamps: Sequence[int], config: LogConfig, now_ms: int) -> None:
-    if not timestamps or config.message_timestamp_type == "LogAppendTime":
+    if not timestamps:
         return
-    lowest = now_ms - config.message_timestamp_before_max_ms
-    highest = now_ms + config.message_timestamp_after_max_ms
-    if min(timestamps) >= lowest and max(timestamps) <= highest:
+    if not any(timestamp_error(timestamp, config, now_ms) for timestamp in (min(timestamps), max(timestamps))):
         return
-    errors = [
-        RecordError(index, f"timestamp {timestamp} ms, expected {lowest} to {highest}")
-        for index, timestamp in enumerate(timestamps)
-        if timestamp != NO_TIMESTAMP and not lowest <= timestamp <= highest
-    ]
+    problems = [timestamp_error(timestamp, config, now_ms) for timestamp in timestamps]
+    errors = [RecordError(index, problem) for index, problem in enumerate(problems) if problem is not None]
     if errors:
         raise InvalidTimestampError(f"{errors[0].message} (record {errors[0].index} of {len(timestamps)})", errors)
 
@@ -626,8 +642,3 @@ def _milliseconds(when: int | datetime | str) -> int:
 def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ConfigError(f"{name} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
-
-
-assert BatchBuffer is not None
-assert validate is not None
-assert PendingAppend is not None

@@ -33,6 +33,7 @@ from kstore.log_loader import Loaded
 from kstore.record._codec import BatchBuffer, EncodedBatch, patch_header
 from kstore.record.builder import build_batches
 from kstore.rules.roll import idle_reason, roll_reason
+from kstore.rules.validate import ValidatedBatch
 from kstore.segment import LogSegment
 from kstore.segment_tail import SegmentTail
 from kstore.state.log_state import LogState
@@ -118,6 +119,34 @@ class PendingAppend(Pending[AppendInfo]):
             size,
             True,
         )
+
+
+def pending_append(batches: Sequence[ValidatedBatch], append_time_ms: int) -> PendingAppend:
+    """An append of validated foreign batches, in a buffer of their own."""
+    buffer = BatchBuffer(sum(len(batch.data) for batch in batches))
+    encoded = []
+    for batch in batches:
+        position = buffer.size
+        buffer.extend(batch.data)
+        encoded.append(
+            EncodedBatch(
+                batch.record_count,
+                position,
+                len(batch.data),
+                batch.record_count,
+                batch.max_timestamp,
+                batch.max_timestamp,
+                batch.offset_of_max_delta,
+            )
+        )
+    return PendingAppend(
+        buffer,
+        encoded,
+        batches[-1].target_codec,
+        append_time_ms=append_time_ms,
+        source_codec=batches[-1].source_codec,
+        with_producers=any(batch.producer_id >= 0 for batch in batches),
+    )
 
 
 class LogWriter:
