@@ -36,6 +36,7 @@ from kstore.record._codec import (
     decode_offsets_timestamps,
     decode_values,
 )
+from kstore.record.compression import CODECS, Codec
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, TIMESTAMP_TYPES, TimestampType
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ ATTRIBUTE_TRANSACTIONAL = 0x10
 ATTRIBUTE_CONTROL = 0x20
 ATTRIBUTE_DELETE_HORIZON = 0x40
 # By the id in the attributes; 5 to 7 are nobody's.
-CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+CODEC_NAMES = tuple([codec.name for codec in CODECS])
 
 OFFSET_MIN = -(2**63)
 # No record has this offset, because the end offset behind the last record is an offset too.
@@ -220,12 +221,7 @@ class RecordBatch:
     @property
     def codec(self) -> str:
         """The codec's name. Raises UnsupportedCodecError for an id that no codec has."""
-        codec_id = self.header.attributes & ATTRIBUTE_CODEC
-        if codec_id >= len(CODEC_NAMES):
-            raise UnsupportedCodecError(
-                f"codec {codec_id}, expected 0 to {len(CODEC_NAMES) - 1}", position=self._position
-            )
-        return CODEC_NAMES[codec_id]
+        return self._codec().name
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -378,17 +374,19 @@ class RecordBatch:
             header.base_timestamp,
         )
 
+    def _codec(self) -> Codec:
+        codec_id = self.header.attributes & ATTRIBUTE_CODEC
+        if codec_id >= len(CODECS):
+            raise UnsupportedCodecError(f"codec {codec_id}, expected 0 to {len(CODECS) - 1}", position=self._position)
+        return CODECS[codec_id]
+
     def _payload(self, max_bytes_uncompressed: int) -> tuple[Buffer, int, int]:
         """Where the uncompressed records are: a buffer and the positions between which they lie in it."""
         start = self._position + BATCH_HEADER_BYTES
         stop = self._position + self.size
         if not self.header.attributes & ATTRIBUTE_CODEC:
             return self._buffer, start, stop
-        # Not at the top: the libraries behind it are loaded by those who meet a compressed batch.
-        from kstore.record.compression import CODECS_BY_NAME
-
-        codec = CODECS_BY_NAME[self.codec]
-        records = codec.decompress(memoryview(self._buffer)[start:stop], max_bytes_uncompressed, MAGIC)
+        records = self._codec().decompress(memoryview(self._buffer)[start:stop], max_bytes_uncompressed, MAGIC)
         return records, 0, len(records)
 
 
@@ -399,7 +397,7 @@ def parse_v2(data: Buffer, position: int = 0, *, header_only: bool = False) -> R
     be there. Raises CorruptBatchError, with the position in ``data``.
     """
     size_left = len(data) - position  # type: ignore[arg-type]  # a Buffer of bytes has a length
-    if size_left < BATCH_HEADER_BYTES:
+    if position < 0 or size_left < BATCH_HEADER_BYTES:
         raise CorruptBatchError(
             f"{size_left} bytes, expected the {BATCH_HEADER_BYTES} of a batch header", position=position
         )

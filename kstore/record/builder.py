@@ -19,6 +19,7 @@ from kstore.record.batch import (
     BatchHeader,
     batch_crc,
 )
+from kstore.record.compression import CODECS_BY_NAME
 from kstore.types import CREATE_TIME, NO_TIMESTAMP, TIMESTAMP_TYPES, TimestampType
 
 __all__ = ["RecordLike", "build_batch", "build_batches"]
@@ -179,9 +180,6 @@ def _compress(
     buffer: BatchBuffer, batch: EncodedBatch, codec_name: str, level: int | None, size_max: int
 ) -> EncodedBatch:
     """Replaces the records of the last batch in ``buffer`` by their compressed stream, if that fits ``size_max``."""
-    # Not at the top: the libraries behind it are loaded by those who compress.
-    from kstore.record.compression import CODECS_BY_NAME
-
     codec = CODECS_BY_NAME[codec_name]
     records_start = batch.position + BATCH_HEADER_BYTES
     compressed = codec.compress(buffer.view(records_start), level)

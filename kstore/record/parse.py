@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kstore.errors import CorruptBatchError, UnsupportedFormatError
 from kstore.record.batch import Batch, parse_v2
+from kstore.record.legacy import parse_legacy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -22,15 +23,8 @@ class Parser(Protocol):
     def __call__(self, data: Buffer, position: int = 0, *, header_only: bool = False) -> Batch: ...
 
 
-def _parse_legacy(data: Buffer, position: int = 0, *, header_only: bool = False) -> Batch:
-    # Not at the top: few logs still have these versions, and their parser brings the codecs with it.
-    from kstore.record.legacy import parse_legacy
-
-    return parse_legacy(data, position, header_only=header_only)
-
-
 # By magic.
-PARSERS: tuple[Parser, ...] = (_parse_legacy, _parse_legacy, parse_v2)
+PARSERS: tuple[Parser, ...] = (parse_legacy, parse_legacy, parse_v2)
 
 
 def parse_batch(data: Buffer, position: int = 0, *, header_only: bool = False) -> Batch:
@@ -42,7 +36,7 @@ def parse_batch(data: Buffer, position: int = 0, *, header_only: bool = False) -
     Raises CorruptBatchError for a header that no writer can have written, UnsupportedFormatError for another magic.
     """
     view = memoryview(data)
-    if len(view) - position <= MAGIC_POSITION:
+    if position < 0 or len(view) - position <= MAGIC_POSITION:
         raise CorruptBatchError(
             f"{len(view) - position} bytes, expected the {MAGIC_POSITION + 1} up to a batch's magic", position=position
         )
