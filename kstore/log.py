@@ -247,10 +247,7 @@ class Log:
         config = writer.context.config
         batches = list(parse_batches(buffer))
         now_ms = writer.context.clock.now_ms()
-        if assign_offsets:
-            validated = validate_assigned(batches, config, now_ms)
-        else:
-            validated = validate_kept(batches, config, 0)
+        validated = validate_assigned(batches, config, now_ms) if assign_offsets else validate_kept(batches, config)
         if not validated:
             return _nothing_appended(writer.published.offset)
         append = pending_append(validated, now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP)

@@ -75,12 +75,13 @@ def validate_assigned(batches: Sequence[Batch], config: LogConfig, now_ms: int) 
     return validated
 
 
-def validate_kept(batches: Sequence[Batch], config: LogConfig, next_offset: int) -> list[ValidatedBatch]:
-    """What to write of batches that keep their offsets, the first of them at or above ``next_offset``.
+def validate_kept(batches: Sequence[Batch], config: LogConfig) -> list[ValidatedBatch]:
+    """What to write of batches that keep their offsets, which must rise; the log knows where the first must lie.
 
     Raises: CorruptDataError, InvalidOffsetError.
     """
     validated = []
+    next_offset = 0
     for batch in batches:
         batch.ensure_valid()
         summary = batch.check(config.max_batch_bytes_uncompressed)
@@ -117,7 +118,7 @@ def _check_header(batch: Batch, summary: RecordsSummary, config: LogConfig) -> N
 
 
 def timestamp_error(timestamp: int, config: LogConfig, now_ms: int) -> str | None:
-    """Why a record's timestamp (ms) is refused, or None; NO_TIMESTAMP is always taken, and any in an append-time log."""
+    """Why the timestamp (ms) is refused, or None. NO_TIMESTAMP is always taken, and any in an append-time log."""
     if timestamp == NO_TIMESTAMP or config.message_timestamp_type == LOG_APPEND_TIME:
         return None
     lowest = now_ms - config.message_timestamp_before_max_ms
