@@ -39,12 +39,11 @@ from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.log_loader import load, make_directory
 from kstore.log_reader import LogReader
 from kstore.log_view import LogView
-from kstore.log_writer import Headers, LogWriter, Published, pending_append
+from kstore.log_writer import Headers, LogWriter, PendingAppend, Published
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
-from kstore.record.scan import parse_batches
 from kstore.record.walk import OFFSET_MAX, Damage, walk
-from kstore.rules.validate import timestamp_error, validate_assigned, validate_kept
+from kstore.rules.validate import split_batches, validate
 from kstore.segment import LogSegment, SegmentContext
 from kstore.types import (
     LOG_APPEND_TIME,
@@ -245,14 +244,21 @@ class Log:
         """
         writer = self._writing
         config = writer.context.config
-        batches = list(parse_batches(buffer))
-        now_ms = writer.context.clock.now_ms()
-        validated = validate_assigned(batches, config, now_ms) if assign_offsets else validate_kept(batches, config)
-        if not validated:
+        validated = validate(
+            split_batches(buffer), config, now_ms=writer.context.clock.now_ms(), assign_offsets=assign_offsets
+        )
+        if not validated.batches:
             return _nothing_appended(writer.published.offset)
-        append = pending_append(validated, now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP)
-        if not assign_offsets:
-            append.spans = [(batch.base_offset, batch.last_offset) for batch in validated]
+        append = PendingAppend(
+            validated.buffer,
+            validated.batches,
+            validated.target_codec,
+            append_time_ms=validated.log_append_time,
+            source_codec=validated.source_codec,
+            spans=None if assign_offsets else validated.spans,
+            offsets_monotonic=validated.offsets_monotonic,
+            with_producers=validated.has_producers,
+        )
         writer.commit(append)
         assert append.result is not None
         return append.result
@@ -609,12 +615,17 @@ def _nothing_appended(end_offset: int) -> AppendInfo:
 
 
 def _check_timestamps(timestamps: Sequence[int], config: LogConfig, now_ms: int) -> None:
-    if not timestamps:
+    if not timestamps or config.message_timestamp_type == LOG_APPEND_TIME:
         return
-    if not any(timestamp_error(timestamp, config, now_ms) for timestamp in (min(timestamps), max(timestamps))):
+    lowest = max(now_ms - config.message_timestamp_before_max_ms, 0)
+    highest = now_ms + config.message_timestamp_after_max_ms
+    if lowest <= min(timestamps) and max(timestamps) <= highest:
         return
-    problems = [timestamp_error(timestamp, config, now_ms) for timestamp in timestamps]
-    errors = [RecordError(index, problem) for index, problem in enumerate(problems) if problem is not None]
+    errors = [
+        RecordError(index, f"timestamp {timestamp} ms, expected {lowest} to {highest}")
+        for index, timestamp in enumerate(timestamps)
+        if timestamp != NO_TIMESTAMP and not lowest <= timestamp <= highest
+    ]
     if errors:
         raise InvalidTimestampError(f"{errors[0].message} (record {errors[0].index} of {len(timestamps)})", errors)
 

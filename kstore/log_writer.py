@@ -33,7 +33,6 @@ from kstore.log_loader import Loaded
 from kstore.record._codec import BatchBuffer, EncodedBatch, patch_header
 from kstore.record.builder import build_batches
 from kstore.rules.roll import idle_reason, roll_reason
-from kstore.rules.validate import ValidatedBatch
 from kstore.segment import LogSegment
 from kstore.segment_tail import SegmentTail
 from kstore.state.log_state import LogState
@@ -66,11 +65,20 @@ class Published(NamedTuple):
 class PendingAppend(Pending[AppendInfo]):
     """One append: encoded batches in ``buffer``; their offsets are assigned when it is committed.
 
-    ``spans`` gives the first and last offset of each batch where they keep the offsets that they have; then ``views``
-    are the batches as the log's producers need to see them. ``append_time_ms`` is NO_TIMESTAMP unless the log stamps.
+    ``spans`` gives the first and last offset of each batch where they keep the offsets that they have.
+    ``append_time_ms`` is NO_TIMESTAMP unless the log stamps; ``with_producers``: a batch has a producer id.
     """
 
-    __slots__ = ("append_time_ms", "batches", "buffer", "source_codec", "spans", "target_codec", "with_producers")
+    __slots__ = (
+        "append_time_ms",
+        "batches",
+        "buffer",
+        "offsets_monotonic",
+        "source_codec",
+        "spans",
+        "target_codec",
+        "with_producers",
+    )
 
     def __init__(
         self,
@@ -81,6 +89,7 @@ class PendingAppend(Pending[AppendInfo]):
         append_time_ms: int = NO_TIMESTAMP,
         source_codec: str = "",
         spans: Sequence[tuple[int, int]] | None = None,
+        offsets_monotonic: bool = True,
         with_producers: bool = False,
     ) -> None:
         super().__init__()
@@ -90,6 +99,7 @@ class PendingAppend(Pending[AppendInfo]):
         self.source_codec = source_codec or codec
         self.target_codec = codec
         self.spans = spans
+        self.offsets_monotonic = offsets_monotonic
         self.with_producers = with_producers
 
     def finish(self, first_offset: int, last_offset: int) -> None:
@@ -117,36 +127,8 @@ class PendingAppend(Pending[AppendInfo]):
             len(self.batches),
             record_count,
             size,
-            True,
+            self.offsets_monotonic,
         )
-
-
-def pending_append(batches: Sequence[ValidatedBatch], append_time_ms: int) -> PendingAppend:
-    """An append of validated foreign batches, in a buffer of their own."""
-    buffer = BatchBuffer(sum(len(batch.data) for batch in batches))
-    encoded = []
-    for batch in batches:
-        position = buffer.size
-        buffer.extend(batch.data)
-        encoded.append(
-            EncodedBatch(
-                batch.record_count,
-                position,
-                len(batch.data),
-                batch.record_count,
-                batch.max_timestamp,
-                batch.max_timestamp,
-                batch.offset_of_max_delta,
-            )
-        )
-    return PendingAppend(
-        buffer,
-        encoded,
-        batches[-1].target_codec,
-        append_time_ms=append_time_ms,
-        source_codec=batches[-1].source_codec,
-        with_producers=any(batch.producer_id >= 0 for batch in batches),
-    )
 
 
 class LogWriter:

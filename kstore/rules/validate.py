@@ -1,207 +1,466 @@
-"""Whether foreign batches may be appended, and in what form: Kafka's LogValidator as pure decisions over batches.
+"""Whether foreign batches may be appended, and the bytes that then go into the log: pure, over values.
 
-    assigned   a client's batches: every check, offsets given by the log, the log's codec and timestamp type;
-               versions 0 and 1 are rebuilt as version 2
-    kept       batches that have their offsets, from another log: CRC, structure and the order of offsets;
-               versions 0 and 1 are rebuilt as version 2 with the offsets they have
+With offsets to be assigned, a batch is what a producer sent, and must be (Kafka: LogValidator, UnifiedLog.append)
 
-A batch that may stay as it is is not rebuilt: base offset and leader epoch lie outside the CRC, and the log patches
-them when it knows them. All errors of a batch's records are collected before it is refused.
+    1  of the first batch's magic, of at most max_message_bytes, and of the CRC that it says
+    2  no control batch, with a sequence if it has a producer, not stamped with an append time
+    3  of magic 2: as many records as its offsets say, and at least one; its base offset 0, or its place in the buffer
+    4  whole in every record: lengths, offsets without a gap, inner CRCs of magic 0 and 1
+    5  if the log is compacted, with a key in every record
+    6  if the log keeps the producers' times, with times within the limits; -1 is no time, and always accepted
+
+Its bytes are then used as they are, with a patched header, unless the codec changes (the records are compressed anew,
+byte by byte the same ones) or the magic is 0 or 1 (built anew as magic 2). Any of that may make it larger, so that its
+size is checked again. One batch that fails makes the whole append fail.
+
+With offsets to be kept, a batch is a log's own: 4 holds, the CRC too, and offsets rise from batch to batch; gaps,
+control batches, empty batches and mixed magics are as they should be, and nothing is changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from kstore.config import LogConfig
 from kstore.errors import (
+    CorruptBatchError,
+    CorruptRecordError,
     InvalidOffsetError,
     InvalidRecordError,
     InvalidTimestampError,
     RecordError,
     RecordTooLargeError,
 )
-from kstore.record._codec import Record, RecordsSummary
-from kstore.record.batch import Batch, rewrite_header
-from kstore.record.builder import build_batch
-from kstore.record.parse import parse_batch
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
+from kstore.record._codec import BatchBuffer, EncodedBatch, Record, RecordsSummary, check_records, patch_header
+from kstore.record.batch import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    BATCH_HEADER,
+    BATCH_HEADER_BYTES,
+    CRC_START,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    Batch,
+    RecordBatch,
+    batch_crc,
+)
+from kstore.record.builder import build_batches
+from kstore.record.compression import CODECS_BY_NAME
+from kstore.record.parse import MAGIC_POSITION, parse_batch
+from kstore.rules.roll import ensure_fits
+from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP
 
-__all__ = ["ValidatedBatch", "timestamp_error", "validate_assigned", "validate_kept"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
-MAGIC_V2 = 2
-# As many as Kafka's message shows; the error lists them all.
-ERRORS_SHOWN = 3
+__all__ = ["ValidatedBatches", "split_batches", "validate"]
+
+NO_CODEC = "none"
+# What a message says of the records of a batch that is refused; the error's record_errors has them all.
+RECORD_ERRORS_SHOWN = 3
+# Millions of bad records must not become millions of objects: further ones are counted only.
+RECORD_ERRORS_MAX = 10_000
+TIMESTAMP_MAX = 2**63 - 1
+# No limit of kstore's: a batch's size field holds no more.
+BATCH_BYTES_MAX = 2**31 - 1
 
 
-class ValidatedBatch(NamedTuple):
-    """A whole batch of version 2, ready to be written once base offset and leader epoch are patched.
+class ValidatedBatches(NamedTuple):
+    """Batches that may be written as they lie in ``buffer``, and what an append says of them.
 
-    ``offset_of_max_delta`` is relative to the base offset of the first record that has ``max_timestamp``.
+    ``spans`` are the first and last offset of each batch. ``offset_of_max_timestamp`` belongs to the first record that
+    has it; where the log stamps records (``log_append_time``, else -1) to the last one. ``source_codec`` is the last
+    one met that compresses. ``size_changed``: a batch was compressed or built anew. ``offsets_monotonic``: the offsets
+    that the batches came with rose. ``has_producers``: a batch has a producer id.
     """
 
-    data: bytes
-    base_offset: int
-    last_offset: int
-    record_count: int
+    buffer: BatchBuffer
+    batches: Sequence[EncodedBatch]
+    spans: Sequence[tuple[int, int]]
     max_timestamp: int
-    offset_of_max_delta: int
+    offset_of_max_timestamp: int
+    log_append_time: int
     source_codec: str
     target_codec: str
-    producer_id: int
+    record_count: int
+    size_changed: bool
+    offsets_monotonic: bool
+    has_producers: bool
 
 
-def validate_assigned(batches: Sequence[Batch], config: LogConfig, now_ms: int) -> list[ValidatedBatch]:
-    """What to write of a client's batches, whose offsets the log assigns (LogValidator).
+def split_batches(buffer: Buffer) -> list[Batch]:
+    """The batches in ``buffer``, of any version; bytes at the end that are no whole batch are left off.
 
-    Raises: CorruptDataError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError, UnsupportedCodecError.
+    The bytes are copied unless they are immutable, so that what was checked cannot change before it is written. Only
+    headers are read: ``validate`` checks the rest. Raises CorruptBatchError, UnsupportedFormatError.
     """
-    validated = []
-    for batch in batches:
-        if batch.size > config.max_message_bytes:
-            raise RecordTooLargeError(batch.size, config.max_message_bytes)
-        if batch.magic != batches[0].magic:
-            raise InvalidRecordError(f"a batch of version {batch.magic} behind one of version {batches[0].magic}")
-        batch.ensure_valid()
-        summary = batch.check(config.max_batch_bytes_uncompressed)
-        _check_header(batch, summary, config)
-        _check_records(batch, summary, config, now_ms)
-        done = _stored(batch, summary, config, now_ms)
-        # Sizes are checked again: another codec, or another version, may need more.
-        if len(done.data) > config.max_message_bytes:
-            raise RecordTooLargeError(len(done.data), config.max_message_bytes)
-        validated.append(done)
-    return validated
+    data = buffer if isinstance(buffer, bytes) else bytes(memoryview(buffer))
+    batches: list[Batch] = []
+    position = 0
+    while len(data) - position > MAGIC_POSITION:
+        size = int.from_bytes(data[position + 8 : position + 12], "big", signed=True) + LOG_OVERHEAD_BYTES
+        if size > len(data) - position:
+            break
+        batches.append(parse_batch(data, position))
+        position += size
+    return batches
 
 
-def validate_kept(batches: Sequence[Batch], config: LogConfig) -> list[ValidatedBatch]:
-    """What to write of batches that keep their offsets, which must rise; the log knows where the first must lie.
+def validate(
+    batches: Sequence[Batch],
+    config: LogConfig,
+    *,
+    now_ms: int,
+    next_offset: int = 0,
+    leader_epoch: int = -1,
+    assign_offsets: bool = True,
+) -> ValidatedBatches:
+    """Checks ``batches``, of ``split_batches``, and gives the bytes to be written.
 
-    Raises: CorruptDataError, InvalidOffsetError.
+    Args:
+        now_ms: what timestamps are compared with, and the append time of a log that stamps.
+        next_offset: assigned to the first record; of kept offsets the least that is accepted. ``patch_header`` may
+            assign others later, since the CRC leaves them out, and so does ``leader_epoch``, which kept batches keep.
+
+    Raises: CorruptBatchError, UnsupportedCodecError; InvalidRecordError and InvalidTimestampError, whose
+    ``record_errors`` name the records of the first batch that is refused; RecordTooLargeError, BatchTooLargeError,
+    InvalidOffsetError.
     """
-    validated = []
-    next_offset = 0
-    for batch in batches:
-        batch.ensure_valid()
-        summary = batch.check(config.max_batch_bytes_uncompressed)
-        if batch.base_offset < next_offset:
-            raise InvalidOffsetError(f"a batch of offset {batch.base_offset}, expected at least {next_offset}")
-        next_offset = batch.last_offset + 1
-        if batch.magic == MAGIC_V2:
-            data = bytes(batch.data)
-        else:
-            data = _rebuilt(batch, config, batch.codec, batch.base_offset, None)
-        validated.append(_validated(batch, data, summary, batch.codec))
-    return validated
-
-
-def _check_header(batch: Batch, summary: RecordsSummary, config: LogConfig) -> None:
-    """What a client's batch as a whole must be."""
-    count = batch.record_count
-    if count <= 0:
-        raise InvalidRecordError(f"a batch of {count} records, expected at least 1")
-    if batch.magic == MAGIC_V2:
-        offset_range = batch.last_offset - batch.base_offset + 1
-        if offset_range != count:
-            raise InvalidRecordError(f"a batch of {count} records with offsets for {offset_range}")
-        if batch.is_control:
-            raise InvalidRecordError("a control batch, which only a coordinator may write")
-        if batch.producer_id >= 0 and batch.base_sequence < 0:
-            raise InvalidRecordError(
-                f"a batch of producer {batch.producer_id} with sequence {batch.base_sequence}, expected 0 or more"
-            )
-        if batch.is_transactional and batch.producer_id < 0:
-            raise InvalidRecordError("a transactional batch without a producer id")
-    if batch.timestamp_type == LOG_APPEND_TIME and config.message_timestamp_type == CREATE_TIME:
-        raise InvalidTimestampError("a batch stamped with LogAppendTime, which only the log may do")
-
-
-def timestamp_error(timestamp: int, config: LogConfig, now_ms: int) -> str | None:
-    """Why the timestamp (ms) is refused, or None. NO_TIMESTAMP is always taken, and any in an append-time log."""
-    if timestamp == NO_TIMESTAMP or config.message_timestamp_type == LOG_APPEND_TIME:
-        return None
-    lowest = now_ms - config.message_timestamp_before_max_ms
-    highest = now_ms + config.message_timestamp_after_max_ms
-    if lowest <= timestamp <= highest:
-        return None
-    return f"timestamp {timestamp} ms, expected {lowest} to {highest}"
-
-
-def _check_records(batch: Batch, summary: RecordsSummary, config: LogConfig, now_ms: int) -> None:
-    """What each record must be. The summary tells whether any is wrong; only then they are looked at one by one."""
-    keys_missing = config.is_compacted and summary.null_key_count > 0
-    times_wrong = batch.magic > 0 and any(
-        timestamp_error(timestamp, config, now_ms) or timestamp < NO_TIMESTAMP
-        for timestamp in (summary.min_timestamp, summary.max_timestamp)
-    )
-    if not keys_missing and not times_wrong:
-        return
-    errors, times_refused = [], False
-    for index, record in enumerate(batch.records(max_bytes_uncompressed=config.max_batch_bytes_uncompressed)):
-        problem = timestamp_error(record.timestamp, config, now_ms) if batch.magic > 0 else None
-        times_refused = times_refused or problem is not None
-        if problem is None and config.is_compacted and record.key is None:
-            problem = "no key, and a compacted log needs one"
-        if problem is not None:
-            errors.append(RecordError(index, problem))
-    if errors:
-        shown = "; ".join(f"record {error.index}: {error.message}" for error in errors[:ERRORS_SHOWN])
-        kind = InvalidTimestampError if times_refused else InvalidRecordError
-        raise kind(f"{len(errors)} of {batch.record_count} records are refused: {shown}", errors)
-
-
-def _stored(batch: Batch, summary: RecordsSummary, config: LogConfig, now_ms: int) -> ValidatedBatch:
-    """The batch in the log's form: as it is where codec, version and offsets allow it, else built anew."""
-    target_codec = config.target_codec(batch.codec)
-    append_time = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else None
-    dense = summary.first_offset_delta == 0 and summary.last_offset_delta == batch.record_count - 1
-    if batch.magic == MAGIC_V2 and batch.codec == target_codec and dense:
-        data = bytearray(batch.data)
-        if append_time is not None:
-            rewrite_header(data, timestamp_type=LOG_APPEND_TIME, max_timestamp=append_time)
-        elif batch.max_timestamp != summary.max_timestamp:
-            rewrite_header(data, max_timestamp=summary.max_timestamp)
-        stored = bytes(data)
+    if not assign_offsets:
+        return _keep_offsets(batches, config, next_offset)
+    stamped = config.message_timestamp_type == LOG_APPEND_TIME
+    buffer = BatchBuffer(sum(batch.size for batch in batches))
+    encoded: list[EncodedBatch] = []
+    record_count = 0
+    for number, batch in enumerate(batches):
+        _check_batch(batch, number, config, batches[0].magic, record_count)
+        record_count += batch.record_count if batch.magic == MAGIC else 0
+    limits = _Limits.of(config, now_ms)
+    if batches and batches[0].magic != MAGIC:
+        encoded.extend(_rebuild_legacy(buffer, batches, config, limits, now_ms))
     else:
-        stored = _rebuilt(batch, config, target_codec, 0, append_time)
-    done = _validated(batch, stored, summary, target_codec)
-    if append_time is not None:
-        # Every record has the same time then; Kafka names the last.
-        return done._replace(max_timestamp=append_time, offset_of_max_delta=batch.record_count - 1)
-    return done
+        for number, batch in enumerate(batches):
+            assert isinstance(batch, RecordBatch)
+            encoded.append(_place(buffer, batch, number, config, limits, now_ms if stamped else None))
+    spans: list[tuple[int, int]] = []
+    offset = next_offset
+    for placed in encoded:
+        last_offset = offset + placed.record_count - 1
+        ensure_fits(config, size=placed.size, first_offset=offset, last_offset=last_offset)
+        patch_header(buffer, placed.position, offset, leader_epoch)
+        spans.append((offset, last_offset))
+        offset = last_offset + 1
+    source_codec = _last_codec(batches)
+    return _result(
+        buffer,
+        encoded,
+        spans,
+        batches,
+        log_append_time=now_ms if stamped and batches else NO_TIMESTAMP,
+        source_codec=source_codec,
+        target_codec=config.target_codec(source_codec),
+        size_changed=any(batch.magic != MAGIC or config.target_codec(batch.codec) != batch.codec for batch in batches),
+    )
 
 
-def _rebuilt(batch: Batch, config: LogConfig, codec: str, base_offset: int | None, append_time: int | None) -> bytes:
-    """The records in a new batch of version 2: with ``base_offset`` 0 numbered from it, else with their own offsets."""
-    records: list[Record] = list(batch.records(max_bytes_uncompressed=config.max_batch_bytes_uncompressed))
-    if base_offset == 0:
-        records = [
-            Record(number, record.timestamp, CREATE_TIME, record.key, record.value, record.headers)
-            for number, record in enumerate(records)
-        ]
-    return build_batch(
-        records,
+# --- checks of a batch ------------------------------------------------------------------------------------------------
+
+
+def _check_batch(batch: Batch, number: int, config: LogConfig, magic: int, place: int) -> None:
+    """Checks 1 to 3, which need no record. ``place``: records in the batches before it."""
+    if batch.size > config.max_message_bytes:
+        raise RecordTooLargeError(batch.size, config.max_message_bytes)
+    batch.ensure_valid()
+    if batch.magic != magic:
+        raise InvalidRecordError(f"batch {number} has magic {batch.magic}, expected the first one's, {magic}")
+    problem = _problem(batch, place) if batch.magic == MAGIC else None
+    if problem is not None:
+        raise InvalidRecordError(f"batch {number} {problem}")
+    if batch.timestamp_type == LOG_APPEND_TIME:
+        message = "stamped LogAppendTime, which is the log's to do, expected CreateTime"
+        count = batch.record_count if batch.magic == MAGIC else 1
+        errors = [RecordError(index, message) for index in range(min(count, RECORD_ERRORS_MAX))]
+        raise InvalidTimestampError(f"batch {number} is {message}", errors)
+
+
+def _problem(batch: Batch, place: int) -> str | None:
+    """What a producer cannot have sent in a batch of magic 2, or None."""
+    offset_count = batch.last_offset - batch.base_offset + 1
+    if batch.record_count == 0:
+        return "has no records"
+    if batch.record_count != offset_count:
+        return f"has {batch.record_count} records, expected {offset_count} for its offsets"
+    if batch.base_offset not in (0, place):
+        # Kafka takes one batch an append, of base offset 0.
+        return (
+            f"has base offset {batch.base_offset}, expected 0, or {place} as its place in the buffer; "
+            "to keep offsets append with assign_offsets=False"
+        )
+    if batch.is_control:
+        return "is a control batch, which only the log's own transactions may write"
+    if batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0):
+        return (
+            f"has producer id {batch.producer_id} with sequence {batch.base_sequence} and epoch "
+            f"{batch.producer_epoch}, expected both to be 0 or more"
+        )
+    if batch.is_transactional and batch.producer_id < 0:
+        return f"is transactional with producer id {batch.producer_id}, expected 0 or more"
+    return None
+
+
+# --- checks of records ------------------------------------------------------------------------------------------------
+
+
+class _Limits(NamedTuple):
+    """What the records have to keep to: times from ``lowest`` to ``highest`` (ms), or -1, and a key."""
+
+    lowest: int
+    highest: int
+    needs_key: bool
+
+    @classmethod
+    def of(cls, config: LogConfig, now_ms: int) -> _Limits:
+        if config.message_timestamp_type == LOG_APPEND_TIME:
+            # The log's time takes the place of whatever is there.
+            return cls(-TIMESTAMP_MAX - 1, TIMESTAMP_MAX, config.is_compacted)
+        lowest = max(now_ms - config.message_timestamp_before_max_ms, 0)
+        highest = min(now_ms + config.message_timestamp_after_max_ms, TIMESTAMP_MAX)
+        return cls(lowest, highest, config.is_compacted)
+
+    def hold(self, summary: RecordsSummary) -> bool:
+        """Whether all records keep to the limits; a False only says: look at each."""
+        least = summary.min_timestamp
+        if self.needs_key and summary.null_key_count:
+            return False
+        # Between no time, -1, and the first time there is, 0, lies nothing.
+        has_no_time = least == NO_TIMESTAMP and (self.lowest == 0 or summary.max_timestamp == NO_TIMESTAMP)
+        return (least >= self.lowest or has_no_time) and summary.max_timestamp <= self.highest
+
+    def check(self, records: Iterable[Record], number: int) -> None:
+        """Raises what is wrong with the records of a batch: all of them, one error a record.
+
+        InvalidTimestampError if a timestamp is, else InvalidRecordError.
+        """
+        errors: list[RecordError] = []
+        record_count = error_count = 0
+        error_type = InvalidRecordError
+        for index, record in enumerate(records):
+            record_count += 1
+            if self.needs_key and record.key is None:
+                message = "no key, which a compacted log needs"
+            elif record.timestamp != NO_TIMESTAMP and not self.lowest <= record.timestamp <= self.highest:
+                message = f"timestamp {record.timestamp} ms, expected {self.lowest} to {self.highest}"
+                error_type = InvalidTimestampError
+            else:
+                continue
+            error_count += 1
+            if error_count <= RECORD_ERRORS_MAX:
+                errors.append(RecordError(index, message))
+        if errors:
+            shown = "; ".join(f"record {error.index}: {error.message}" for error in errors[:RECORD_ERRORS_SHOWN])
+            more = f"; and {error_count - RECORD_ERRORS_SHOWN} more" if error_count > RECORD_ERRORS_SHOWN else ""
+            raise error_type(
+                f"batch {number} has {error_count} invalid of {record_count} records: {shown}{more}", errors
+            )
+
+
+def _damaged(number: int, error: CorruptRecordError) -> NoReturn:
+    """The codec knows bytes only; the caller wants to know which of his batches it is."""
+    raise CorruptBatchError(f"batch {number} of the append: {error.reason}") from error
+
+
+# --- magic 2: the bytes as they are, or compressed anew ---------------------------------------------------------------
+
+
+def _place(
+    buffer: BatchBuffer, batch: RecordBatch, number: int, config: LogConfig, limits: _Limits, append_time: int | None
+) -> EncodedBatch:
+    """Checks 4 to 6, then the batch at the end of ``buffer``; ``append_time`` (ms) is stamped unless it is None."""
+    header = batch.header
+    source, target = CODECS_BY_NAME[batch.codec], CODECS_BY_NAME[config.target_codec(batch.codec)]
+    body: Buffer = batch.data[BATCH_HEADER_BYTES:]
+    try:
+        records = body
+        if source.name != NO_CODEC:
+            records = source.decompress(body, config.max_batch_bytes_uncompressed, MAGIC)
+        size = memoryview(records).nbytes
+        summary = check_records(records, 0, size, header.record_count, header.last_offset_delta, header.base_timestamp)
+    except CorruptRecordError as error:
+        _damaged(number, error)
+    # As many records as offsets, which rise: there can be no gap.
+    if not limits.hold(summary):
+        limits.check(batch.records(max_bytes_uncompressed=config.max_batch_bytes_uncompressed), number)
+    if target is not source:
+        if size > config.max_batch_bytes_uncompressed and target.name != NO_CODEC:
+            # Compressed it would be taken, and then never be read.
+            limit = config.max_batch_bytes_uncompressed
+            raise RecordTooLargeError(size, limit, f"batch {number}", setting="max_batch_bytes_uncompressed")
+        body = target.compress(records, config.compression_level(target.name))
+    size = BATCH_HEADER_BYTES + memoryview(body).nbytes
+    if size > config.max_message_bytes:
+        raise RecordTooLargeError(size, config.max_message_bytes, f"batch {number}, compressed with {target.name},")
+    attributes = header.attributes & ~(ATTRIBUTE_CODEC | ATTRIBUTE_LOG_APPEND_TIME) | target.id
+    placed = header._replace(
+        batch_length=size - LOG_OVERHEAD_BYTES,
+        attributes=attributes if append_time is None else attributes | ATTRIBUTE_LOG_APPEND_TIME,
+        # A producer may say a wrong one; lookups by time believe it.
+        max_timestamp=summary.max_timestamp if append_time is None else append_time,
+    )
+    if placed != header or target is not source:
+        covered = memoryview(BATCH_HEADER.pack(*placed))[CRC_START:]
+        placed = placed._replace(crc=batch_crc(memoryview(body), batch_crc(covered)))
+    position = buffer.size
+    buffer.extend(BATCH_HEADER.pack(*placed))
+    buffer.extend(body)
+    return EncodedBatch(
+        header.record_count,
+        position,
+        size,
+        header.record_count,
+        header.base_timestamp,
+        placed.max_timestamp,
+        summary.max_timestamp_offset_delta if append_time is None else header.last_offset_delta,
+    )
+
+
+# --- magic 0 and 1: built anew ----------------------------------------------------------------------------------------
+
+
+def _rebuild_legacy(
+    buffer: BatchBuffer, batches: Sequence[Batch], config: LogConfig, limits: _Limits, now_ms: int
+) -> Iterator[EncodedBatch]:
+    """Checks 4 to 6, then batches of magic 2: one for each compressed message, as few as can be for the plain ones."""
+    number = 0
+    for codec, group in groupby(batches, lambda batch: batch.codec):
+        run: list[Record] = []
+        for batch in group:
+            try:
+                records = list(batch.records(max_bytes_uncompressed=config.max_batch_bytes_uncompressed))
+            except CorruptRecordError as error:
+                _damaged(number, error)
+            limits.check(records, number)
+            number += 1
+            if codec == NO_CODEC:
+                run += records
+            else:
+                yield from _build(buffer, records, codec, config, now_ms, BATCH_BYTES_MAX)
+        if run:
+            yield from _build(buffer, run, codec, config, now_ms, config.max_message_bytes)
+
+
+def _build(
+    buffer: BatchBuffer, records: Sequence[Record], source_codec: str, config: LogConfig, now_ms: int, size_max: int
+) -> Iterator[EncodedBatch]:
+    """Batches of at most ``size_max`` bytes before compression, and of max_message_bytes behind it."""
+    codec = config.target_codec(source_codec)
+    built = build_batches(
+        buffer,
+        [record.value for record in records],
+        [record.key for record in records],
+        [record.timestamp for record in records],
         codec=codec,
         level=config.compression_level(codec),
-        log_append_time=append_time,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        base_sequence=batch.base_sequence,
-        is_transactional=batch.is_transactional,
+        timestamp_type=config.message_timestamp_type,
+        now_ms=now_ms,
+        size_max=size_max,
+    )
+    for batch in built:
+        if batch.size > config.max_message_bytes:
+            raise RecordTooLargeError(batch.size, config.max_message_bytes, "a compressed message, built anew,")
+        if config.message_timestamp_type == LOG_APPEND_TIME:
+            batch = batch._replace(max_timestamp_delta_offset=batch.record_count - 1)
+        yield batch
+
+
+# --- kept offsets -----------------------------------------------------------------------------------------------------
+
+
+def _keep_offsets(batches: Sequence[Batch], config: LogConfig, next_offset: int) -> ValidatedBatches:
+    buffer = BatchBuffer(sum(batch.size for batch in batches))
+    encoded: list[EncodedBatch] = []
+    spans: list[tuple[int, int]] = []
+    for number, batch in enumerate(batches):
+        batch.ensure_valid()
+        first_offset, record_count, max_delta = _kept_records(batch, number, config.max_batch_bytes_uncompressed)
+        if first_offset < next_offset:
+            raise InvalidOffsetError(f"batch {number} begins at offset {first_offset}, expected at least {next_offset}")
+        ensure_fits(config, size=batch.size, first_offset=first_offset, last_offset=batch.last_offset)
+        position = buffer.size
+        buffer.extend(batch.data)
+        timestamp = batch.max_timestamp
+        encoded.append(EncodedBatch(record_count, position, batch.size, record_count, timestamp, timestamp, max_delta))
+        spans.append((first_offset, batch.last_offset))
+        next_offset = batch.last_offset + 1
+    codec = _last_codec(batches)
+    return _result(
+        buffer,
+        encoded,
+        spans,
+        batches,
+        log_append_time=NO_TIMESTAMP,
+        source_codec=codec,
+        target_codec=codec,
+        size_changed=False,
     )
 
 
-def _validated(batch: Batch, data: bytes, summary: RecordsSummary, target_codec: str) -> ValidatedBatch:
-    stored = parse_batch(data)
-    return ValidatedBatch(
-        data,
-        stored.base_offset,
-        stored.last_offset,
-        stored.record_count,
-        stored.max_timestamp,
-        max(summary.max_timestamp_offset_delta, 0),
-        batch.codec,
+def _kept_records(batch: Batch, number: int, bytes_max: int) -> tuple[int, int, int]:
+    """First offset, number of records, and the offset, relative to the first, of the record with the greatest time."""
+    try:
+        if batch.magic == MAGIC:
+            summary = batch.check(bytes_max)
+            is_stamped = batch.timestamp_type == LOG_APPEND_TIME or not batch.record_count
+            delta = batch.last_offset - batch.base_offset if is_stamped else summary.max_timestamp_offset_delta
+            return batch.base_offset, batch.record_count, delta
+        offsets, timestamps = batch.offsets_and_timestamps(max_bytes_uncompressed=bytes_max)
+    except CorruptRecordError as error:
+        _damaged(number, error)
+    if offsets[-1] != batch.last_offset:
+        raise InvalidOffsetError(
+            f"batch {number} ends at offset {offsets[-1]}, expected {batch.last_offset} as it says"
+        )
+    return offsets[0], len(offsets), offsets[timestamps.index(max(timestamps))] - offsets[0]
+
+
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+def _last_codec(batches: Sequence[Batch]) -> str:
+    return next((batch.codec for batch in reversed(batches) if batch.codec != NO_CODEC), NO_CODEC)
+
+
+def _result(
+    buffer: BatchBuffer,
+    encoded: Sequence[EncodedBatch],
+    spans: Sequence[tuple[int, int]],
+    batches: Sequence[Batch],
+    *,
+    log_append_time: int,
+    source_codec: str,
+    target_codec: str,
+    size_changed: bool,
+) -> ValidatedBatches:
+    max_timestamp, offset_of_max_timestamp = NO_TIMESTAMP, NO_OFFSET
+    for placed, (first_offset, _) in zip(encoded, spans, strict=True):
+        if placed.max_timestamp > max_timestamp:
+            max_timestamp = placed.max_timestamp
+            offset_of_max_timestamp = first_offset + placed.max_timestamp_delta_offset
+    if log_append_time != NO_TIMESTAMP:
+        offset_of_max_timestamp = spans[-1][1]
+    last_offsets = [batch.last_offset for batch in batches]
+    return ValidatedBatches(
+        buffer,
+        encoded,
+        spans,
+        max_timestamp,
+        offset_of_max_timestamp,
+        log_append_time,
+        source_codec,
         target_codec,
-        batch.producer_id,
+        sum(placed.record_count for placed in encoded),
+        size_changed,
+        all(one < other for one, other in pairwise(last_offsets)),
+        any(batch.producer_id >= 0 for batch in batches),
     )
