@@ -124,7 +124,7 @@ class StorageError(KstoreError, OSError):
 
 
 class DiskFullError(StorageError):
-    """No space, quota or file size left (ENOSPC, EDQUOT, EFBIG). Nothing was appended; the log works again with space."""
+    """No space, quota or file size left (ENOSPC, EDQUOT, EFBIG); nothing was appended, and with space the log goes on."""
 
 
 class SyncFailedError(StorageError):
@@ -180,12 +180,14 @@ class OffsetOutOfRangeError(RequestError, LookupError):
 
 
 class RecordTooLargeError(RequestError, ValueError):
-    """A record, or the batch it would make, over ``max_message_bytes``."""
+    """A record, or the batch it would make, over ``max_message_bytes``, or another ``setting``."""
 
-    def __init__(self, size: int, limit: int, what: str = "record batch") -> None:
+    def __init__(
+        self, size: int, limit: int, what: str = "record batch", *, setting: str = "max_message_bytes"
+    ) -> None:
         self.size = size
         self.limit = limit
-        super().__init__(f"{what} of {size} bytes is over the limit of {limit} bytes (max_message_bytes)")
+        super().__init__(f"{what} of {size} bytes is over the limit of {limit} bytes ({setting})")
 
 
 class BatchTooLargeError(RequestError, ValueError):
