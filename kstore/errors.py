@@ -124,7 +124,7 @@ class StorageError(KstoreError, OSError):
 
 
 class DiskFullError(StorageError):
-    """No space, quota or file size left (ENOSPC, EDQUOT, EFBIG); nothing was appended, and with space the log goes on."""
+    """No space, quota or file size left (ENOSPC, EDQUOT, EFBIG). Nothing was appended; the log goes on with space."""
 
 
 class SyncFailedError(StorageError):
