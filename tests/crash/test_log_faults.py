@@ -1,4 +1,4 @@
-"""Every file operation of a log's life fails once, and for good: what was acknowledged is there, nothing else is wrong."""
+"""Every file operation of a log's life fails, once and for good: what was acknowledged is there, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from kstore.types import Durability
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault, RecordingFs, WatchedFs
 
-SETTINGS: dict[str, int] = {"segment_bytes": 1024, "index_interval_bytes": 64}
+SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64}
 ERRNOS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EROFS": errno.EROFS, "EMFILE": errno.EMFILE}
 
 
