@@ -81,6 +81,8 @@ ATTRIBUTE_LOG_APPEND_TIME = 0x08
 ATTRIBUTE_TRANSACTIONAL = 0x10
 ATTRIBUTE_CONTROL = 0x20
 ATTRIBUTE_DELETE_HORIZON = 0x40
+# The bit is the codec's index of the type.
+assert TIMESTAMP_TYPES[:2] == (CREATE_TIME, LOG_APPEND_TIME)
 # By the id in the attributes; 5 to 7 are nobody's.
 CODEC_NAMES = tuple([codec.name for codec in CODECS])
 
@@ -317,7 +319,7 @@ class RecordBatch:
             header.base_offset,
             header.base_timestamp,
             header.last_offset_delta,
-            TIMESTAMP_TYPES.index(self.timestamp_type),
+            bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME),
             header.max_timestamp,
             header.leader_epoch,
             first_offset,
@@ -355,7 +357,7 @@ class RecordBatch:
             header.base_offset,
             header.base_timestamp,
             header.last_offset_delta,
-            TIMESTAMP_TYPES.index(self.timestamp_type),
+            bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME),
             header.max_timestamp,
             first_offset,
             stop_offset,
