@@ -1,0 +1,192 @@
+"""Walking a buffer or file: where a scan stops, and how the next whole batch behind damage is found."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.errors import CorruptBatchError
+from kstore.files.local import SYSTEM_FS
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
+from kstore.record.scan import BufferSource, find_next_batch, parse_batches, scan
+from kstore.record.walk import Damage, walk
+from tests.oracle_legacy import message, wrapper
+
+
+def batch(base_offset: int, count: int = 3, size: int = 20, codec: str = "none") -> bytes:
+    records = [Record(base_offset + number, 1000, value=bytes([number]) * size) for number in range(count)]
+    return build_batch(records, codec=codec)
+
+
+BATCHES = [batch(0), batch(3), batch(6), batch(9)]
+LOG = b"".join(BATCHES)
+STARTS = [sum(map(len, BATCHES[:number])) for number in range(5)]
+
+
+def damaged(at: int, new: bytes) -> bytearray:
+    data = bytearray(LOG)
+    data[at : at + len(new)] = new
+    return data
+
+
+@pytest.mark.parametrize("chunk_bytes", [17, 61, 100, 1 << 20])
+def test_a_scan_gives_every_batch_with_its_position(chunk_bytes: int) -> None:
+    scanned = scan(BufferSource(LOG), 0, len(LOG), chunk_bytes=chunk_bytes)
+    assert [(position, found.base_offset) for position, found in scanned] == list(
+        zip(STARTS, (0, 3, 6, 9), strict=False)
+    )
+    assert scanned.stop is not None
+    assert (scanned.stop.kind, scanned.stop.position, scanned.stop.size_left) == ("end", len(LOG), 0)
+
+
+def test_mixed_versions_are_walked() -> None:
+    old = message(0, b"a", magic=0) + wrapper([message(o, b"b") for o in range(2)], offset=2, codec="gzip")
+    data = old + batch(3)
+    assert [found.magic for _, found in scan(BufferSource(data), 0, len(data))] == [0, 1, 2]
+    assert [record.offset for found in parse_batches(data) for record in found.records()] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("left", range(1, 100, 7))
+def test_a_partial_entry_at_the_end_is_torn_and_ignored(left: int) -> None:
+    data = LOG[: STARTS[3] + left]
+    scanned = scan(BufferSource(data), 0, len(data))
+    assert len(list(scanned)) == 3
+    assert scanned.stop is not None
+    assert (scanned.stop.kind, scanned.stop.position, scanned.stop.size_left) == ("torn", STARTS[3], left)
+    assert len(list(parse_batches(data))) == 3
+
+
+@pytest.mark.parametrize(
+    ("at", "new", "reason"),
+    [
+        (8, struct.pack(">i", 0), "expected at least"),
+        (8, struct.pack(">i", -5), "expected at least"),
+        (8, struct.pack(">i", 48), "a batch of 60 bytes"),
+        (16, b"\x03", "magic 3"),
+        (17, b"\0\0\0\0", "bad crc: stored 0x00000000"),
+        (0, struct.pack(">q", 2), "a batch of offset 2, expected at least 3"),
+        (80, b"\xff", "bad crc"),
+    ],
+    ids=["zero-size", "negative-size", "small-size", "magic", "crc", "offset-back", "record"],
+)
+def test_a_scan_stops_where_no_writer_can_have_written(at: int, new: bytes, reason: str) -> None:
+    data = damaged(STARTS[1] + at, new)
+    scanned = scan(BufferSource(data), 0, len(data))
+    assert len(list(scanned)) == 1
+    assert scanned.stop is not None
+    assert (scanned.stop.kind, scanned.stop.position) == ("corrupt", STARTS[1])
+    assert reason in scanned.stop.reason
+    with pytest.raises(CorruptBatchError, match=reason):
+        list(parse_batches(data))
+
+
+def test_a_huge_size_allocates_nothing_and_is_torn() -> None:
+    data = damaged(STARTS[1] + 8, struct.pack(">i", 0x7FFFFFFF))
+    scanned = scan(BufferSource(data), 0, len(data))
+    assert len(list(scanned)) == 1
+    assert scanned.stop is not None
+    assert scanned.stop.kind == "torn"
+
+
+def test_a_file_is_a_source(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(LOG)
+    file = SYSTEM_FS.open(tmp_path / "log")
+    assert [found.base_offset for _, found in scan(file, STARTS[1], len(LOG), chunk_bytes=64)] == [3, 6, 9]
+
+
+def test_a_source_that_became_shorter_is_torn_and_no_endless_loop() -> None:
+    scanned = scan(BufferSource(LOG), 0, len(LOG) + 500)
+    assert len(list(scanned)) == 4
+    assert scanned.stop is not None
+    assert scanned.stop.kind == "torn"
+
+
+# --- behind damage ----------------------------------------------------------------------------------------------------
+
+
+def found(data: bytes | bytearray, position: int, **options: object) -> int | None:
+    return find_next_batch(BufferSource(data), position, len(data), **{"next_offset": 0, **options})  # type: ignore[arg-type]
+
+
+def test_the_next_whole_batch_is_found() -> None:
+    assert found(LOG, 1, next_offset=3) == STARTS[1]
+    assert found(b"\x07" * 50 + LOG, 0) == 50
+    assert found(bytes(3_000_000) + LOG, 0) == 3_000_000
+
+
+def test_offsets_have_to_fit() -> None:
+    assert found(LOG, 1, next_offset=7) == STARTS[3]
+    assert found(LOG, 1, next_offset=3, last_offset_max=4) is None
+    assert found(LOG, 1, next_offset=12) is None
+
+
+def test_old_versions_are_found_too() -> None:
+    data = b"garbage" + message(5, b"value", timestamp=7)
+    assert found(data, 0) == 7
+
+
+def test_nothing_is_found_where_nothing_is() -> None:
+    assert found(bytes(200_000), 0) is None
+    assert found(b"\x01" * 20_000, 0) is None
+
+
+def test_a_batch_within_a_record_is_not_taken_for_the_next_one() -> None:
+    embedded = batch(100, count=1)
+    outer = build_batch([Record(0, 0, value=b"x" * 30 + embedded + b"y" * 90)])
+    data = bytearray(outer + batch(1))
+    data[70] ^= 1
+    assert found(data, 1, next_offset=0) == len(outer)
+
+
+def test_a_hint_bounds_the_search() -> None:
+    data = damaged(STARTS[1] + 17, b"\0\0\0\0")
+    assert found(data, STARTS[1] + 1, next_offset=3, hints=[STARTS[3]]) == STARTS[2]
+    assert found(data, STARTS[1] + 1, next_offset=3, hints=[STARTS[2]]) == STARTS[2]
+    assert found(data, STARTS[1] + 1, next_offset=3, hints=[STARTS[2] + 5]) == STARTS[2]
+
+
+# --- the walk ---------------------------------------------------------------------------------------------------------
+
+
+def walked(data: bytes | bytearray, **options: Any) -> list[tuple[int, int] | tuple[str, int, int | None]]:
+    steps = walk(BufferSource(data), 0, len(data), next_offset=0, **options)
+    return [
+        ("damage", step.first_offset, step.next_offset) if isinstance(step, Damage) else (step[0], step[1].base_offset)
+        for step in steps
+    ]
+
+
+@pytest.mark.parametrize("at", [8, 16, 17, 30, 70], ids=["size", "magic", "crc", "header", "record"])
+def test_a_walk_goes_on_behind_one_damaged_batch(at: int) -> None:
+    data = damaged(STARTS[1] + at, b"\xff")
+    assert walked(data) == [(0, 0), ("damage", 3, 6), (STARTS[2], 6), (STARTS[3], 9)]
+
+
+@pytest.mark.parametrize("bit", range(63))
+def test_a_flipped_bit_in_a_base_offset_costs_that_batch_alone(bit: int) -> None:
+    flipped = 3 ^ (1 << bit)
+    data = damaged(STARTS[1], struct.pack(">q", flipped))
+    assert walked(data, offset_stop=12) == [(0, 0), ("damage", 3, 6), (STARTS[2], 6), (STARTS[3], 9)]
+
+
+@pytest.mark.parametrize("bit", range(63))
+def test_a_flipped_bit_in_the_last_base_offset_is_found_by_the_segment_s_end(bit: int) -> None:
+    flipped = 9 ^ (1 << bit)
+    data = damaged(STARTS[3], struct.pack(">q", flipped))
+    assert walked(data, offset_stop=12)[:3] == [(0, 0), (STARTS[1], 3), (STARTS[2], 6)]
+    assert walked(data, offset_stop=12)[3] in [("damage", 9, None)]
+
+
+def test_gaps_that_compaction_left_are_no_damage() -> None:
+    data = batch(5) + batch(20) + batch(100)
+    assert [step[1] for step in walked(data)] == [5, 20, 100]
+
+
+def test_a_tail_in_which_nothing_is_whole_is_damage_to_the_end() -> None:
+    (step,) = walk(BufferSource(bytes(300)), 0, 300, next_offset=7)
+    assert isinstance(step, Damage)
+    assert (step.position, step.stop, step.first_offset, step.next_offset) == (0, 300, 7, None)
