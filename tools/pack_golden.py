@@ -16,14 +16,13 @@ from pathlib import Path
 DATA = Path(__file__).parent.parent / "tests" / "golden" / "data"
 NAMES = tuple(
     f"{tree}{kind}"
-    for tree in ("clean", "crashed", "recovered", "old", "damaged")
+    for tree in ("clean", "crashed", "recovered", "old", "damaged", "decoded")
     for kind in ("", ".dumped", ".consumed")
-    if (tree, kind) != ("damaged", ".consumed")
 )
 
 
 def main(source: Path, names: tuple[str, ...]) -> None:
-    for name in names or NAMES:
+    for name in names or [name for name in NAMES if (source / name).is_dir()]:
         target = DATA / f"{name}.tar.xz"
         with (
             lzma.open(target, "wb", preset=9 | lzma.PRESET_EXTREME) as packed,

@@ -68,7 +68,7 @@ def decode_snapshot(data: Buffer) -> list[ProducerEntry]:
     Raises:
         CorruptFileError: ``data`` is too short, or is not exactly as long as its count says.
         SnapshotCrcError: the CRC differs; it has both of them.
-        UnsupportedFormatError: another version.
+        CorruptFileError: another version
     """
     view = memoryview(data)
     if len(view) < SNAPSHOT_HEADER.size:

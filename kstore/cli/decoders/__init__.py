@@ -1,0 +1,1 @@
+"""Decoders of what records hold, for ``kstore dump-log``."""

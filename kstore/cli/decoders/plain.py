@@ -1,0 +1,51 @@
+"""Decoders of single keys and values: what ``--key-decoder-class`` and ``--value-decoder-class`` choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kstore.cli.decoders.java_text import java_string
+from kstore.cli.decoders.messages import MessageError, Value
+from kstore.cli.decoders.protocol import Decoded
+from kstore.record._codec import Record
+
+__all__ = ["BYTES_DECODERS", "DEFAULT_CLASS", "PlainDecoder", "bytes_decoder"]
+
+# Where Kafka's decoders live, and where they lived up to Kafka 3.
+PACKAGES = ("org.apache.kafka.tools.api.", "kafka.serializer.")
+DEFAULT_CLASS = "org.apache.kafka.tools.api.StringDecoder"
+
+
+class PlainDecoder:
+    """Decodes key and value each on its own."""
+
+    def __init__(self, key: Callable[[bytes], Value], value: Callable[[bytes], Value]) -> None:
+        self._key = key
+        self._value = value
+
+    def __call__(self, record: Record) -> Decoded:
+        """Raises MessageError for bytes that are not the chosen type's."""
+        key, value = record.key, record.value
+        return Decoded(key=None if key is None else self._key(key), value=None if value is None else self._value(value))
+
+
+def bytes_decoder(class_name: str) -> Callable[[bytes], Value] | None:
+    """The decoder of a class by its full or short name, None for a class that kstore does not know."""
+    for package in PACKAGES:
+        class_name = class_name.removeprefix(package)
+    return BYTES_DECODERS.get(class_name)
+
+
+def _number(data: bytes, size: int) -> Value:
+    if len(data) != size:
+        raise MessageError(f"{len(data)} bytes, expected {size}")
+    return int.from_bytes(data, "big", signed=True)
+
+
+BYTES_DECODERS: dict[str, Callable[[bytes], Value]] = {
+    "StringDecoder": java_string,
+    "LongDecoder": lambda data: _number(data, 8),
+    "IntegerDecoder": lambda data: _number(data, 4),
+    # Kafka prints the identity of a Java array here, which tells nothing.
+    "DefaultDecoder": bytes.hex,
+}

@@ -1,0 +1,23 @@
+"""What a decoder of records is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from kstore.cli.decoders.messages import Value
+from kstore.record._codec import Record
+
+__all__ = ["Decoded", "Decoder"]
+
+
+class Decoded(NamedTuple):
+    """A record's key and value as text (str) or as what prints as JSON; None where there is nothing to print."""
+
+    key: Value
+    value: Value
+
+
+class Decoder(Protocol):
+    """Makes of a record what is printed of it. Raises MessageError where Kafka's tool gives up."""
+
+    def __call__(self, record: Record) -> Decoded: ...

@@ -1,0 +1,1 @@
+"""What ``kstore dump-log`` does with each kind of file."""

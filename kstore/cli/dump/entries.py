@@ -1,0 +1,105 @@
+"""Walks over the entries of a .log as Kafka's dump tool does: by their size fields, believing nothing else.
+
+Unlike a scan it also shows what no log would serve: batches with a bad CRC, an unknown magic, impossible counts.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kstore.errors import CorruptBatchError
+from kstore.files.fs import File
+from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MAX_BYTES_UNCOMPRESSED
+from kstore.record.parse import MAGIC_POSITION
+from kstore.record.scan import Source
+
+__all__ = ["ENTRY_BYTES_MAX", "RECORD_OVERHEAD_V0", "Entry", "EntryWalk", "read_entry"]
+
+PREFIX = struct.Struct(">qi4xb")
+assert PREFIX.size == MAGIC_POSITION + 1
+# The smallest size field that any version can have (Kafka: LegacyRecord).
+RECORD_OVERHEAD_V0 = 14
+CHUNK_BYTES = 1 << 20
+# A larger entry's bytes are not held in memory: its CRC is computed in pieces, and its records are not read.
+ENTRY_BYTES_MAX = MAX_BYTES_UNCOMPRESSED
+
+
+class Entry(NamedTuple):
+    """One entry: ``size`` bytes from ``position`` of the file, of which ``data`` has the first, from ``at`` on.
+
+    ``offset`` is the base offset of a v2 batch, the (last) offset of an older message. All of the entry is in ``data``
+    unless it has more than ENTRY_BYTES_MAX.
+    """
+
+    position: int
+    size: int
+    offset: int
+    magic: int
+    data: bytes
+    at: int
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.data) - self.at >= self.size
+
+
+class EntryWalk:
+    """Yields the entries of ``file`` between byte ``position`` and byte ``stop``; then ``position`` is where it ended.
+
+    A rest that holds no whole entry ends the walk. Raises CorruptBatchError for a size field that no writer can have
+    written. Memory: two entries at most, or a chunk.
+    """
+
+    def __init__(self, file: File, position: int, stop: int) -> None:
+        self._file = file
+        self._stop = stop
+        self.position = position
+
+    def __iter__(self) -> Iterator[Entry]:
+        data, start = b"", self.position
+        while True:
+            position = self.position
+            left = self._stop - position
+            if left <= PREFIX.size:
+                return
+            at = position - start
+            if len(data) - at < PREFIX.size:
+                data, start, at = self._file.pread(min(CHUNK_BYTES, left), position), position, 0
+                if len(data) < PREFIX.size:
+                    return  # the file has shrunk
+            offset, size, magic = PREFIX.unpack_from(data, at)
+            check_size(size, position)
+            size += LOG_OVERHEAD_BYTES
+            if size > left:
+                return
+            if size > len(data) - at and (size <= ENTRY_BYTES_MAX or at):
+                wanted = size if size <= ENTRY_BYTES_MAX else 0
+                data, start, at = self._file.pread(min(max(CHUNK_BYTES, wanted), left), position), position, 0
+                if len(data) < min(size, CHUNK_BYTES):
+                    return
+            yield Entry(position, size, offset, magic, data, at)
+            self.position = position + size
+
+
+def read_entry(source: Source, position: int, stop: int) -> Entry | None:
+    """The entry at byte ``position``, None where there is no whole one before ``stop``. Errors as of EntryWalk.
+
+    Only its first bytes are read, enough for any header.
+    """
+    data = source.pread(max(0, min(BATCH_HEADER_BYTES, stop - position)), position)
+    if len(data) <= MAGIC_POSITION:
+        return None
+    offset, size, magic = PREFIX.unpack_from(data)
+    check_size(size, position)
+    size += LOG_OVERHEAD_BYTES
+    return Entry(position, size, offset, magic, data, 0) if position + size <= stop else None
+
+
+def check_size(size: int, position: int) -> None:
+    """Raises CorruptBatchError for a size field that no writer can have written."""
+    if size < RECORD_OVERHEAD_V0:
+        raise CorruptBatchError(
+            f"a batch whose size field is {size}, expected at least {RECORD_OVERHEAD_V0}", position=position
+        )

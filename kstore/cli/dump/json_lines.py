@@ -1,0 +1,175 @@
+"""Prints a dump as JSON, one object a line; each says its ``type`` and the ``path`` it is about.
+
+Types: file, batch, record, index_entry, time_index_entry, aborted_transaction, producer, and of what is wrong: damage,
+mismatch, invalid_tail. Unlike Kafka's lines all of it goes to standard output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kstore.cli.decoders.messages import Uuid, Value
+from kstore.cli.decoders.protocol import Decoder
+from kstore.cli.dump.batches import LegacyDumpBatch, Message, V2DumpBatch
+from kstore.cli.dump.control import control_note
+from kstore.cli.dump.output import Output
+from kstore.cli.dump.printer import Shown
+from kstore.cli.dump.reports import Reports
+from kstore.cli.record_json import bytes_fields, compact, header_fields
+from kstore.record._codec import Record
+from kstore.state.producer_snapshot import ProducerEntry
+from kstore.types import AbortedTransaction
+
+__all__ = ["JsonPrinter"]
+
+
+class JsonPrinter:
+    """All that is found goes to standard output; names are snake_case, absent numbers null or -1 as in the files."""
+
+    def __init__(self, output: Output, *, plain: bool) -> None:
+        """``plain`` says that keys and values are shown as they are, whatever decoder there is."""
+        self._output = output
+        self._plain = plain
+        self._path = ""
+
+    def file(self, path: str) -> None:
+        self._path = path
+        self._say("file")
+
+    def ignored(self, path: str) -> None:
+        self._say("ignored", path=path)
+
+    def log_start(self, base_offset: int) -> None:
+        self._say("log_start", base_offset=base_offset)
+
+    def snapshot_start(self, end_offset: int, epoch: int) -> None:
+        self._say("snapshot_start", end_offset=end_offset, epoch=epoch)
+
+    def bootstrap_start(self) -> None:
+        self._say("bootstrap_start")
+
+    def batch(self, batch: V2DumpBatch | LegacyDumpBatch, is_valid: bool) -> None:
+        fields: dict[str, Any] = {"position": batch.entry.position, "last_offset": batch.last_offset}
+        if isinstance(batch, V2DumpBatch):
+            header = batch.header
+            fields |= {
+                "base_offset": header.base_offset,
+                "record_count": header.record_count,
+                "base_sequence": header.base_sequence,
+                "last_sequence": batch.last_sequence,
+                "producer_id": header.producer_id,
+                "producer_epoch": header.producer_epoch,
+                "leader_epoch": header.leader_epoch,
+                "is_transactional": batch.is_transactional,
+                "is_control": batch.is_control,
+                "delete_horizon_ms": batch.delete_horizon_ms,
+            }
+        fields |= {
+            "timestamp_type": batch.timestamp_type,
+            "max_timestamp": batch.max_timestamp,
+            "size": batch.entry.size,
+            "magic": batch.entry.magic,
+            "crc": batch.crc,
+            "is_valid": is_valid,
+        }
+        try:
+            fields["codec"] = batch.codec
+        finally:
+            self._say("batch", **fields)
+
+    def records(self, batch: V2DumpBatch, records: Iterable[Record], shown: Shown) -> None:
+        for record in records:
+            fields: dict[str, Any] = {}
+            if shown.metadata:
+                fields = _metadata(record) | {"sequence": batch.sequence(record.offset)}
+                if shown.decoder is None:
+                    fields["header_keys"] = [name for name, _ in record.headers]
+                else:
+                    fields["headers"] = header_fields(record.headers)
+            if batch.is_control:
+                note = control_note(record)
+                fields |= {"control_type": note.type, "control": _plain_data(note.data)}
+            elif shown.decoder is not None:
+                fields |= self._contents(record, shown.decoder)
+            self._say("record", **fields)
+
+    def messages(self, batch: LegacyDumpBatch, messages: Iterable[Message], shown: Shown) -> None:
+        for record, is_valid, crc in messages:
+            fields = _metadata(record) | {"is_valid": is_valid, "crc": crc} if shown.metadata else {}
+            if shown.decoder is not None:
+                fields |= self._contents(record, shown.decoder)
+            self._say("record", **fields)
+
+    def invalid_tail(self, size: int, name: str) -> None:
+        self._say("invalid_tail", size=size)
+
+    def empty_index(self, path: str) -> None:
+        self._say("empty_index", path=path)
+
+    def sanity_passed(self, path: str) -> None:
+        self._say("sanity_passed", path=path)
+
+    def index_entry(self, offset: int, position: int) -> None:
+        self._say("index_entry", offset=offset, position=position)
+
+    def time_index_entry(self, timestamp: int, offset: int) -> None:
+        self._say("time_index_entry", timestamp=timestamp, offset=offset)
+
+    def aborted_transaction(self, version: int, entry: AbortedTransaction) -> None:
+        self._say("aborted_transaction", version=version, **entry._asdict())
+
+    def producer(self, entry: ProducerEntry) -> None:
+        self._say("producer", **entry._asdict())
+
+    def snapshot_crc(self, stored: int, computed: int) -> None:
+        self._say("damage", reason="bad crc of a producer snapshot", stored_crc=stored, computed_crc=computed)
+
+    def damage(self, path: str, reason: str, position: int | None) -> None:
+        self._say("damage", path=path, reason=reason, position=position)
+
+    def note(self, path: str, text: str) -> None:
+        self._say("note", path=path, text=text)
+
+    def reports(self, reports: Reports) -> None:
+        for kind, path, mismatches in reports:
+            for found, expected in mismatches:
+                self._say("mismatch", path=path, kind=kind.name, **{kind.found: found, kind.expected: expected})
+
+    def flush(self) -> None:
+        self._output.flush()
+
+    def _say(self, what: str, **fields: Any) -> None:
+        self._output.write(f"{compact({'type': what, 'path': self._path, **fields})}\n")
+
+    def _contents(self, record: Record, decoder: Decoder) -> dict[str, Any]:
+        if self._plain:
+            return {**bytes_fields("key", record.key), **bytes_fields("value", record.value)}
+        key, value = decoder(record)
+        return {"key": _plain_data(key), "value": _plain_data(value)}
+
+
+def _metadata(record: Record) -> dict[str, Any]:
+    key, value = record.key, record.value
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": record.timestamp_type,
+        "key_size": -1 if key is None else len(key),
+        "value_size": -1 if value is None else len(value),
+    }
+
+
+def _plain_data(value: Value) -> Any:
+    """``value`` with nothing in it that JSON has no word for."""
+    match value:
+        case Uuid():
+            return str(value)
+        case bytes():
+            return bytes_fields("bytes", value)
+        case list():
+            return [_plain_data(element) for element in value]
+        case dict():
+            return {name: _plain_data(inner) for name, inner in value.items()}
+        case _:
+            return value

@@ -1,0 +1,184 @@
+"""Dumps a .log, or a snapshot of the metadata log, which is one too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from kstore.cli.dump.batches import DumpBatch, Message, V2DumpBatch, read_batch
+from kstore.cli.dump.entries import Entry, EntryWalk
+from kstore.cli.dump.job import MAX_BYTES, FileProblem, Job, base_offset_of
+from kstore.cli.dump.reports import FileReport
+from kstore.errors import CorruptBatchError, CorruptDataError
+from kstore.record._codec import Record
+from kstore.record.batch import MAGIC
+from kstore.record.scan import find_next_batch
+
+__all__ = ["dump_log", "dump_metadata_snapshot"]
+
+BOOTSTRAP_NAME = "bootstrap.checkpoint"
+SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint", re.ASCII)
+
+
+def dump_log(job: Job, path: str) -> None:
+    """A line for each batch and, in a deep iteration, for each record; then what no whole batch was found in."""
+    base_offset = base_offset_of(path)
+    if base_offset is not None:
+        job.printer.log_start(base_offset)
+    # Kafka's tool takes -1 for the last offset before every file, which makes a gap of the start of all but the first.
+    _LogDump(job, path, next_offset=base_offset or 0, last_offset=-1 if base_offset == 0 else None).run()
+
+
+def dump_metadata_snapshot(job: Job, path: str) -> None:
+    """A ``.checkpoint`` of the metadata log, not one of the text files that are called checkpoints too."""
+    name = Path(path).name
+    match = SNAPSHOT_NAME.fullmatch(name)
+    if name == BOOTSTRAP_NAME:
+        job.printer.bootstrap_start()
+    elif match:
+        job.printer.snapshot_start(int(match[1]), int(match[2]))
+    else:
+        raise FileProblem("the name is no snapshot's, expected <20 digits>-<10 digits>.checkpoint")
+    _LogDump(job, path, next_offset=0, last_offset=-1).run()
+
+
+class _LogDump:
+    """The dump of one file."""
+
+    def __init__(self, job: Job, path: str, *, next_offset: int, last_offset: int | None) -> None:
+        self._job = job
+        self._path = path
+        self._file = job.open(path)
+        self._gaps = _Gaps(job.reports.of(path), last_offset)
+        self._next_offset = next_offset
+
+    def run(self) -> None:
+        self._file.advise(0, 0, "sequential")
+        stop = min(self._file.size(), self._job.options.max_bytes)
+        position: int | None = 0
+        while position is not None:
+            position = self._behind(*self._walk(position, stop), stop)
+        self._job.is_damaged |= self._gaps.goes_back
+
+    def _walk(self, position: int, stop: int) -> tuple[int | None, bool]:
+        """Prints entries from ``position`` on.
+
+        Returns where the whole ones end, None for a dump that is to end, and whether a damaged size ends them.
+        """
+        walk = EntryWalk(self._file, position, stop)
+        try:
+            for entry in walk:
+                if not self._entry(entry):
+                    return None, False
+        except CorruptBatchError as error:
+            self._job.damage(self._path, error.reason, walk.position)
+            return walk.position, True
+        return walk.position, False
+
+    def _entry(self, entry: Entry) -> bool:
+        """Prints one entry; returns whether the dump goes on behind it."""
+        job = self._job
+        try:
+            batch = read_batch(entry, self._file)
+            computed = batch.computed_crc()
+            job.printer.batch(batch, computed == batch.crc)
+        except CorruptDataError as error:
+            return self._goes_on_behind(entry, error.reason)
+        for reason in _problems(batch, computed, self._next_offset):
+            job.damage(self._path, f"{_name(batch)}: {reason}", entry.position)
+        self._next_offset = max(self._next_offset, batch.last_offset + 1)
+        if not job.options.deep_iteration:
+            return True
+        try:
+            self._records(batch)
+        except CorruptDataError as error:
+            return self._goes_on_behind(entry, f"{_name(batch)}: {error.reason}")
+        return True
+
+    def _records(self, batch: DumpBatch) -> None:
+        printer, shown = self._job.printer, self._job.options.shown
+        if not isinstance(batch, V2DumpBatch):
+            printer.messages(batch, self._gaps.follow_messages(batch.messages()), shown)
+            return
+        try:
+            records = batch.records()
+        except CorruptDataError:
+            # Kafka's tool reads record by record, and shows those before the damage.
+            printer.records(batch, self._gaps.follow(batch.salvaged_records()), shown)
+            raise
+        printer.records(batch, self._gaps.follow(records), shown)
+
+    def _goes_on_behind(self, entry: Entry, reason: str) -> bool:
+        self._job.damage(self._path, reason, entry.position)
+        if not self._job.options.past_damage:
+            self._stopped(entry.position + entry.size)
+        return self._job.options.past_damage
+
+    def _behind(self, position: int | None, is_damaged: bool, stop: int) -> int | None:
+        """Where to go on behind the whole entries, which end at ``position``; None where the dump ends."""
+        job = self._job
+        if position is None or position >= stop:
+            return None
+        if not is_damaged and job.options.max_bytes != MAX_BYTES:
+            return None  # the last batch is cut by the user's own limit
+        found = find_next_batch(self._file, position + 1, stop, next_offset=self._next_offset)
+        goes_on = found is not None and job.options.past_damage
+        if not is_damaged and goes_on:
+            job.damage(self._path, "a batch that is not whole", position)
+        elif not is_damaged:
+            job.is_damaged = True
+            job.printer.invalid_tail(stop - position, Path(self._path).name)
+        if found is not None and not goes_on:
+            self._stopped(found)
+        return found if goes_on else None
+
+    def _stopped(self, position: int) -> None:
+        note = f"the dump of this file ends at the damage; with --past-damage it goes on at position {position}"
+        self._job.printer.note(self._path, note)
+
+
+class _Gaps:
+    """Notes where the offsets of records do not follow each other. ``last_offset`` is None before the first record."""
+
+    def __init__(self, report: FileReport, last_offset: int | None) -> None:
+        self._report = report
+        self._last_offset = last_offset
+        # Compaction makes gaps; nothing in order makes an offset that was there before.
+        self.goes_back = False
+
+    def follow(self, records: Iterator[Record]) -> Iterator[Record]:
+        """The records as they come."""
+        for record in records:
+            self._note(record.offset)
+            yield record
+
+    def follow_messages(self, messages: Iterator[Message]) -> Iterator[Message]:
+        """The messages as they come."""
+        for message in messages:
+            self._note(message.record.offset)
+            yield message
+
+    def _note(self, offset: int) -> None:
+        last_offset = self._last_offset
+        if last_offset is not None and offset != last_offset + 1:
+            self._report.gaps[last_offset] = offset
+            self.goes_back |= offset <= last_offset
+        self._last_offset = offset
+
+
+def _problems(batch: DumpBatch, computed_crc: int, next_offset: int) -> Iterator[str]:
+    """What makes a batch one that no log serves, though its lines can be printed."""
+    magic = batch.entry.magic
+    if magic > MAGIC:
+        yield f"magic {magic}, expected 0 to {MAGIC}"
+    if computed_crc != batch.crc:
+        yield f"bad crc: stored {batch.crc}, computed {computed_crc}"
+    if batch.entry.offset < next_offset:
+        yield f"offset {batch.entry.offset}, expected {next_offset} or more"
+
+
+def _name(batch: DumpBatch) -> str:
+    if isinstance(batch, V2DumpBatch):
+        return f"batch of offsets {batch.base_offset} to {batch.last_offset}"
+    return f"message with offset {batch.last_offset}"

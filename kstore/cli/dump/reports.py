@@ -1,0 +1,97 @@
+"""Collects what a dump found to disagree between files, and within them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["FileReport", "Mismatch", "Reports"]
+
+
+class Mismatch(NamedTuple):
+    """A disagreement: ``found`` is what the index, or the record before, says, ``expected`` what the log says.
+
+    For an order that is broken, ``expected`` is what came before.
+    """
+
+    found: int
+    expected: int
+
+
+@dataclass(slots=True)
+class FileReport:
+    """The mismatches of one file. Index entries and gaps are kept once for each offset, as in Kafka's tool."""
+
+    index_offsets: dict[int, int] = field(default_factory=dict)
+    timestamps: list[Mismatch] = field(default_factory=list)
+    unordered_timestamps: list[Mismatch] = field(default_factory=list)
+    missing_offsets: list[Mismatch] = field(default_factory=list)
+    gaps: dict[int, int] = field(default_factory=dict)
+
+
+class Kind(NamedTuple):
+    """One kind of mismatch: its name in JSON, Kafka's heading and line, and what its two numbers are called."""
+
+    name: str
+    heading: str
+    line: str
+    found: str
+    expected: str
+
+
+INDEX_OFFSET = Kind(
+    "index_offset", "Mismatches in :{}", "  Index offset: {}, log offset: {}", "index_offset", "log_offset"
+)
+TIMESTAMP = Kind(
+    "timestamp",
+    "Found timestamp mismatch in :{}",
+    "  Index timestamp: {}, log timestamp: {}",
+    "index_timestamp",
+    "log_timestamp",
+)
+UNORDERED_TIMESTAMP = Kind(
+    "unordered_timestamp",
+    "Found out of order timestamp in :{}",
+    "  Index timestamp: {}, Previously indexed timestamp: {}",
+    "index_timestamp",
+    "previous_index_timestamp",
+)
+MISSING_OFFSET = Kind(
+    "missing_offset",
+    "The following indexed offsets are not found in :{}",
+    "Indexed offset: {}, found log offset: {}",
+    "index_offset",
+    "log_offset",
+)
+GAP = Kind("gap", "Non-consecutive offsets in {}", "  {} is followed by {}", "offset", "next_offset")
+
+
+class Reports:
+    """The mismatches of all files, in the order of the files."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, FileReport] = {}
+
+    def of(self, path: str) -> FileReport:
+        """The report of ``path``, to be filled."""
+        return self._files.setdefault(path, FileReport())
+
+    def __iter__(self) -> Iterator[tuple[Kind, str, list[Mismatch]]]:
+        """Kind, path and mismatches, in the order in which Kafka's tool prints them."""
+        for path, report in self._files.items():
+            entries = [Mismatch(*entry) for entry in sorted(report.index_offsets.items(), reverse=True)]
+            yield from _some(INDEX_OFFSET, path, entries)
+        for path, report in self._files.items():
+            yield from _some(TIMESTAMP, path, report.timestamps)
+        for path, report in self._files.items():
+            yield from _some(UNORDERED_TIMESTAMP, path, report.unordered_timestamps)
+        for path, report in self._files.items():
+            yield from _some(MISSING_OFFSET, path, report.missing_offsets)
+        for path, report in self._files.items():
+            yield from _some(GAP, path, [Mismatch(*gap) for gap in sorted(report.gaps.items())])
+
+
+def _some(kind: Kind, path: str, found: list[Mismatch]) -> Iterator[tuple[Kind, str, list[Mismatch]]]:
+    if found:
+        yield kind, path, found

@@ -1,0 +1,232 @@
+"""``kstore dump-log``: what is in the files of a log, in the lines of Kafka's kafka-dump-log, or as JSON."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from kstore.cli.decoders.coordinators import offsets_decoder, share_group_state_decoder, transaction_log_decoder
+from kstore.cli.decoders.framed import cluster_metadata_decoder, remote_log_metadata_decoder
+from kstore.cli.decoders.plain import BYTES_DECODERS, DEFAULT_CLASS, PlainDecoder, bytes_decoder
+from kstore.cli.decoders.protocol import Decoder
+from kstore.cli.dump.index_file import dump_offset_index, dump_time_index, dump_transaction_index
+from kstore.cli.dump.job import MAX_BYTES, MAX_MESSAGE_SIZE, DumpOptions, FileProblem, Job
+from kstore.cli.dump.json_lines import JsonPrinter
+from kstore.cli.dump.log_file import dump_log, dump_metadata_snapshot
+from kstore.cli.dump.output import Output
+from kstore.cli.dump.printer import Printer, Shown
+from kstore.cli.dump.snapshot_file import dump_producer_snapshot
+from kstore.cli.dump.text import TextPrinter
+from kstore.cli.status import DAMAGED, OK, USAGE
+from kstore.errors import CorruptDataError, StorageError
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+
+__all__ = ["command"]
+
+METADATA_SNAPSHOT_SUFFIX = ".checkpoint"
+
+DUMPERS: dict[str, Callable[[Job, str], None]] = {
+    LOG_SUFFIX: dump_log,
+    METADATA_SNAPSHOT_SUFFIX: dump_metadata_snapshot,
+    INDEX_SUFFIX: dump_offset_index,
+    TIME_INDEX_SUFFIX: dump_time_index,
+    TXN_INDEX_SUFFIX: dump_transaction_index,
+    SNAPSHOT_SUFFIX: dump_producer_snapshot,
+}
+# What the options that check an index pick from a directory.
+CHECKED_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+
+# In the order in which Kafka's tool asks for them: the first one given wins.
+RECORD_DECODERS: dict[str, Callable[[], Decoder]] = {
+    "offsets_decoder": offsets_decoder,
+    "transaction_log_decoder": transaction_log_decoder,
+    "cluster_metadata_decoder": cluster_metadata_decoder,
+    "remote_log_metadata_decoder": remote_log_metadata_decoder,
+    "share_group_state_decoder": share_group_state_decoder,
+}
+
+EXAMPLES = """
+\b
+Examples:
+  kstore dump-log --files data/orders-0/00000000000000000000.log
+  kstore dump-log --print-data-log data/orders-0/00000000000000000000.log
+  kstore dump-log --verify-index-only data/
+  kstore dump-log --format json data/orders-0 | jq 'select(.type == "damage")'
+  kstore dump-log --offsets-decoder --files __consumer_offsets-7/00000000000000000000.log
+
+\b
+Exit status:
+  0  nothing is wrong
+  1  damage, or an index that contradicts its log; what is wrong is on standard error
+  2  bad usage, or a file that cannot be opened
+"""
+
+
+def _decoder_class(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and bytes_decoder(value) is None:
+        raise click.BadParameter(f"{value!r}, expected one of {', '.join(BYTES_DECODERS)}", context, parameter)
+    return value
+
+
+@click.command("dump-log", epilog=EXAMPLES, short_help="Show what is in the files of a log.")
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.option("--files", multiple=True, metavar="FILE[,FILE...]", help="The files to dump, parted by commas.")
+@click.option("--print-data-log", is_flag=True, help="Print keys and values; a line for each record.")
+@click.option("--deep-iteration", is_flag=True, help="A line for each record, not only for each batch.")
+@click.option("--verify-index-only", is_flag=True, help="Check index entries against the log without printing them.")
+@click.option(
+    "--index-sanity-check", is_flag=True, help="Only the check by which a broker decides to rebuild an index."
+)
+@click.option(
+    "--max-message-size",
+    type=click.IntRange(1, MAX_BYTES),
+    default=MAX_MESSAGE_SIZE,
+    show_default=True,
+    metavar="BYTES",
+    help="The largest batch to look for where an index points.",
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(0, MAX_BYTES),
+    default=MAX_BYTES,
+    metavar="BYTES",
+    help="Dump only the whole batches among the first BYTES of each .log.",
+)
+@click.option(
+    "--value-decoder-class",
+    is_flag=False,
+    flag_value=DEFAULT_CLASS,
+    metavar="[CLASS]",
+    callback=_decoder_class,
+    help=f"How to print values: {', '.join(BYTES_DECODERS)} (hex), alone or with their Java package.",
+)
+@click.option(
+    "--key-decoder-class",
+    is_flag=False,
+    flag_value=DEFAULT_CLASS,
+    metavar="[CLASS]",
+    callback=_decoder_class,
+    help="How to print keys.",
+)
+@click.option("--offsets-decoder", is_flag=True, help="Records of __consumer_offsets.")
+@click.option("--transaction-log-decoder", is_flag=True, help="Records of __transaction_state.")
+@click.option("--cluster-metadata-decoder", is_flag=True, help="Records of __cluster_metadata.")
+@click.option("--remote-log-metadata-decoder", is_flag=True, help="Records of __remote_log_metadata.")
+@click.option("--share-group-state-decoder", is_flag=True, help="Records of __share_group_state.")
+@click.option("--skip-record-metadata", is_flag=True, help="Of each record print key and value only.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: Kafka's lines. json: one object a line, damage and mismatches too.",
+)
+@click.option("--past-damage", is_flag=True, help="Go on behind damage in the same file, at the next whole batch.")
+def command(
+    paths: tuple[str, ...],
+    files: tuple[str, ...],
+    print_data_log: bool,
+    deep_iteration: bool,
+    verify_index_only: bool,
+    index_sanity_check: bool,
+    max_message_size: int,
+    max_bytes: int,
+    value_decoder_class: str | None,
+    key_decoder_class: str | None,
+    skip_record_metadata: bool,
+    form: str,
+    past_damage: bool,
+    **decoders: bool,
+) -> int:
+    """Show what is in .log, .index, .timeindex, .txnindex, .snapshot and .checkpoint files.
+
+    PATHS are such files, or directories: of a directory, all of them, in the order of their names. The options and the
+    lines are those of Kafka's kafka-dump-log. Nothing is ever written to what is dumped.
+
+    The decoders know the records of Kafka 4.3; one they do not know is printed as Kafka's tool prints what it cannot
+    decode.
+    """
+    named = [name for names in files for name in names.split(",") if name] + list(paths)
+    if not named:
+        raise click.UsageError("no files: give PATHS or --files")
+    chosen = [name for name in RECORD_DECODERS if decoders[name]]
+    has_class = value_decoder_class is not None or key_decoder_class is not None
+    decoder: Decoder | None = None
+    if chosen:
+        decoder = RECORD_DECODERS[chosen[0]]()
+    elif print_data_log or has_class:
+        decoder = _plain_decoder(key_decoder_class, value_decoder_class)
+    options = DumpOptions(
+        deep_iteration=deep_iteration or decoder is not None,
+        verify_index_only=verify_index_only,
+        index_sanity_check=index_sanity_check,
+        max_message_size=max_message_size,
+        max_bytes=max_bytes,
+        past_damage=past_damage,
+        shown=Shown(metadata=not skip_record_metadata, decoder=decoder),
+    )
+    output = Output(sys.stdout.buffer, sys.stderr)
+    printer: Printer = (
+        TextPrinter(output) if form == "text" else JsonPrinter(output, plain=not chosen and not has_class)
+    )
+    suffixes = CHECKED_SUFFIXES if verify_index_only or index_sanity_check else tuple(DUMPERS)
+    return _dump(Job(SYSTEM_FS, options, printer), named, suffixes)
+
+
+def _plain_decoder(key_class: str | None, value_class: str | None) -> Decoder:
+    key, value = bytes_decoder(key_class or DEFAULT_CLASS), bytes_decoder(value_class or DEFAULT_CLASS)
+    assert key is not None
+    assert value is not None
+    return PlainDecoder(key, value)
+
+
+def _dump(job: Job, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
+    """Dumps file by file; returns the exit status."""
+    is_misused = False
+    try:
+        for name in named:
+            for path in _expand(job.fs, name, suffixes):
+                is_misused |= not _dump_file(job, path)
+        job.printer.reports(job.reports)
+    finally:
+        job.printer.flush()
+    if job.is_damaged:
+        return DAMAGED
+    return USAGE if is_misused else OK
+
+
+def _dump_file(job: Job, path: str) -> bool:
+    """Dumps one file; returns False for one that cannot be opened."""
+    job.printer.file(path)
+    dumper = DUMPERS.get(Path(path).suffix)
+    if dumper is None:
+        job.printer.ignored(path)
+        return True
+    try:
+        dumper(job, path)
+    except (FileProblem, CorruptDataError) as error:
+        job.damage(path, error.reason, error.position)
+    except StorageError as error:
+        job.printer.note(path, error.strerror or str(error))
+        # The disk that gives back an error holds damage; a path that leads nowhere is the user's.
+        job.is_damaged |= error.errno == errno.EIO
+        return False
+    return True
+
+
+def _expand(fs: FileSystem, path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+    """``path`` itself or, of a directory, its files of these kinds and those of the directories in it, by name."""
+    if not Path(path).is_dir():
+        yield path
+        return
+    for name in sorted(fs.list(path)):
+        inner = Path(path, name)
+        if (inner.is_dir() and not inner.is_symlink()) or inner.suffix in suffixes:
+            yield from _expand(fs, str(inner), suffixes)

@@ -1,0 +1,85 @@
+"""The ``kstore`` command: a group whose members are loaded when they are called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+try:
+    import click
+except ModuleNotFoundError:
+    sys.exit("kstore's commands need click: pip install 'kstore[cli]'")
+
+from kstore import __version__
+from kstore.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
+from kstore.errors import KstoreError
+
+__all__ = ["cli", "main"]
+
+# By name: the module whose ``command`` it is.
+COMMANDS = {
+    "append": "kstore.cli.append",
+    "dump-log": "kstore.cli.dump_log",
+    "read": "kstore.cli.read",
+}
+
+EPILOG = """
+\b
+Completion of commands, options and files by the shell (here bash; zsh and fish are known too):
+  eval "$(_KSTORE_COMPLETE=bash_source kstore)"
+"""
+
+
+class _LazyGroup(click.Group):
+    """Imports a command's module when the command is asked for, so that none waits for what it does not need."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(COMMANDS[cmd_name]).command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group("kstore", cls=_LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kstore")
+def cli() -> None:
+    """Append to, read and look into durable logs in Kafka's file format."""
+
+
+def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -> int:
+    """Runs ``kstore`` with ``arguments`` (default: the process's own), or one of its commands; the exit status.
+
+    Errors are one line on standard error. A reader that went away, as of ``kstore ... | head``, is none.
+    """
+    try:
+        status = command.main(arguments, prog_name=_program(command), standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else OK
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code if isinstance(error, click.UsageError) else FAILED
+    except KstoreError as error:
+        print(f"kstore: {error}", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:
+        # The interpreter flushes standard output once more at its end, into a place that takes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+
+
+def _program(command: click.Command) -> str:
+    return "kstore" if command is cli else f"kstore {command.name}"
+
+
+assert click.UsageError.exit_code == USAGE
+
+if __name__ == "__main__":
+    sys.exit(main())

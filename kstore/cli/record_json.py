@@ -1,0 +1,139 @@
+"""Keys, values and headers as JSON and back: text where they are UTF-8, else base64 in a field that says so.
+
+{"offset": 7, "timestamp": 1700000000000, "timestamp_type": "CreateTime", "key": "k", "value_base64": "/w==",
+ "headers": [{"key": "trace", "value": "1"}]}
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kstore.errors import KstoreError
+from kstore.record._codec import Record
+
+__all__ = ["InputError", "JsonRecord", "bytes_fields", "compact", "header_fields", "parse_record", "record_fields"]
+
+BASE64 = "_base64"
+RECORD_FIELDS = {"key", "value", "headers", "timestamp", "key_base64", "value_base64"}
+# What a dump or a read says of a record, and an append gives anew.
+IGNORED_FIELDS = {
+    "offset",
+    "timestamp_type",
+    "leader_epoch",
+    "type",
+    "path",
+    "sequence",
+    "key_size",
+    "value_size",
+    "is_valid",
+    "crc",
+}
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class InputError(KstoreError, ValueError):
+    """A line of input that is no record."""
+
+
+class JsonRecord(NamedTuple):
+    """A record to append; ``timestamp`` in ms, None for now."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int | None
+
+
+def compact(value: Mapping[str, Any]) -> str:
+    """One line of JSON, without spaces, beyond ASCII as it is."""
+    return _encode(value)
+
+
+def bytes_fields(name: str, data: bytes | None) -> dict[str, str | None]:
+    """``data`` under ``name`` where it is UTF-8 or None, else in base64 under ``<name>_base64``."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {name + BASE64: b64encode(data).decode()}
+
+
+def header_fields(headers: Sequence[tuple[str, bytes | None]]) -> list[dict[str, str | None]]:
+    """One object for each header, in their order: names may repeat."""
+    return [{"key": name, **bytes_fields("value", value)} for name, value in headers]
+
+
+def record_fields(record: Record) -> dict[str, Any]:
+    """A whole record."""
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": record.timestamp_type,
+        **bytes_fields("key", record.key),
+        **bytes_fields("value", record.value),
+        "headers": header_fields(record.headers),
+    }
+
+
+def parse_record(line: str) -> JsonRecord:
+    """The record of a line that ``record_fields`` could have made; headers may also be an object or a list of pairs.
+
+    Fields that an append gives anew (``offset``, ...) are passed over. Raises InputError, also for unknown fields.
+    """
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise InputError(f"a JSON {type(fields).__name__}, expected an object")
+    unknown = fields.keys() - RECORD_FIELDS - IGNORED_FIELDS
+    if unknown:
+        raise InputError(f"unknown field {min(unknown)!r}, expected {', '.join(sorted(RECORD_FIELDS))}")
+    timestamp = fields.get("timestamp")
+    if timestamp is not None and (isinstance(timestamp, bool) or not isinstance(timestamp, int)):
+        raise InputError(f"timestamp {timestamp!r}, expected ms as a whole number")
+    return JsonRecord(
+        _parse_bytes(fields, "key"), _parse_bytes(fields, "value"), _parse_headers(fields.get("headers")), timestamp
+    )
+
+
+def _parse_bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
+    text, encoded = fields.get(name), fields.get(name + BASE64)
+    if text is not None and encoded is not None:
+        raise InputError(f"both {name} and {name}{BASE64}, expected one")
+    for value in (text, encoded):
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{name} is a JSON {type(value).__name__}, expected a string or null")
+    if encoded is None:
+        # A lone surrogate can be written in JSON and is no text that has bytes.
+        try:
+            return None if text is None else text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{name}: {error}") from None
+    try:
+        return b64decode(encoded, validate=True)
+    except ValueError as error:
+        raise InputError(f"{name}{BASE64}: {error}") from None
+
+
+def _parse_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
+    if headers is None:
+        return ()
+    if isinstance(headers, dict):
+        return tuple((name, _parse_bytes({"value": value}, "value")) for name, value in headers.items())
+    if not isinstance(headers, list):
+        raise InputError(f"headers are a JSON {type(headers).__name__}, expected a list or an object")
+    return tuple(_parse_header(header) for header in headers)
+
+
+def _parse_header(header: Any) -> tuple[str, bytes | None]:
+    if isinstance(header, list) and len(header) == 2:
+        header = {"key": header[0], "value": header[1]}
+    if not isinstance(header, dict) or not isinstance(header.get("key"), str):
+        raise InputError('a header that is neither {"key": ..., "value": ...} nor a pair')
+    return header["key"], _parse_bytes(header, "value")

@@ -1,0 +1,104 @@
+"""Writes kstore/cli/decoders/schemas from the message definitions in Kafka's jars.
+
+    python -m tools.interop.schemas
+
+Only what the bytes need is kept: names, types, versions, tags.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tools.interop import java
+
+TARGET = Path(__file__).resolve().parents[2] / "kstore" / "cli" / "decoders" / "schemas"
+
+GENERATED = (
+    "# Written by tools/interop/schemas.py from Kafka's definitions; the form: kstore/cli/decoders/messages.py.\n"
+)
+
+# By schema file: the jar, and the names of its messages (None for all).
+SOURCES: dict[str, tuple[str, tuple[str, ...] | None]] = {
+    "control": (
+        "kafka-clients-4.3.1",
+        ("LeaderChangeMessage", "SnapshotHeaderRecord", "SnapshotFooterRecord", "KRaftVersionRecord", "VotersRecord"),
+    ),
+    "consumer": ("kafka-clients-4.3.1", ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")),
+    "group": ("kafka-group-coordinator-4.3.1", None),
+    "transaction": ("kafka-transaction-coordinator-4.3.1", None),
+    "share": ("kafka-share-coordinator-4.3.1", None),
+    "metadata": ("kafka-metadata-4.3.1", None),
+    "remote": (
+        "kafka-storage-4.3.1",
+        (
+            "RemoteLogSegmentMetadataRecord",
+            "RemoteLogSegmentMetadataSnapshotRecord",
+            "RemoteLogSegmentMetadataUpdateRecord",
+            "RemotePartitionDeleteMetadataRecord",
+        ),
+    ),
+}
+
+
+def main() -> None:
+    jars = java.fetch_jars()
+    for name, (jar, wanted) in SOURCES.items():
+        messages = [m for m in _definitions(jars / f"{jar}.jar") if wanted is None or m["name"] in wanted]
+        messages.sort(key=lambda message: (message.get("apiKey", 0), message["name"]))
+        text = GENERATED + "".join("\n" + "\n".join(_message(message)) + "\n" for message in messages)
+        (TARGET / f"{name}.schema").write_text(text)
+        print(f"{name}.schema: {len(messages)} messages")
+
+
+def _definitions(jar: Path) -> Iterator[dict[str, Any]]:
+    with zipfile.ZipFile(jar) as archive:
+        for name in archive.namelist():
+            if name.endswith(".json"):
+                text = archive.read(name).decode()
+                yield json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+
+
+def _message(message: dict[str, Any]) -> Iterator[str]:
+    words = [f"message {message['name']}"]
+    if "apiKey" in message:
+        words.append(f"key={message['apiKey']}")
+    words.append(f"versions={message['validVersions']}")
+    if message.get("flexibleVersions", "none") != "none":
+        words.append(f"flexible={message['flexibleVersions']}")
+    yield " ".join(words)
+    structs = {struct["name"]: struct["fields"] for struct in message.get("commonStructs", ())}
+    yield from _fields(message["fields"], structs, "    ")
+
+
+def _fields(fields: Iterable[dict[str, Any]], structs: dict[str, Any], indent: str) -> Iterator[str]:
+    for field in fields:
+        kind = field["type"]
+        element = kind.removeprefix("[]")
+        inner = field.get("fields") or structs.get(element)
+        if inner:
+            kind = kind.replace(element, "struct")
+        words = [field["name"][0].lower() + field["name"][1:], kind]
+        versions = field.get("versions", field.get("taggedVersions"))
+        if versions != "0+":
+            words.append(f"versions={versions}")
+        if "nullableVersions" in field:
+            words.append(f"nullable={field['nullableVersions']}")
+        if "tag" in field:
+            words.append(f"tag={field['tag']}")
+            if field["taggedVersions"] != versions:
+                words.append(f"tagged={field['taggedVersions']}")
+            # JSON's null is no default; the text "null" is.
+            if field.get("default") is not None:
+                words.append(f"default={field['default']}")
+        yield indent + " ".join(words)
+        if inner:
+            yield from _fields(inner, structs, indent + "    ")
+
+
+if __name__ == "__main__":
+    main()
