@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-COMPILED := $(wildcard kstore/*/*.pyx)
+COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
 SOURCES := kstore tests tools setup.py
 
 .PHONY: help demo test check format bench soak interop clean

@@ -1,6 +1,7 @@
 """The compiled codec: records written and read, and what is refused of hostile bytes (Kafka: DefaultRecordTest)."""
 
 import gc
+import sys
 from array import array
 from collections.abc import Callable, Iterator
 
@@ -124,6 +125,11 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "key-size": (body(*START, varint(105), b"short", varint(-1), varint(0)), "a field of 105 bytes"),
     "key-size-huge": (body(*START, varint(2**31 - 1), b"short", varint(-1), varint(0)), "a field of 2147483647 bytes"),
     "value-size": (body(*START, varint(-1), varint(105), b"short", varint(0)), "a field of 105 bytes"),
+    "value-size-one-too-large": (body(*START, varint(-1), varint(5), b"abc", varint(0)), "a field of 5 bytes"),
+    "header-count-one-too-large": (
+        body(*START, varint(-1), varint(-1), varint(2), varint(1), b"h", varint(-1)),
+        "2 headers",
+    ),
     "value-takes-the-header-count": (body(*START, varint(-1), varint(4), b"abc", varint(0)), "varint is longer"),
     "header-key-size": (
         body(*START, varint(-1), varint(-1), varint(1), varint(105), b"k", varint(0)),
@@ -372,4 +378,5 @@ def test_code_that_the_garbage_collector_runs_cannot_pull_the_buffer_from_under_
             gc.set_threshold(*threshold)
     finally:
         gc.set_threshold(*threshold)
-    assert seen
+    # Later versions of Python collect between bytecodes only, and so never within the codec.
+    assert seen if sys.version_info >= (3, 12) else RuntimeError in seen
