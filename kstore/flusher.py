@@ -27,7 +27,8 @@ class Flusher:
 
     def __init__(self, log: Flushable, delay_seconds: float) -> None:
         self._log = weakref.ref(log)
-        self._delay_seconds = delay_seconds
+        # Never, as Kafka says it, is more than the interpreter can wait for.
+        self._delay_seconds = min(delay_seconds, threading.TIMEOUT_MAX)
         self._noted = False
         self._wake = threading.Event()
         self._stop = threading.Event()
