@@ -116,6 +116,8 @@ class PendingAppend(Pending[AppendInfo]):
             record_count += count
             size += batch_size
             base_offset += count
+        if self.append_time_ms != NO_TIMESTAMP:
+            offset_of_max = last_offset  # all have the same time; Kafka names the last
         self.result = AppendInfo(
             first_offset,
             last_offset,
@@ -164,7 +166,8 @@ class LogWriter:
         self._codec = self._config.target_codec("none")
         self._level = self._config.compression_level(self._codec)
         self._timestamp_type = self._config.message_timestamp_type
-        self._size_max = self._config.max_message_bytes
+        # What is compressed must not grow beyond what a reader takes when it decompresses it.
+        self._size_max = min(self._config.max_message_bytes, self._config.max_batch_bytes_uncompressed)
         self.is_compacted = self._config.is_compacted
         self._group = GroupCommit(self._commit, self._clock) if self._sync else None
         self._flusher = Flusher(self, self._config.flush_ms / 1000)

@@ -122,7 +122,7 @@ def _unsnappy(data: Buffer, size_max: int, magic: int) -> bytes:
     if not view.nbytes:
         raise _bad("snappy", "no bytes")
     if bytes(view[: len(SNAPPY_MAGIC)]) != SNAPPY_MAGIC or view.nbytes < len(SNAPPY_HEADER):
-        return _unsnappy_block(view, size_max)
+        return _unsnappy_block(view, size_max, 0)
     parts: list[bytes] = []
     size, at = 0, len(SNAPPY_HEADER)
     while at < view.nbytes:
@@ -136,20 +136,20 @@ def _unsnappy(data: Buffer, size_max: int, magic: int) -> bytes:
         if not 0 <= block_size <= view.nbytes - at:
             raise _bad("snappy", f"a block of {block_size} bytes, expected 0 to the {view.nbytes - at} that remain")
         if block_size:
-            parts.append(_unsnappy_block(view[at : at + block_size], size_max - size))
+            parts.append(_unsnappy_block(view[at : at + block_size], size_max, size))
             size += len(parts[-1])
         at += block_size
     return b"".join(parts)
 
 
-def _unsnappy_block(block: memoryview, size_max: int) -> bytes:
+def _unsnappy_block(block: memoryview, size_max: int, size_before: int) -> bytes:
     from cramjam import DecompressionError, snappy
 
     data = bytes(block)
     try:
         # The block says how much it makes; it is believed for the limit only.
         size = snappy.decompress_raw_len(data)
-        if size > size_max:
+        if size_before + size > size_max:
             raise _too_large("snappy", size_max)
         # No block can grow more than 64 times from what it is: a copy of up to 64 bytes takes 2.
         if size > 64 * len(data):

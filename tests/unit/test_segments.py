@@ -1,0 +1,88 @@
+"""The sorted map of segments, and its published snapshot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kstore.segment import LogSegment
+from kstore.segments import LogSegments
+from tests.log_helpers import context
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> LogSegments:
+    shared = context(tmp_path)
+    return LogSegments(LogSegment(shared, base, size=1 << 31) for base in (20, 0, 10))
+
+
+def base(segment: LogSegment | None) -> int | None:
+    return None if segment is None else segment.base_offset
+
+
+def test_an_empty_map_finds_nothing() -> None:
+    segments = LogSegments()
+    assert (len(segments), segments.floor(0), segments.lower(0), segments.higher(0)) == (0, None, None, None)
+    with pytest.raises(IndexError):
+        _ = segments.last
+
+
+@pytest.mark.parametrize(
+    ("offset", "floor", "lower", "higher"),
+    [(0, 0, None, 10), (5, 0, 0, 10), (10, 10, 0, 20), (19, 10, 10, 20), (20, 20, 10, None), (10**9, 20, 20, None)],
+)
+def test_floor_lower_and_higher(
+    segments: LogSegments, offset: int, floor: int | None, lower: int | None, higher: int | None
+) -> None:
+    assert (base(segments.floor(offset)), base(segments.lower(offset)), base(segments.higher(offset))) == (
+        floor,
+        lower,
+        higher,
+    )
+
+
+def test_no_floor_below_the_first(tmp_path: Path) -> None:
+    segments = LogSegments([LogSegment(context(tmp_path), 10)])
+    assert segments.floor(9) is None
+
+
+def test_segments_are_kept_in_order(segments: LogSegments) -> None:
+    assert segments.bases == (0, 10, 20)
+    assert (segments.first.base_offset, segments.last.base_offset) == (0, 20)
+    segments.check()
+
+
+def test_a_range_begins_at_the_floor(segments: LogSegments) -> None:
+    assert [base(each) for each in segments.range(12, 20)] == [10]
+    assert [base(each) for each in segments.range(12, 21)] == [10, 20]
+    assert [base(each) for each in segments.range(0, 100)] == [0, 10, 20]
+    assert [base(each) for each in segments.range(25, 100)] == [20]
+    assert list(segments.range(5, 5)) == [segments.first]
+
+
+def test_adding_returns_what_it_replaced(segments: LogSegments, tmp_path: Path) -> None:
+    new = LogSegment(context(tmp_path), 10)
+    old = segments.floor(10)
+    assert segments.add(new) is old
+    assert segments.floor(10) is new
+    assert segments.add(LogSegment(context(tmp_path), 30)) is None
+    assert len(segments) == 4
+
+
+def test_removing_takes_segments_out_and_ignores_others(segments: LogSegments) -> None:
+    segments.remove([0, 99])
+    assert segments.bases == (10, 20)
+    assert 0 not in segments
+    segments.check()
+
+
+def test_a_snapshot_does_not_change_under_its_reader(segments: LogSegments) -> None:
+    snapshot = segments.snapshot
+    segments.remove([0, 10, 20])
+    assert snapshot.bases == (0, 10, 20)
+    assert base(snapshot.floor(15)) == 10
+
+
+def test_sizes_sum_up_beyond_32_bits(segments: LogSegments) -> None:
+    assert sum(each.size for each in segments) == 3 << 31
