@@ -87,7 +87,10 @@ class File(Protocol):
     @property
     def path(self) -> str: ...
     def pread(self, size: int, position: int) -> bytes:
-        """``size`` bytes from ``position``, fewer only where the file ends. Raises: StorageError."""
+        """``size`` bytes from ``position``, fewer only where the file ends.
+
+        No more memory is taken than 1 MiB or what the file has, so ``size`` may come from a file. Raises: StorageError.
+        """
         ...
 
     def pread_into(self, buffer: Buffer, position: int) -> int:
@@ -230,5 +233,4 @@ def sync_error(error: OSError, path: PathLike) -> SyncFailedError:
 
 def read_file(fs: FileSystem, path: PathLike, size_max: int = READ_FILE_SIZE_MAX) -> bytes:
     """The first ``size_max`` bytes of a file, or all of a smaller one. Raises: FileMissingError, StorageError."""
-    file = fs.open(path)
-    return file.pread(min(file.size(), size_max), 0)
+    return fs.open(path).pread(size_max, 0)

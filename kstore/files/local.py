@@ -128,12 +128,14 @@ class OsFile:
             raise self._error(error, writing=True) from error
 
     def write_all(self, buffers: Sequence[Buffer], position: int) -> None:
-        fits = len(buffers) <= BUFFERS_PER_WRITE
+        count = len(buffers)
         try:
-            if len(buffers) == 1:
+            if count == 1:
                 written = os.pwrite(self._fd, buffers[0], position)
+                if written == memoryview(buffers[0]).nbytes:
+                    return
             else:
-                written = os.pwritev(self._fd, buffers, position) if fits else 0
+                written = os.pwritev(self._fd, buffers, position) if count <= BUFFERS_PER_WRITE else 0
         except OSError as error:
             raise self._error(error, writing=True) from error
         if written != _total_size(buffers):

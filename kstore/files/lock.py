@@ -177,7 +177,11 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     for held in _held.values():
-        os.close(held.fd)
+        try:
+            os.close(held.fd)
+        except OSError:
+            # Somebody else closed it, in the parent; the others must be closed all the same.
+            pass
         owner = held.owner()
         if owner is not None:
             owner._forget()
