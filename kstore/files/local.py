@@ -132,8 +132,6 @@ class OsFile:
         try:
             if count == 1:
                 written = os.pwrite(self._fd, buffers[0], position)
-                if written == memoryview(buffers[0]).nbytes:
-                    return
             else:
                 written = os.pwritev(self._fd, buffers, position) if count <= BUFFERS_PER_WRITE else 0
         except OSError as error:

@@ -204,6 +204,17 @@ def test_the_upper_bound_is_the_first_entry_at_or_behind_a_position(index: Offse
         assert index.upper_bound(at_the_start) == first
 
 
+def test_the_ceiling_is_the_first_entry_at_or_above_an_offset(index: OffsetIndex) -> None:
+    assert index.ceiling(BASE) is None
+    first, second, third = fill(index, 3)
+    for at_the_start in (BASE - 5, BASE, first.offset - 1, first.offset):
+        assert index.ceiling(at_the_start) == (first, second.position)
+    assert index.ceiling(first.offset + 1) == (second, third.position)
+    assert index.ceiling(third.offset) == (third, 0), "no entry says how far the last one reaches"
+    for beyond in (third.offset + 1, BASE + 2**31, 2**70):
+        assert index.ceiling(beyond) is None
+
+
 def test_entries_are_read_by_their_number(index: OffsetIndex) -> None:
     entries = fill(index, 5)
     assert [index.entry(slot) for slot in range(5)] == entries
