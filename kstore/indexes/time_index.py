@@ -13,7 +13,7 @@ import struct
 
 from kstore.errors import IndexFullError, InvalidOffsetError, InvalidTimestampError
 from kstore.files.paths import TIME_INDEX_SUFFIX
-from kstore.index.entry_index import DELTA_MAX, EntryIndex
+from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import NO_TIMESTAMP, TimestampOffset
 
 __all__ = ["TimeIndex"]

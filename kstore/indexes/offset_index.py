@@ -13,7 +13,7 @@ import struct
 
 from kstore.errors import InvalidOffsetError
 from kstore.files.paths import INDEX_SUFFIX
-from kstore.index.entry_index import DELTA_MAX, EntryIndex
+from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import OffsetPosition
 
 __all__ = ["OffsetIndex"]

@@ -11,8 +11,8 @@ committed records, so what cannot be right in it is a CorruptIndexError. Nothing
 rebuilt from the log.
 """
 
-from kstore.index.offset_index import OffsetIndex
-from kstore.index.time_index import TimeIndex
-from kstore.index.transaction_index import AbortedTransactions, TransactionIndex
+from kstore.indexes.offset_index import OffsetIndex
+from kstore.indexes.time_index import TimeIndex
+from kstore.indexes.transaction_index import AbortedTransactions, TransactionIndex
 
 __all__ = ["AbortedTransactions", "OffsetIndex", "TimeIndex", "TransactionIndex"]
