@@ -94,7 +94,6 @@ class LogConfig:
     message_timestamp_before_max_ms: int = UNLIMITED
     message_timestamp_after_max_ms: int = 3_600_000
     cleanup_policy: CleanupPolicy = "delete"
-    file_delete_delay_ms: int = 60_000
     file_mode: int = 0o600
     max_batch_bytes_uncompressed: int = 64 * MIB
     open_files_max: int = 256
@@ -310,9 +309,6 @@ RULES: dict[str, Rule] = {
         CLEANUP_POLICIES, "cleanup.policy",
         "How space comes back: from old segments, or from old values of a key, and then each record needs a key.",
         convert=_policy,
-    ),
-    "file_delete_delay_ms": _within(
-        0, UNLIMITED, TIME, "file.delete.delay.ms", "How long a removed file stays for those who are reading it."
     ),
     "file_mode": Rule(
         "", _mode, "a mode as an int or like '0640', from 0o600 to 0o777", "The mode of new files."

@@ -25,7 +25,6 @@ from kstore.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     LogNotFoundError,
-    NotALogError,
     OffsetOutOfRangeError,
     ReadOnlyError,
     RecordError,
@@ -36,7 +35,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock, probe_lock
-from kstore.log_loader import load, make_directory
+from kstore.log_loader import ensure_directory, ensure_log_or_empty, load, make_directory
 from kstore.log_reader import LogReader
 from kstore.log_view import LogView
 from kstore.log_writer import Headers, LogWriter, PendingAppend, Published
@@ -111,6 +110,7 @@ class Log:
         if read_only:
             if not fs.exists(directory):
                 raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory))
+            ensure_directory(fs, directory)
             self._view = LogView(context)
         else:
             self._writer = _open_writer(context, durability)
@@ -566,16 +566,14 @@ class Log:
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and self._writer is not None and not self._guard.forked:
-            warnings.warn(
-                f"unclosed {self!r}: the next open has to recover it", ResourceWarning, stacklevel=2, source=self
-            )
+            warnings.warn(f"unclosed {self!r}: the next open has to recover it", ResourceWarning, stacklevel=2)
 
 
 def _open_writer(context: SegmentContext, durability: Durability) -> LogWriter:
     fs, directory = context.fs, context.directory
     if fs.exists(directory):
-        if not fs.stat(directory, follow_symlinks=True).is_dir:
-            raise NotALogError(errno.ENOTDIR, "not a directory", str(directory))
+        # Looked at before the lock is taken: nothing is left behind in a directory that is somebody else's.
+        ensure_log_or_empty(fs, directory)
     else:
         make_directory(fs, directory, mode=directory_mode(context.config.file_mode))
     probe_lock(directory.parent)

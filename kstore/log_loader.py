@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,8 @@ COPY_BYTES = 1 << 20
 # The disk reads so far ahead while what is there is checked.
 READ_AHEAD_BYTES = 8 << 20
 # Names that make a directory a log even without a segment: creating one may have been interrupted.
-OWN_NAMES = frozenset({KSTORE_STATE, LOCK, PARTITION_METADATA, LEADER_EPOCHS})
+MARKS = frozenset({KSTORE_STATE, PARTITION_METADATA, LEADER_EPOCHS})
+OWN_NAMES = MARKS | {LOCK}
 
 
 @dataclass(slots=True)
@@ -78,7 +80,24 @@ class Loaded:
 
 def is_log(names: DirectoryNames) -> bool:
     """Whether a listing is that of a log; an empty directory is none."""
-    return bool(names.bases[LOG_SUFFIX]) or any(name in OWN_NAMES for name in names.others)
+    return bool(names.bases[LOG_SUFFIX]) or not MARKS.isdisjoint(names.others)
+
+
+def ensure_directory(fs: FileSystem, path: Path) -> None:
+    """Raises: NotALogError for anything but a directory."""
+    if not fs.stat(path, follow_symlinks=True).is_dir:
+        raise NotALogError(errno.ENOTDIR, "not a directory", str(path))
+
+
+def ensure_log_or_empty(fs: FileSystem, path: Path) -> None:
+    """Raises: NotALogError for what is neither a log nor a directory in which one may be created."""
+    ensure_directory(fs, path)
+    if fs.exists(path / KSTORE_STATE):
+        return  # the common case, and no second listing of thousands of names
+    names = classify(fs.list(path))
+    foreign = sorted(name for name in names.others if name != LOCK)
+    if foreign and not is_log(names):
+        raise NotALogError(errno.ENOTDIR, f"not a log: it holds {', '.join(foreign[:3])}, and no segment", str(path))
 
 
 def make_directory(fs: FileSystem, directory: Path, *, mode: int) -> None:
@@ -96,14 +115,11 @@ def make_directory(fs: FileSystem, directory: Path, *, mode: int) -> None:
 def load(context: SegmentContext, lock: DirectoryLock, durability: Durability) -> Loaded:
     """Opens the log in ``context.directory``, which ``lock`` holds.
 
-    Raises: NotALogError, StorageError (nothing that cannot be read is taken for damage), DiskFullError where there is
+    Raises: StorageError (nothing that cannot be read is taken for damage), DiskFullError where there is
     no room to set aside what must be cut.
     """
     fs, directory, config = context.fs, context.directory, context.config
     names = classify(fs.list(directory))
-    if not is_log(names) and (names.others or names.unfinished or names.cuts):
-        others = ", ".join(sorted(names.others)[:3])
-        raise NotALogError(errno.ENOTDIR, f"not a log: it holds {others}, and no segment", str(directory))
     state_known = KSTORE_STATE in names.others
     state_file = StateFile.open(fs, directory / KSTORE_STATE, mode=config.file_mode)
     try:
@@ -318,7 +334,8 @@ def _copy(loaded: Loaded, source: File, base_offset: int, position: int, stop: i
         target.fsync()
         fs.sync_dir(directory)
     except DiskFullError as error:
-        fs.unlink(path)
+        with suppress(StorageError):
+            fs.unlink(path)  # it may not even have been created
         raise DiskFullError(
             error.errno, f"no room to set aside {stop - position} damaged bytes: nothing was cut", str(path)
         ) from error

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
-from kstore.errors import CorruptBatchError, CorruptDataError, OffsetOutOfRangeError, StorageError
+from kstore.errors import ClosedError, CorruptBatchError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.files.fs import File
 from kstore.record.batch import Batch
 from kstore.record.parse import parse_batch
@@ -100,13 +100,18 @@ class LogReader(Generic[Item]):
             first = self._first_run()
             if first is not None:
                 yield first
-        while True:
-            bound = self._log.read_bound(committed=self._committed)
-            yield from self._up_to(bound)
-            if self._offset >= self._stop or not self._follow:
-                return
-            if not self._log.wait_beyond(self._offset, self._timeout, committed=self._committed):
-                return
+        try:
+            while True:
+                bound = self._log.read_bound(committed=self._committed)
+                yield from self._up_to(bound)
+                if self._offset >= self._stop or not self._follow:
+                    return
+                if not self._log.wait_beyond(self._offset, self._timeout, committed=self._committed):
+                    return
+        except ClosedError:
+            if not self._follow:
+                raise
+            # Who follows a log until it is closed has come to its end.
 
     def _first_run(self) -> Iterable[Item] | None:
         """The batch that holds the first offset, by the shortest way; None where anything about it is not plain.
@@ -152,6 +157,9 @@ class LogReader(Generic[Item]):
             if found is None:
                 return
             segment, segment_end = found
+            if segment.base_offset > self._offset:
+                # What came next when this read began has been deleted since: it must not be passed over in silence.
+                raise OffsetOutOfRangeError(self._offset, start_offset=self._log.start_offset, end_offset=bound.offset)
             try:
                 yield from self._segment(segment, min(segment_end, bound.offset), stop, bound, aborted)
             except FileNotFoundError:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import CorruptDataError, IndexFullError, PoisonedError, StorageError
+from kstore.errors import IndexFullError, InvalidOffsetError, PoisonedError, StorageError
 from kstore.files.fs import File, FileSystem
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
@@ -238,7 +238,7 @@ class SegmentTail:
         try:
             self.offset_index.append(last_offset, position)
             self._add_time_entry()
-        except (StorageError, IndexFullError, CorruptDataError) as error:
+        except (StorageError, IndexFullError, InvalidOffsetError) as error:
             self.index_failed = True
             logger.warning("%s: not indexed any further until it is opened again: %s", self.offset_index.path, error)
         self._since_entry = 0
@@ -269,7 +269,7 @@ class SegmentTail:
         """Last time entry, indexes trimmed to their entries, spare blocks given back; the files are closed."""
         try:
             self._add_time_entry(final=True)
-        except (StorageError, IndexFullError, CorruptDataError) as error:
+        except (StorageError, IndexFullError, InvalidOffsetError) as error:
             logger.warning("%s: no last entry: %s", self.time_index.path, error)
         for index in (self.offset_index, self.time_index):
             try:

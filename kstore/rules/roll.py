@@ -27,7 +27,6 @@ __all__ = [
     "ensure_fits",
     "idle_reason",
     "jitter_ms",
-    "next_base_offset",
     "roll_reason",
 ]
 
@@ -103,14 +102,6 @@ def jitter_ms(config: LogConfig, randrange: Callable[[int], int] = random.randra
     """A new segment's share of the jitter: random in [0, min(segment_jitter_ms, segment_ms))."""
     stop = min(config.segment_jitter_ms, config.segment_ms)
     return randrange(stop) if stop > 0 else 0
-
-
-def next_base_offset(first_offset: int, end_offset: int) -> int:
-    """The base offset of the segment that an append beginning at ``first_offset`` opens, in a log up to ``end_offset``.
-
-    Batches that keep their offsets may leave a gap: the new segment then begins behind it.
-    """
-    return max(first_offset, end_offset)
 
 
 def ensure_fits(config: LogConfig, *, size: int, first_offset: int, last_offset: int) -> None:

@@ -85,7 +85,7 @@ def test_many_records_are_split_at_max_message_bytes(tmp_path: Path) -> None:
 def test_sequences_of_different_length_are_refused(log: Log) -> None:
     for other in ({"keys": [b"k"]}, {"timestamps": [1]}, {"headers": [()]}):
         with pytest.raises(ValueError):
-            log.append_many([b"a", b"b"], **other)  # type: ignore[arg-type]
+            log.append_many([b"a", b"b"], **other)
     assert log.end_offset == 0
 
 
@@ -131,7 +131,7 @@ def test_an_append_time_log_stamps_its_records(tmp_path: Path, clock: ManualCloc
 
 
 def test_timestamps_outside_the_limits_are_refused(tmp_path: Path, clock: ManualClock) -> None:
-    limits = {"message_timestamp_before_max_ms": 1000, "message_timestamp_after_max_ms": 1000}
+    limits: dict[str, Any] = {"message_timestamp_before_max_ms": 1000, "message_timestamp_after_max_ms": 1000}
     with Log(tmp_path / "log", durability="os", clock=clock, **limits) as log:
         with pytest.raises(InvalidTimestampError) as caught:
             log.append_many([b"a", b"b", b"c"], timestamps=[TIME, TIME - 1001, TIME + 1001])
@@ -455,14 +455,16 @@ def test_a_follower_ends_after_its_timeout_and_when_the_log_closes(tmp_path: Pat
     log = Log(tmp_path / "log", durability="os")
     log.append(b"0")
     assert values(log, follow=True, timeout=0) == [b"0"]
-    ended = threading.Event()
+    follows, ended = threading.Event(), threading.Event()
 
     def follow() -> None:
-        list(log.read(follow=True))
+        for _ in log.read(follow=True):
+            follows.set()
         ended.set()
 
     thread = threading.Thread(target=follow)
     thread.start()
+    assert follows.wait(10)
     log.close()
     assert ended.wait(10)
     thread.join()

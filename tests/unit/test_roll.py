@@ -14,7 +14,6 @@ from kstore.rules.roll import (
     ensure_fits,
     idle_reason,
     jitter_ms,
-    next_base_offset,
     roll_reason,
 )
 
@@ -157,18 +156,6 @@ def test_jitter_is_random_below_its_setting_and_segment_ms(segment_jitter_ms: in
 
 
 # --- base and borders -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("first_offset", "end_offset", "expected"),
-    [
-        pytest.param(7, 7, 7, id="dense"),
-        pytest.param(90, 7, 90, id="gap"),
-        pytest.param(0, 7, 7, id="not-assigned-yet"),
-    ],
-)
-def test_the_next_segment_begins_at_the_append_or_the_end(first_offset: int, end_offset: int, expected: int) -> None:
-    assert next_base_offset(first_offset, end_offset) == expected
 
 
 def test_a_batch_of_segment_bytes_fits_and_a_larger_one_is_refused() -> None:
