@@ -38,19 +38,26 @@ __all__ = ["DumpBatch", "LegacyDumpBatch", "Message", "V2DumpBatch", "read_batch
 # offset, size, crc, magic, attributes
 LEGACY_PREFIX = struct.Struct(">qiIbb")
 LEGACY_CRC_START = 16
+LEGACY_ATTRIBUTES_POSITION = 17
 INT64 = struct.Struct(">q")
 INT32 = struct.Struct(">i")
 RECORD_OVERHEAD_V1 = 22
 CRC_CHUNK_BYTES = 1 << 20
-SEQUENCE_COUNT = 1 << 31
+SEQUENCE_MAX = (1 << 31) - 1
 
 
 class Message(NamedTuple):
-    """A record of an old format with its own checksum."""
+    """A record of an old format with its own checksum, and the sizes of its fields as they are stored.
+
+    ``problem`` says why a field cannot be there; the record has None in its place.
+    """
 
     record: Record
+    key_size: int
+    value_size: int
     is_valid: bool
     crc: int
+    problem: str | None
 
 
 class V2DumpBatch:
@@ -104,12 +111,13 @@ class V2DumpBatch:
 
     @property
     def last_sequence(self) -> int:
-        return self.sequence(self.last_offset)
+        base_sequence = self.header.base_sequence
+        return -1 if base_sequence == -1 else _increment(base_sequence, self.header.last_offset_delta)
 
     def sequence(self, offset: int) -> int:
         """The sequence number of the record at ``offset``, -1 in a batch without."""
         base_sequence = self.header.base_sequence
-        return -1 if base_sequence < 0 else (base_sequence + offset - self.entry.offset) % SEQUENCE_COUNT
+        return -1 if base_sequence < 0 else _increment(base_sequence, offset - self.entry.offset)
 
     def computed_crc(self) -> int:
         entry = self.entry
@@ -135,6 +143,10 @@ class V2DumpBatch:
         """
         entry, header = self.entry, self.header
         _ensure_whole(entry)
+        if header.record_count < 0:
+            raise CorruptRecordError(f"{header.record_count} records, expected 0 or more")
+        if header.record_count == 0:
+            return
         data, position = entry.data, entry.at + BATCH_HEADER_BYTES
         stop = entry.at + entry.size
         if header.attributes & ATTRIBUTE_CODEC:
@@ -187,7 +199,10 @@ class V2DumpBatch:
 
 
 class LegacyDumpBatch:
-    """A message of version 0 or 1, plain or around a compressed set of others."""
+    """A message of version 0 or 1, plain or around a compressed set of others.
+
+    A magic of 128 and more is taken for it too, as Kafka's tools do, who read it as a negative number.
+    """
 
     __slots__ = ("_file", "attributes", "crc", "entry")
 
@@ -210,6 +225,10 @@ class LegacyDumpBatch:
 
     @property
     def timestamp_type(self) -> TimestampType:
+        """Raises UnsupportedFormatError for a magic that nobody knows."""
+        if self.entry.magic < 0:
+            found = self.entry.magic & 0xFF
+            raise UnsupportedFormatError(f"magic {found}, expected 0 to {MAGIC}", position=self.entry.position)
         if self.entry.magic == 0:
             return NO_TIMESTAMP_TYPE
         return LOG_APPEND_TIME if self.attributes & ATTRIBUTE_LOG_APPEND_TIME else CREATE_TIME
@@ -244,11 +263,11 @@ class LegacyDumpBatch:
         if not self.attributes & ATTRIBUTE_CODEC:
             yield _message(data, 0, entry.size, entry.offset, self)
             return
-        wrapper = _message(data, 0, entry.size, entry.offset, self).record
-        if not wrapper.value:
-            raise CorruptRecordError("a compressed message without a value")
-        inner = _decompressed(self.codec, memoryview(wrapper.value), entry.magic)
-        entries = _inner_entries(inner)
+        wrapper = _message(data, 0, entry.size, entry.offset, self)
+        if not wrapper.record.value:
+            raise CorruptRecordError(wrapper.problem or "a compressed message without a value")
+        inner = _decompressed(self.codec, memoryview(wrapper.record.value), entry.magic)
+        entries = _inner_entries(inner, entry.magic)
         if not entries:
             raise CorruptRecordError("a compressed message with nothing in it")
         # Version 0 has absolute offsets inside, version 1 relative ones, of which the last is the wrapper's offset.
@@ -256,7 +275,11 @@ class LegacyDumpBatch:
         base_offset = 0
         if entry.magic > 0 and entry.offset:
             base_offset = entry.offset - entries[-1][2]
+            if base_offset < 0:
+                raise CorruptRecordError(f"a message of offset {entry.offset}, expected at least {entries[-1][2]}")
         for position, size, offset in entries:
+            if inner[position + LEGACY_ATTRIBUTES_POSITION] & ATTRIBUTE_CODEC:
+                raise CorruptRecordError("a compressed message within a compressed one")
             yield _message(inner, position, size, base_offset + offset, self)
 
 
@@ -267,13 +290,22 @@ def read_batch(entry: Entry, file: File) -> DumpBatch:
     """The batch that an entry is. Raises CorruptBatchError where its header cannot be there."""
     if entry.magic >= MAGIC:
         return V2DumpBatch(entry, file)
-    if entry.magic < 0:
-        raise UnsupportedFormatError(f"magic {entry.magic & 0xFF}, expected 0 to {MAGIC}", position=entry.position)
     return LegacyDumpBatch(entry, file)
 
 
+def _increment(sequence: int, by: int) -> int:
+    """``sequence`` + ``by``, counted past 2^31 - 1 to 0; damaged ones as Java's 32-bit arithmetic has them."""
+    if sequence > _int32(SEQUENCE_MAX - by):
+        return _int32(by - _int32(SEQUENCE_MAX - sequence) - 1)
+    return _int32(sequence + by)
+
+
+def _int32(number: int) -> int:
+    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
 def _overhead(magic: int) -> int:
-    return RECORD_OVERHEAD_V1 if magic else RECORD_OVERHEAD_V0
+    return RECORD_OVERHEAD_V1 if magic == 1 else RECORD_OVERHEAD_V0
 
 
 def _codec_name(attributes: int, position: int) -> str:
@@ -317,14 +349,16 @@ def _field(data: bytes, position: int, stop: int) -> tuple[bytes | None, int]:
     return data[position : position + size], position + size
 
 
-def _inner_entries(data: bytes) -> list[tuple[int, int, int]]:
+def _inner_entries(data: bytes, wrapper_magic: int) -> list[tuple[int, int, int]]:
     """Position, size and offset of the messages in an uncompressed set; a rest that holds no whole one is ignored."""
     entries = []
     position = 0
     while len(data) - position > LEGACY_CRC_START:
         offset, size, _, magic, _ = LEGACY_PREFIX.unpack_from(data, position)
-        if not 0 <= magic < MAGIC or size < _overhead(magic):
-            raise CorruptRecordError(f"an inner message of magic {magic} with {size} bytes")
+        if magic != wrapper_magic or size < _overhead(magic):
+            raise CorruptRecordError(
+                f"a message of magic {magic} with {size} bytes within one of magic {wrapper_magic}"
+            )
         size += LOG_OVERHEAD_BYTES
         if size > len(data) - position:
             break
@@ -344,20 +378,26 @@ def _message(data: bytes, position: int, size: int, offset: int, batch: LegacyDu
         at += INT64.size
     if batch.timestamp_type == LOG_APPEND_TIME:
         timestamp = batch.max_timestamp
-    key, at = _sized(data, at, stop)
-    value, at = _sized(data, at, stop)
+    key_size, key, key_problem = _sized(data, at, stop)
+    at += INT32.size + max(key_size, 0)
+    value_size, value, value_problem = _sized(data, at, stop)
     computed = zlib.crc32(memoryview(data)[position + LEGACY_CRC_START : stop])
-    return Message(Record(offset, timestamp, batch.timestamp_type, key, value), computed == crc, crc)
+    return Message(
+        Record(offset, timestamp, batch.timestamp_type, key, value),
+        key_size,
+        value_size,
+        computed == crc,
+        crc,
+        key_problem or value_problem,
+    )
 
 
-def _sized(data: bytes, position: int, stop: int) -> tuple[bytes | None, int]:
-    """A field behind its int32 length; any negative length is null."""
+def _sized(data: bytes, position: int, stop: int) -> tuple[int, bytes | None, str | None]:
+    """The size, the content and what is wrong with a field behind its int32 length; any negative length is null."""
     if stop - position < INT32.size:
-        raise CorruptRecordError(f"a message that ends {INT32.size - (stop - position)} bytes early")
-    size = INT32.unpack_from(data, position)[0]
+        return -1, None, f"a message that ends {INT32.size - (stop - position)} bytes early"
+    size: int = INT32.unpack_from(data, position)[0]
     position += INT32.size
-    if size < 0:
-        return None, position
     if size > stop - position:
-        raise CorruptRecordError(f"a field of {size} bytes, expected at most {stop - position}")
-    return data[position : position + size], position + size
+        return size, None, f"a field of {size} bytes, expected at most {stop - position}"
+    return size, None if size < 0 else data[position : position + size], None

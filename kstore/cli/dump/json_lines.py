@@ -17,6 +17,7 @@ from kstore.cli.dump.output import Output
 from kstore.cli.dump.printer import Shown
 from kstore.cli.dump.reports import Reports
 from kstore.cli.record_json import bytes_fields, compact, header_fields
+from kstore.errors import CorruptRecordError
 from kstore.record._codec import Record
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import AbortedTransaction
@@ -66,14 +67,13 @@ class JsonPrinter:
                 "delete_horizon_ms": batch.delete_horizon_ms,
             }
         fields |= {
-            "timestamp_type": batch.timestamp_type,
-            "max_timestamp": batch.max_timestamp,
             "size": batch.entry.size,
             "magic": batch.entry.magic,
             "crc": batch.crc,
             "is_valid": is_valid,
         }
         try:
+            fields |= {"timestamp_type": batch.timestamp_type, "max_timestamp": batch.max_timestamp}
             fields["codec"] = batch.codec
         finally:
             self._say("batch", **fields)
@@ -95,11 +95,20 @@ class JsonPrinter:
             self._say("record", **fields)
 
     def messages(self, batch: LegacyDumpBatch, messages: Iterable[Message], shown: Shown) -> None:
-        for record, is_valid, crc in messages:
-            fields = _metadata(record) | {"is_valid": is_valid, "crc": crc} if shown.metadata else {}
+        for message in messages:
+            fields: dict[str, Any] = {}
+            if shown.metadata:
+                fields = _metadata(message.record) | {
+                    "key_size": message.key_size,
+                    "value_size": message.value_size,
+                    "is_valid": message.is_valid,
+                    "crc": message.crc,
+                }
             if shown.decoder is not None:
-                fields |= self._contents(record, shown.decoder)
+                fields |= self._contents(message.record, shown.decoder)
             self._say("record", **fields)
+            if shown.decoder is not None and message.problem:
+                raise CorruptRecordError(message.problem)
 
     def invalid_tail(self, size: int, name: str) -> None:
         self._say("invalid_tail", size=size)

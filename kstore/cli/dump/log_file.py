@@ -103,10 +103,11 @@ class _LogDump:
             return
         try:
             records = batch.records()
-        except CorruptDataError:
-            # Kafka's tool reads record by record, and shows those before the damage.
+        except CorruptDataError as error:
+            # Kafka's tool asks less of records, and reads one by one: it shows those before the damage.
             printer.records(batch, self._gaps.follow(batch.salvaged_records()), shown)
-            raise
+            self._job.damage(self._path, f"{_name(batch)}: {error.reason}", batch.entry.position)
+            return
         printer.records(batch, self._gaps.follow(records), shown)
 
     def _goes_on_behind(self, entry: Entry, reason: str) -> bool:
@@ -169,9 +170,8 @@ class _Gaps:
 
 def _problems(batch: DumpBatch, computed_crc: int, next_offset: int) -> Iterator[str]:
     """What makes a batch one that no log serves, though its lines can be printed."""
-    magic = batch.entry.magic
-    if magic > MAGIC:
-        yield f"magic {magic}, expected 0 to {MAGIC}"
+    if batch.entry.magic > MAGIC:
+        yield f"magic {batch.entry.magic}, expected 0 to {MAGIC}"
     if computed_crc != batch.crc:
         yield f"bad crc: stored {batch.crc}, computed {computed_crc}"
     if batch.entry.offset < next_offset:

@@ -12,6 +12,7 @@ from kstore.cli.dump.control import control_note
 from kstore.cli.dump.output import Output
 from kstore.cli.dump.printer import Shown
 from kstore.cli.dump.reports import Reports
+from kstore.errors import CorruptDataError, CorruptRecordError
 from kstore.record._codec import Record
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import AbortedTransaction
@@ -46,13 +47,14 @@ class TextPrinter:
         start = _v2_start(batch) if isinstance(batch, V2DumpBatch) else f"offset: {batch.last_offset}"
         entry = batch.entry
         try:
+            times = f"{batch.timestamp_type}: {batch.max_timestamp}"
             codec = batch.codec
-        except Exception:
+        except CorruptDataError:
             # Kafka's tool breaks off here too; the line is ended, so that what follows begins on one of its own.
             self._output.write(f"{start}\n")
             raise
         self._output.write(
-            f"{start} position: {entry.position} {batch.timestamp_type}: {batch.max_timestamp} size: {entry.size} "
+            f"{start} position: {entry.position} {times} size: {entry.size} "
             f"magic: {entry.magic} compresscodec: {codec} crc: {batch.crc} isvalid: {java_bool(is_valid)}\n"
         )
 
@@ -78,16 +80,17 @@ class TextPrinter:
 
     def messages(self, batch: LegacyDumpBatch, messages: Iterable[Message], shown: Shown) -> None:
         decoder = shown.decoder
-        for record, is_valid, crc in messages:
-            line = ""
+        for message in messages:
+            record, line = message.record, ""
             if shown.metadata:
-                key, value = record.key, record.value
                 line = (
                     f"| offset: {record.offset} {batch.timestamp_type}: {record.timestamp} "
-                    f"keySize: {-1 if key is None else len(key)} valueSize: {-1 if value is None else len(value)} "
-                    f"isValid: {java_bool(is_valid)} crc: {crc}"
+                    f"keySize: {message.key_size} valueSize: {message.value_size} "
+                    f"isValid: {java_bool(message.is_valid)} crc: {message.crc}"
                 )
             self._output.write(_contents(line, decoder, record) if decoder else f"{line}\n")
+            if decoder and message.problem:
+                raise CorruptRecordError(message.problem)
 
     def invalid_tail(self, size: int, name: str) -> None:
         self._output.write(f"Found {size} invalid bytes at the end of {name}\n")
