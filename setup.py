@@ -32,7 +32,7 @@ class BuildExt(build_ext):
             compiler = " ".join(getattr(self.compiler, "compiler_so", None) or ["cc"])
             sys.exit(
                 f"kstore: its compiled modules could not be built with {compiler.split()[0]!r} ({error}): "
-                "install a C compiler (Debian, Ubuntu: apt-get install gcc; macOS: xcode-select --install) and try again."
+                "install a C compiler (Debian, Ubuntu: apt-get install gcc; macOS: xcode-select --install)."
             )
 
 

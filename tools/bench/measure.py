@@ -15,7 +15,7 @@ __all__ = ["Line", "in_turn", "percentile", "seconds_of", "table"]
 
 
 class Line(NamedTuple):
-    """One line of the report. ``target`` is what design asks for, in the words of the table; ``reached`` None: no target."""
+    """One line of the report. ``target`` is what is asked for, in words; ``reached`` is None without one."""
 
     name: str
     figure: str
@@ -34,7 +34,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 def in_turn(
     work: Callable[[], float], limit: Callable[[], float], *, rounds: int = 7, warm_up: int = 1
 ) -> tuple[float, float]:
-    """Runs both ``rounds`` times in turn; each returns a rate. The median of the work's, the upper quartile of the limit's."""
+    """Runs both ``rounds`` times in turn; each returns a rate. The work's median, the limit's upper quartile."""
     for _ in range(warm_up):
         work()
         limit()
