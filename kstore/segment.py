@@ -34,6 +34,8 @@ HEADER_BLOCK_BYTES = 1024
 # A long read; a short one is for a few batches.
 CHUNK_BYTES = 1 << 20
 SHORT_CHUNK_BYTES = 1 << 14
+# So few bytes are walked faster than an index is opened.
+UNINDEXED_BYTES = 4096
 # As far as an index entry reaches in most logs; beyond it a walk over headers reads less.
 INDEXED_BYTES_MAX = 1 << 18
 # Offset, size and magic, which all formats share; then the last offset delta of version 2.
@@ -105,6 +107,10 @@ class LogSegment:
     def path(self, suffix: str) -> Path:
         return self._context.directory / segment_name(self.base_offset, suffix)
 
+    def _path_text(self, suffix: str) -> str:
+        # Joining Paths costs as much as the open that the result is for.
+        return f"{self._context.directory}/{segment_name(self.base_offset, suffix)}"
+
     def create(self) -> None:
         """Creates the ``.log``, empty; the caller syncs the directory before it acknowledges anything in it."""
         context = self._context
@@ -155,7 +161,7 @@ class LogSegment:
         return self._context.handles.get((self.base_offset, LOG_SUFFIX), self._open_log)
 
     def _open_log(self) -> File:
-        return self._context.fs.open(self.path(LOG_SUFFIX))
+        return self._context.fs.open(self._path_text(LOG_SUFFIX))
 
     def offset_index(self) -> OffsetIndex:
         if self.tail is not None:
@@ -192,6 +198,7 @@ class LogSegment:
         Walks headers only, from the index entry for ``target`` on, up to position ``stop``, where a batch ends. Where a
         header cannot be right the answer is the segment's start: nothing on the way can be believed without its CRC.
         """
+        use_index = use_index and stop > UNINDEXED_BYTES
         entry = self._entry_for(target) if use_index else OffsetPosition(self.base_offset, 0)
         position = entry.position
         if position >= stop:
@@ -233,6 +240,8 @@ class LogSegment:
     def indexed_batch(self, target: int, stop: int, file: File) -> IndexedBatch | None:
         """What is stored where the index entry at or above offset ``target`` points: where every batch is indexed, the
         batch that holds it. None where that is not to be had in one read. The caller holds it against the entry."""
+        if stop <= UNINDEXED_BYTES:
+            return None
         try:
             found = self.offset_index().ceiling(target)
         except (StorageError, CorruptDataError):
