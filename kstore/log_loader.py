@@ -38,7 +38,7 @@ from kstore.files.paths import (
     cut_name,
 )
 from kstore.kafka_marks import KafkaMarks, read_kafka_marks
-from kstore.log_producers import LogProducers
+from kstore.log_producers import LogProducers, TransactionRebuild
 from kstore.record.scan import find_next_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
@@ -209,7 +209,8 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks) -> None:
             report.notes.append("a Kafka checkpoint does not fit: the whole log is checked")
     started = loaded.context.clock.monotonic()
     scanned = loaded.segments.range(doubt.recovery_point, 2**63 - 1)
-    findings = [_scan(loaded, segment) for segment in scanned]
+    transactions = TransactionRebuild(loaded.producers)
+    findings = [_scan(loaded, segment, transactions) for segment in scanned]
     decision = decide(findings, doubt)
     for segment in scanned[:-1]:
         segment.seal()
@@ -233,7 +234,7 @@ def _ends_at(loaded: Loaded, offset: int) -> bool:
     return last.end(last.size) == (offset, last.size)
 
 
-def _scan(loaded: Loaded, segment: LogSegment) -> SegmentFindings:
+def _scan(loaded: Loaded, segment: LogSegment, transactions: TransactionRebuild) -> SegmentFindings:
     """Checks every batch and record of a segment as they are on disk, and rebuilds its indexes."""
     report = loaded.report
     limit = loaded.context.config.max_batch_bytes_uncompressed
@@ -267,9 +268,11 @@ def _scan(loaded: Loaded, segment: LogSegment) -> SegmentFindings:
             # Its CRC holds: it was written like this, no crash made it. It stays, and is never served.
             report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
         tail.note(position, batch.size, batch.last_offset, batch.max_timestamp)
+        transactions.note(segment, batch)
         batch_count += 1
         report.records_scanned += batch.record_count
         next_offset = batch.last_offset + 1
+    transactions.finish(segment)
     report.segments_scanned += 1
     report.bytes_scanned += tail.position
     report.batches_scanned += batch_count
@@ -290,11 +293,11 @@ def _cut(
     number, position = decision.cut
     segment, found = scanned[number], findings[number]
     for later in reversed(scanned[number + 1 :]):
-        name = cut_name(later.base_offset, 0)
+        aside = _free_name(fs, directory, later.base_offset, 0)
         loaded.report.cut.append(
-            CutRange(str(later.path(LOG_SUFFIX)), 0, later.size, f"follows a cut: {decision.cut_reason}", name)
+            CutRange(str(later.path(LOG_SUFFIX)), 0, later.size, f"follows a cut: {decision.cut_reason}", aside.name)
         )
-        later.set_aside(_free_name(fs, directory, later.base_offset, 0))
+        later.set_aside(aside)
         loaded.segments.remove([later.base_offset])
     size = found.size - position
     tail = segment.activate()
@@ -303,6 +306,7 @@ def _cut(
         saved = _copy(loaded, tail.file, segment.base_offset, position, found.size).name
     fs.sync_dir(directory)
     tail.truncate_to(decision.end_offset, position)
+    segment.truncate_transactions_to(decision.end_offset)
     loaded.report.cut.append(CutRange(found.path, position, size, decision.cut_reason, saved))
 
 

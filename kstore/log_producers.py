@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kstore.errors import CorruptFileError, StorageError
+from kstore.errors import CorruptDataError, CorruptFileError, StorageError
 from kstore.files.checkpoint import replace_file
 from kstore.files.fs import read_file
 from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
+from kstore.record.batch import Batch
 from kstore.record.walk import Damage
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments import LogSegments
@@ -20,7 +21,7 @@ from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import AbortedTransaction
 
-__all__ = ["LogProducers"]
+__all__ = ["LogProducers", "TransactionRebuild"]
 
 logger = logging.getLogger(__name__)
 
@@ -120,3 +121,43 @@ class LogProducers:
             if result.is_complete:
                 break
         return found
+
+
+class TransactionRebuild:
+    """Makes transaction indexes anew from the batches that recovery passes by, segment after segment."""
+
+    def __init__(self, producers: LogProducers) -> None:
+        self._producers = producers
+        self._state: ProducerState | None = None
+        self._aborted: list[AbortedTransaction] = []
+
+    def note(self, segment: LogSegment, batch: Batch) -> None:
+        """Takes in the next batch; what came before the first segment is read from snapshots when it is needed."""
+        if batch.producer_id < 0:
+            return
+        if self._state is None:
+            self._state = self._producers.up_to(segment.base_offset, 0)
+        try:
+            ended = self._state.update(batch)
+        except CorruptDataError as error:
+            logger.warning("%s: a marker at offset %d is passed over: %s", segment, batch.base_offset, error)
+            return
+        if ended is not None:
+            self._aborted.append(ended)
+
+    def finish(self, segment: LogSegment) -> None:
+        """Writes the segment's index, unless it says the same already."""
+        aborted, self._aborted = self._aborted, []
+        index = segment.transaction_index(writable=True)
+        try:
+            if list(index.entries()) == aborted:
+                return
+        except CorruptDataError as error:
+            logger.warning("%s: rebuilt: %s", index.path, error)
+        finally:
+            index.close()
+        index = segment.transaction_index(writable=True)
+        index.truncate()
+        for transaction in aborted:
+            index.append(transaction)
+        index.close()

@@ -154,3 +154,24 @@ def test_damage_in_the_middle_of_a_log_takes_one_batch(
         for offset in sorted(expected)[:: max(len(expected) // 50, 1)]:
             if offset not in lost:
                 assert next(log.read(offset, on_corrupt="skip")) == expected[offset]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x07" * 50], ids=["lost", "empty", "garbage"])
+@pytest.mark.parametrize("partition", ["txn-0", "txn-rolled-0", "crash-txn-0"])
+def test_a_damaged_transaction_index_is_rebuilt_to_the_byte(
+    partition: str, content: bytes | None, tmp_path: Path
+) -> None:
+    tree = "recovered" if partition.startswith("crash") else "clean"
+    source = golden_root() / tree / partition
+    copy = shutil.copytree(source, tmp_path / partition, copy_function=shutil.copyfile)
+    indexes = sorted(copy.glob("*.txnindex"))
+    assert indexes
+    for index in indexes:
+        index.unlink()
+        if content is not None:
+            index.write_bytes(content)
+    with Log(copy) as log, Log(source, read_only=True) as whole:
+        assert not log.recovery.clean
+        expected = list(whole.read(isolation_level="read_committed"))
+        assert list(log.read(isolation_level="read_committed")) == expected
+    assert [index.read_bytes() for index in indexes] == [(source / index.name).read_bytes() for index in indexes]
