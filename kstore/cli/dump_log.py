@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from kstore.cli.command import KstoreCommand
 from kstore.cli.decoders.coordinators import offsets_decoder, share_group_state_decoder, transaction_log_decoder
 from kstore.cli.decoders.framed import cluster_metadata_decoder, remote_log_metadata_decoder
 from kstore.cli.decoders.plain import BYTES_DECODERS, DEFAULT_CLASS, PlainDecoder, bytes_decoder
@@ -74,7 +75,7 @@ def _decoder_class(context: click.Context, parameter: click.Parameter, value: st
     return value
 
 
-@click.command("dump-log", epilog=EXAMPLES, short_help="Show what is in the files of a log.")
+@click.command("dump-log", cls=KstoreCommand, epilog=EXAMPLES, short_help="Show what is in the files of a log.")
 @click.argument("paths", nargs=-1, type=click.Path())
 @click.option("--files", multiple=True, metavar="FILE[,FILE...]", help="The files to dump, parted by commas.")
 @click.option("--print-data-log", is_flag=True, help="Print keys and values; a line for each record.")
@@ -192,7 +193,11 @@ def _dump(job: Job, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
     is_misused = False
     try:
         for name in named:
-            for path in _expand(job.fs, name, suffixes):
+            paths = list(_expand(job.fs, name, suffixes))
+            if not paths:
+                job.printer.note(name, f"no {', '.join(suffixes)} in it")
+            is_misused |= not paths
+            for path in paths:
                 is_misused |= not _dump_file(job, path)
         job.printer.reports(job.reports)
     finally:

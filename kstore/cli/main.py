@@ -13,6 +13,7 @@ except ModuleNotFoundError:
     sys.exit("kstore's commands need click: pip install 'kstore[cli]'")
 
 from kstore import __version__
+from kstore.cli.command import ReaderGoneError
 from kstore.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
 from kstore.errors import KstoreError
 
@@ -65,14 +66,21 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         error.show()
         return error.exit_code if isinstance(error, click.UsageError) else FAILED
     except KstoreError as error:
-        print(f"kstore: {error}", file=sys.stderr)
+        print(f"kstore: {_text(error)}", file=sys.stderr)
         return FAILED
-    except BrokenPipeError:
+    except (ReaderGoneError, BrokenPipeError):
         # The interpreter flushes standard output once more at its end, into a place that takes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
+
+
+def _text(error: KstoreError) -> str:
+    """What the error says, without the number that the system gave it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 def _program(command: click.Command) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from kstore.errors import KstoreError
 from kstore.record._codec import Record
 
-__all__ = ["InputError", "JsonRecord", "bytes_fields", "compact", "header_fields", "parse_record", "record_fields"]
+__all__ = ["InputError", "JsonRecord", "add_bytes", "compact", "header_fields", "parse_record", "record_fields"]
 
 BASE64 = "_base64"
 RECORD_FIELDS = {"key", "value", "headers", "timestamp", "key_base64", "value_base64"}
@@ -53,31 +53,38 @@ def compact(value: Mapping[str, Any]) -> str:
     return _encode(value)
 
 
-def bytes_fields(name: str, data: bytes | None) -> dict[str, str | None]:
-    """``data`` under ``name`` where it is UTF-8 or None, else in base64 under ``<name>_base64``."""
+def add_bytes(fields: dict[str, Any], name: str, data: bytes | None) -> None:
+    """Adds ``data`` as ``name`` where it is UTF-8 or None, else in base64 as ``<name>_base64``."""
     if data is None:
-        return {name: None}
+        fields[name] = None
+        return
     try:
-        return {name: data.decode()}
+        fields[name] = data.decode()
     except UnicodeDecodeError:
-        return {name + BASE64: b64encode(data).decode()}
+        fields[name + BASE64] = b64encode(data).decode()
 
 
-def header_fields(headers: Sequence[tuple[str, bytes | None]]) -> list[dict[str, str | None]]:
+def header_fields(headers: Sequence[tuple[str, bytes | None]]) -> list[dict[str, Any]]:
     """One object for each header, in their order: names may repeat."""
-    return [{"key": name, **bytes_fields("value", value)} for name, value in headers]
+    listed = []
+    for name, value in headers:
+        fields: dict[str, Any] = {"key": name}
+        add_bytes(fields, "value", value)
+        listed.append(fields)
+    return listed
 
 
 def record_fields(record: Record) -> dict[str, Any]:
     """A whole record."""
-    return {
+    fields: dict[str, Any] = {
         "offset": record.offset,
         "timestamp": record.timestamp,
         "timestamp_type": record.timestamp_type,
-        **bytes_fields("key", record.key),
-        **bytes_fields("value", record.value),
-        "headers": header_fields(record.headers),
     }
+    add_bytes(fields, "key", record.key)
+    add_bytes(fields, "value", record.value)
+    fields["headers"] = header_fields(record.headers)
+    return fields
 
 
 def parse_record(line: str) -> JsonRecord:

@@ -38,7 +38,7 @@ def bytes_decoder(class_name: str) -> Callable[[bytes], Value] | None:
 
 def _number(data: bytes, size: int) -> Value:
     if len(data) != size:
-        raise MessageError(f"{len(data)} bytes, expected {size}")
+        raise MessageError(f"{len(data)} bytes, expected the {size} of the decoder's number")
     return int.from_bytes(data, "big", signed=True)
 
 

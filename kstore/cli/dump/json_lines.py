@@ -6,6 +6,7 @@ mismatch, invalid_tail. Unlike Kafka's lines all of it goes to standard output.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,7 +17,7 @@ from kstore.cli.dump.control import control_note
 from kstore.cli.dump.output import Output
 from kstore.cli.dump.printer import Shown
 from kstore.cli.dump.reports import Reports
-from kstore.cli.record_json import bytes_fields, compact, header_fields
+from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.errors import CorruptRecordError
 from kstore.record._codec import Record
 from kstore.state.producer_snapshot import ProducerEntry
@@ -79,33 +80,32 @@ class JsonPrinter:
             self._say("batch", **fields)
 
     def records(self, batch: V2DumpBatch, records: Iterable[Record], shown: Shown) -> None:
+        write, is_control, decoder = self._output.write, batch.is_control, shown.decoder
         for record in records:
-            fields: dict[str, Any] = {}
+            fields: dict[str, Any] = {"type": "record", "path": self._path}
             if shown.metadata:
-                fields = _metadata(record) | {"sequence": batch.sequence(record.offset)}
-                if shown.decoder is None:
+                _add_metadata(fields, record)
+                fields["sequence"] = batch.sequence(record.offset)
+                if decoder is None:
                     fields["header_keys"] = [name for name, _ in record.headers]
                 else:
                     fields["headers"] = header_fields(record.headers)
-            if batch.is_control:
+            if is_control:
                 note = control_note(record)
-                fields |= {"control_type": note.type, "control": _plain_data(note.data)}
-            elif shown.decoder is not None:
-                fields |= self._contents(record, shown.decoder)
-            self._say("record", **fields)
+                fields["control_type"], fields["control"] = note.type, _plain_data(note.data)
+            elif decoder is not None:
+                self._add_contents(fields, record, decoder)
+            write(f"{compact(fields)}\n")
 
     def messages(self, batch: LegacyDumpBatch, messages: Iterable[Message], shown: Shown) -> None:
         for message in messages:
             fields: dict[str, Any] = {}
             if shown.metadata:
-                fields = _metadata(message.record) | {
-                    "key_size": message.key_size,
-                    "value_size": message.value_size,
-                    "is_valid": message.is_valid,
-                    "crc": message.crc,
-                }
+                _add_metadata(fields, message.record)
+                fields |= {"key_size": message.key_size, "value_size": message.value_size}
+                fields |= {"is_valid": message.is_valid, "crc": message.crc}
             if shown.decoder is not None:
-                fields |= self._contents(message.record, shown.decoder)
+                self._add_contents(fields, message.record, shown.decoder)
             self._say("record", **fields)
             if shown.decoder is not None and message.problem:
                 raise CorruptRecordError(message.problem)
@@ -151,22 +151,22 @@ class JsonPrinter:
     def _say(self, what: str, **fields: Any) -> None:
         self._output.write(f"{compact({'type': what, 'path': self._path, **fields})}\n")
 
-    def _contents(self, record: Record, decoder: Decoder) -> dict[str, Any]:
+    def _add_contents(self, fields: dict[str, Any], record: Record, decoder: Decoder) -> None:
         if self._plain:
-            return {**bytes_fields("key", record.key), **bytes_fields("value", record.value)}
-        key, value = decoder(record)
-        return {"key": _plain_data(key), "value": _plain_data(value)}
+            add_bytes(fields, "key", record.key)
+            add_bytes(fields, "value", record.value)
+        else:
+            key, value = decoder(record)
+            fields["key"], fields["value"] = _plain_data(key), _plain_data(value)
 
 
-def _metadata(record: Record) -> dict[str, Any]:
+def _add_metadata(fields: dict[str, Any], record: Record) -> None:
     key, value = record.key, record.value
-    return {
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "timestamp_type": record.timestamp_type,
-        "key_size": -1 if key is None else len(key),
-        "value_size": -1 if value is None else len(value),
-    }
+    fields["offset"] = record.offset
+    fields["timestamp"] = record.timestamp
+    fields["timestamp_type"] = record.timestamp_type
+    fields["key_size"] = -1 if key is None else len(key)
+    fields["value_size"] = -1 if value is None else len(value)
 
 
 def _plain_data(value: Value) -> Any:
@@ -175,7 +175,7 @@ def _plain_data(value: Value) -> Any:
         case Uuid():
             return str(value)
         case bytes():
-            return bytes_fields("bytes", value)
+            return b64encode(value).decode()
         case list():
             return [_plain_data(element) for element in value]
         case dict():

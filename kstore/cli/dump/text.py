@@ -66,12 +66,14 @@ class TextPrinter:
             for record in records:
                 write(_contents("", decoder, record) if decoder else "\n")
             return
+        has_sequences = batch.header.base_sequence >= 0
         for record in records:
-            key, value, headers = record.key, record.value, record.headers
+            offset, key, value, headers = record.offset, record.key, record.value, record.headers
             line = (
-                f"| offset: {record.offset} {timestamp_type}: {record.timestamp} "
+                f"| offset: {offset} {timestamp_type}: {record.timestamp} "
                 f"keySize: {-1 if key is None else len(key)} valueSize: {-1 if value is None else len(value)} "
-                f"sequence: {sequence(record.offset)} headerKeys: [{','.join([name for name, _ in headers])}]"
+                f"sequence: {sequence(offset) if has_sequences else -1} "
+                f"headerKeys: [{','.join([name for name, _ in headers]) if headers else ''}]"
             )
             if is_control:
                 write(f"{line} {control_note(record).text}\n")

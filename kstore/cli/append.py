@@ -1,0 +1,204 @@
+"""``kstore append``: lines of text or JSON to records of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, get_args
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import InputError, JsonRecord, parse_record
+from kstore.cli.status import OK
+from kstore.clock import SYSTEM_CLOCK
+from kstore.config import LogConfig
+from kstore.errors import ConfigError, RequestError
+from kstore.log import Log
+from kstore.types import Durability
+
+__all__ = ["command"]
+
+READ_BYTES = 1 << 20
+BATCH_RECORDS = 1000
+# No log takes a longer one by default; what a line without an end may take of memory.
+LINE_BYTES_MAX = 64 << 20
+
+EXAMPLES = """
+\b
+Examples:
+  seq 10 | kstore append data/numbers-0
+  kstore append data/orders-0 orders.txt --key-separator :
+  echo '{"key": "k", "value": "v", "headers": [{"key": "trace", "value": "1"}]}' | kstore append --json data/orders-0
+  kstore read --format json data/orders-0 | kstore append --json data/copy-0
+  tail -f app.log | kstore append --durability interval --set segment_bytes=64MiB data/app-0
+
+\b
+Fields of a JSON line, all of them optional:
+  key, value, headers    text, or null
+  key_base64, value_base64, and value_base64 in a header    bytes that are no text
+  timestamp    ms since the epoch; now, where it is absent
+"""
+
+
+@click.command("append", cls=KstoreCommand, epilog=EXAMPLES, short_help="Append lines to a log.")
+@click.argument("directory", type=click.Path())
+@click.argument("file", type=click.File("rb", lazy=False), default="-")
+@click.option("--json", "is_json", is_flag=True, help="Each line is a JSON object, with key, value and headers.")
+@click.option("--key-separator", metavar="TEXT", help="In a line of text, what divides the key from the value.")
+@click.option(
+    "--batch",
+    "batch_records",
+    type=click.IntRange(1),
+    default=BATCH_RECORDS,
+    show_default=True,
+    metavar="N",
+    help="Append at most N records at a time.",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(list(get_args(Durability))),
+    default="sync",
+    show_default=True,
+    help="When a batch counts as appended: on disk (sync), or written (interval, os).",
+)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the log; may be repeated.")
+@click.option("--quiet", is_flag=True, help="Do not print which offsets were given.")
+def command(
+    directory: str,
+    file: BinaryIO,
+    is_json: bool,
+    key_separator: str | None,
+    batch_records: int,
+    durability: Durability,
+    settings: tuple[str, ...],
+    quiet: bool,
+) -> int:
+    """Append each line of FILE (default: standard input) as a record to the log in DIRECTORY.
+
+    The log is created where there is none. Lines are appended as they come: a slow writer's at once, a fast one's in
+    batches. Without --json a line is a record's value, whatever its bytes, without its line break.
+    """
+    if is_json and key_separator is not None:
+        raise click.UsageError("--key-separator is for lines of text: in JSON a record has a key of its own")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty")
+    separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
+    parse = _parse_json if is_json else _text_parser(separator)
+    given = dict(_setting(text) for text in settings)
+    try:
+        LogConfig.from_settings(**given)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    with Log(directory, durability=durability, **given) as log:
+        appender = _Appender(log)
+        try:
+            _append_lines(appender, file, batch_records, parse)
+        finally:
+            if not quiet:
+                appender.report()
+    return OK
+
+
+class _Appender:
+    """Appends records and remembers which offsets they got."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._first_offset = self._last_offset = -1
+        self.record_count = 0
+
+    def append(self, records: Sequence[JsonRecord]) -> None:
+        """Appends the records in one call: all of them or, with a KstoreError, none."""
+        timestamps = None
+        if any(record.timestamp is not None for record in records):
+            now_ms = SYSTEM_CLOCK.now_ms()
+            timestamps = [now_ms if record.timestamp is None else record.timestamp for record in records]
+        info = self._log.append_many(
+            [record.value for record in records],
+            keys=[record.key for record in records],
+            timestamps=timestamps,
+            headers=[record.headers for record in records],
+        )
+        if self.record_count == 0:
+            self._first_offset = info.first_offset
+        self._last_offset = info.last_offset
+        self.record_count += len(records)
+
+    def report(self) -> None:
+        """Prints what was appended."""
+        if self.record_count:
+            print(f"appended {self.record_count} records, offsets {self._first_offset} to {self._last_offset}")
+        else:
+            print("appended nothing")
+
+
+def _append_lines(
+    appender: _Appender, file: BinaryIO, batch_records: int, parse: Callable[[bytes], JsonRecord]
+) -> None:
+    """Appends all lines of ``file``. Raises KstoreError, naming the line, once those before it are appended."""
+    number = 1
+    for lines in _batches(file, batch_records):
+        records: list[JsonRecord] = []
+        try:
+            for line in lines:
+                records.append(parse(line))
+        except InputError as error:
+            _append_batch(appender, records, number)
+            raise InputError(f"line {number + len(records)}: {error}") from None
+        _append_batch(appender, records, number)
+        number += len(lines)
+
+
+def _append_batch(appender: _Appender, records: Sequence[JsonRecord], number: int) -> None:
+    """Appends records whose first stands in line ``number``; where one is refused, those before it."""
+    if not records:
+        return
+    try:
+        appender.append(records)
+    except RequestError as error:
+        if len(records) == 1:
+            raise InputError(f"line {number}: {error}") from error
+        for index, record in enumerate(records):
+            _append_batch(appender, [record], number + index)
+
+
+def _batches(file: BinaryIO, batch_records: int) -> Iterator[list[bytes]]:
+    """The lines of ``file`` without their line breaks, as many at a time as are there, at most ``batch_records``."""
+    rest = b""
+    while chunk := file.read1(READ_BYTES):  # type: ignore[attr-defined]  # every binary file that click opens has it
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise InputError(f"a line of more than {LINE_BYTES_MAX} bytes")
+        for start in range(0, len(lines), batch_records):
+            yield lines[start : start + batch_records]
+    if rest:
+        yield [rest]
+
+
+def _text_parser(separator: bytes | None) -> Callable[[bytes], JsonRecord]:
+    """What makes a record of a line of text."""
+
+    def parse(line: bytes) -> JsonRecord:
+        if separator is None:
+            return JsonRecord(None, line, (), None)
+        key, found, value = line.partition(separator)
+        if not found:
+            raise InputError(f"no key separator {separator.decode('utf-8', 'backslashreplace')!r}")
+        return JsonRecord(key, value, (), None)
+
+    return parse
+
+
+def _parse_json(line: bytes) -> JsonRecord:
+    try:
+        return parse_record(line.decode())
+    except UnicodeDecodeError as error:
+        raise InputError(f"no UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise click.BadParameter(f"{text!r}, expected NAME=VALUE", param_hint="--set")
+    is_number = value.isascii() and value.removeprefix("-").isdigit()
+    return name, int(value) if is_number else value

@@ -1,0 +1,209 @@
+"""``kstore read``: the records of a log, as text or JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import BinaryIO, get_args
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import compact, record_fields
+from kstore.cli.status import DAMAGED, OK
+from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
+
+__all__ = ["command"]
+
+WRITE_BYTES = 1 << 18
+
+EXAMPLES = """
+\b
+Examples:
+  kstore read data/orders-0
+  kstore read --follow data/orders-0
+  kstore read --time 2026-01-31T09:00:00+01:00 --count 10 --format json data/orders-0
+  kstore read --offset -5 data/orders-0                       the records at the last five offsets
+  kstore read --isolation-level read_committed --on-corrupt skip data/orders-0
+
+\b
+Exit status:
+  0  all that was asked for was printed
+  1  the log cannot be read, or damage was left out (--on-corrupt skip); what is wrong is on standard error
+  2  bad usage
+"""
+
+
+class _TimeType(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
+    """Ms since the epoch, or an ISO 8601 date and time; without a zone it is local time."""
+
+    name = "time"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if text.isascii() and text.isdigit():
+            return int(text)
+        try:
+            return round(datetime.fromisoformat(text).timestamp() * 1000)
+        except ValueError:
+            self.fail(f"{text!r}, expected ms since the epoch or an ISO 8601 time", param, ctx)
+
+
+@click.command("read", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print the records of a log.")
+@click.argument("directory", type=click.Path())
+@click.option(
+    "--offset",
+    type=int,
+    metavar="N",
+    help="Begin at this offset; a negative one counts back from the end. Default: the first record.",
+)
+@click.option("--time", "time_ms", type=_TimeType(), help="Begin at the first record at or after this time.")
+@click.option("--count", type=click.IntRange(0), metavar="N", help="Stop after N records.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more records at the end, until interrupted.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: the value's bytes and a line break. json: one object a line.",
+)
+@click.option("--key-separator", metavar="TEXT", help="In text, print the key and TEXT in front of the value.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(list(get_args(IsolationLevel))),
+    default="read_uncommitted",
+    show_default=True,
+    help="read_committed: leave out records of transactions that were aborted or are open.",
+)
+@click.option(
+    "--on-corrupt",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="At a damaged batch: stop, or go on behind it.",
+)
+def command(
+    directory: str,
+    offset: int | None,
+    time_ms: int | None,
+    count: int | None,
+    follow: bool,
+    form: str,
+    key_separator: str | None,
+    isolation_level: IsolationLevel,
+    on_corrupt: str,
+) -> int:
+    """Print the records of the log in DIRECTORY, of kstore's or of a Kafka broker's.
+
+    Nothing is written to the log, and a writer may be at work on it. A value that is null prints as an empty line in
+    text, and as null in JSON, where bytes that are no UTF-8 are in base64 under "value_base64".
+    """
+    if offset is not None and time_ms is not None:
+        raise click.UsageError("--offset and --time both say where to begin: give one")
+    if key_separator is not None and form == "json":
+        raise click.UsageError("--key-separator is for text: in JSON a record has a key of its own")
+    separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
+    printer = _Printer(sys.stdout.buffer, _json_line if form == "json" else _text_line(separator))
+    with Log(directory, read_only=True) as log:
+        # What is there already goes out in large pieces, what comes later at once.
+        end = log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
+        start = _start(log, offset, time_ms, end)
+        items = log.read(start, max(start, end), isolation_level=isolation_level, on_corrupt=_policy(on_corrupt))
+        try:
+            printer.print(items, count)
+            printer.flush()
+            if follow and not printer.is_done(count):
+                items = log.read(
+                    max(start, end), isolation_level=isolation_level, on_corrupt=_policy(on_corrupt), follow=True
+                )
+                for item in items:
+                    printer.print(iter([item]), count)
+                    printer.flush()
+                    if printer.is_done(count):
+                        break
+        finally:
+            printer.flush()
+    return DAMAGED if printer.is_damaged else OK
+
+
+class _Printer:
+    """Writes records in large pieces, and what damage has taken to standard error."""
+
+    def __init__(self, out: BinaryIO, to_line: Callable[[Record], bytes]) -> None:
+        self._out = out
+        self._to_line = to_line
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._record_count = 0
+        self.is_damaged = False
+
+    def is_done(self, count: int | None) -> bool:
+        """Whether ``count`` records are printed."""
+        return count is not None and self._record_count >= count
+
+    def print(self, items: Iterator[Record | CorruptRange], count: int | None) -> None:
+        """Prints records as they come, until ``count`` are printed in all."""
+        if self.is_done(count):
+            return
+        to_line, parts = self._to_line, self._parts
+        for item in items:
+            if isinstance(item, CorruptRange):
+                self._lost(item)
+                continue
+            line = to_line(item)
+            parts.append(line)
+            self._size += len(line)
+            self._record_count += 1
+            if self._size >= WRITE_BYTES:
+                self._drain()
+            if self._record_count == count:
+                return
+
+    def flush(self) -> None:
+        self._drain()
+        self._out.flush()
+
+    def _drain(self) -> None:
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        self._out.write(data)
+
+    def _lost(self, lost: CorruptRange) -> None:
+        self.flush()
+        self.is_damaged = True
+        print(
+            f"kstore: {lost.path}: offsets {lost.first} to {lost.last} are damaged"
+            f" at position {lost.position}: {lost.reason}",
+            file=sys.stderr,
+        )
+
+
+def _policy(on_corrupt: str) -> OnCorrupt:
+    # Damage that is left out is told as it comes.
+    return "yield" if on_corrupt == "skip" else "raise"
+
+
+def _start(log: Log, offset: int | None, time_ms: int | None, end: int) -> int:
+    """The offset to begin at; a time after the last record begins at ``end``."""
+    if time_ms is not None:
+        found = log.offset_for_time(time_ms)
+        return end if found is None else found
+    if offset is None:
+        return log.start_offset
+    return offset if offset >= 0 else max(log.start_offset, end + offset)
+
+
+def _json_line(record: Record) -> bytes:
+    return f"{compact(record_fields(record))}\n".encode("utf-8", "surrogatepass")
+
+
+def _text_line(separator: bytes | None) -> Callable[[Record], bytes]:
+    """What makes a line of text of a record."""
+    if separator is None:
+        return lambda record: (record.value or b"") + b"\n"
+    return lambda record: b"".join([record.key or b"", separator, record.value or b"", b"\n"])
