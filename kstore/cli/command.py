@@ -1,4 +1,4 @@
-"""A command whose reader may go away."""
+"""A command that ends quietly when its reader, or its user, has had enough."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ from typing import Any
 
 import click
 
-__all__ = ["KstoreCommand", "ReaderGoneError"]
+__all__ = ["KstoreCommand", "ReaderGoneError", "UserInterrupt"]
 
 
 class ReaderGoneError(Exception):
     """Nobody reads standard output any more."""
 
 
+class UserInterrupt(Exception):
+    """The user pressed Ctrl-C."""
+
+
 class KstoreCommand(click.Command):
-    """Tells a closed pipe from other errors, which click would end with the status of damage."""
+    """Keeps from click what it would end in its own way: a closed pipe with status 1, Ctrl-C with an empty line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise ReaderGoneError from error
+        except KeyboardInterrupt as error:
+            raise UserInterrupt from error

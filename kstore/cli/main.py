@@ -13,7 +13,7 @@ except ModuleNotFoundError:
     sys.exit("kstore's commands need click: pip install 'kstore[cli]'")
 
 from kstore import __version__
-from kstore.cli.command import ReaderGoneError
+from kstore.cli.command import ReaderGoneError, UserInterrupt
 from kstore.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
 from kstore.errors import KstoreError
 
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         # The interpreter flushes standard output once more at its end, into a place that takes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except (KeyboardInterrupt, click.Abort):
+    except (UserInterrupt, KeyboardInterrupt, click.Abort):
         return INTERRUPTED
 
 
