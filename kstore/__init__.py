@@ -1,9 +1,85 @@
 """An embedded, durable, append-only log with Apache Kafka's exact file format."""
 
+from kstore.errors import (
+    BatchTooLargeError,
+    ClosedError,
+    ConfigError,
+    CorruptBatchError,
+    CorruptDataError,
+    CorruptFileError,
+    CorruptIndexError,
+    CorruptRecordError,
+    DiskFullError,
+    FileInTheWayError,
+    FileMissingError,
+    ForkedError,
+    IndexFullError,
+    InvalidOffsetError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    KstoreError,
+    LockedError,
+    LogNotFoundError,
+    NotALogError,
+    OffsetOutOfRangeError,
+    PoisonedError,
+    ReadOnlyError,
+    RecordError,
+    RecordTooLargeError,
+    RequestError,
+    StorageError,
+    SyncFailedError,
+    TruncatedFileError,
+    UnsupportedCodecError,
+    UnsupportedFormatError,
+)
+from kstore.fetch import FetchSlice
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.scan import parse_batches
-from kstore.types import AppendInfo, CorruptRange, RecoveryReport
+from kstore.types import AppendInfo, CorruptRange, CutRange, RecoveryReport
 
-__all__ = ["AppendInfo", "CorruptRange", "Log", "Record", "RecoveryReport", "parse_batches"]
+__all__ = [
+    "AppendInfo",
+    "BatchTooLargeError",
+    "ClosedError",
+    "ConfigError",
+    "CorruptBatchError",
+    "CorruptDataError",
+    "CorruptFileError",
+    "CorruptIndexError",
+    "CorruptRange",
+    "CorruptRecordError",
+    "CutRange",
+    "DiskFullError",
+    "FetchSlice",
+    "FileInTheWayError",
+    "FileMissingError",
+    "ForkedError",
+    "IndexFullError",
+    "InvalidOffsetError",
+    "InvalidRecordError",
+    "InvalidTimestampError",
+    "KstoreError",
+    "LockedError",
+    "Log",
+    "LogNotFoundError",
+    "NotALogError",
+    "OffsetOutOfRangeError",
+    "PoisonedError",
+    "ReadOnlyError",
+    "Record",
+    "RecordError",
+    "RecordTooLargeError",
+    "RecoveryReport",
+    "RequestError",
+    "StorageError",
+    "SyncFailedError",
+    "TruncatedFileError",
+    "UnsupportedCodecError",
+    "UnsupportedFormatError",
+    "__version__",
+    "parse_batches",
+]
+
 __version__ = "0.1.0"

@@ -63,6 +63,8 @@ __all__ = ["Log", "TimePoint"]
 TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
 
 FETCH_BYTES = 1 << 20
+# Long sequential work lets go of what it has read in steps of this size.
+DROP_BYTES = 8 << 20
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip", "yield")
@@ -591,13 +593,19 @@ def directory_mode(file_mode: int) -> int:
 
 
 def _verify(segment: LogSegment, limit: int, end: int, config: LogConfig, report: RecoveryReport) -> None:
-    path = str(segment.log_file().path)
-    for item in walk(segment.log_file(), 0, limit, next_offset=segment.base_offset, offset_stop=end):
+    file = segment.log_file()
+    path = str(file.path)
+    dropped = 0
+    for item in walk(file, 0, limit, next_offset=segment.base_offset, offset_stop=end):
         if isinstance(item, Damage):
             last = item.next_offset - 1 if item.next_offset is not None else end - 1
             report.corrupt.append(CorruptRange(item.first_offset, last, item.position, item.reason, path))
             continue
         position, batch = item
+        if position - dropped >= DROP_BYTES and segment.tail is None:
+            # What is read once, from end to end, should not push out of memory what others read often.
+            file.advise(dropped, position - dropped, "dontneed")
+            dropped = position
         try:
             batch.check(config.max_batch_bytes_uncompressed)
         except CorruptDataError as error:

@@ -308,3 +308,34 @@ def test_a_roll_without_room_fails_the_append_and_the_old_segment_goes_on(tmp_pa
     assert log.append(b"x" * 900) == 3
     log.check()
     log.close()
+
+
+LIMITED = """
+import resource, sys, kstore
+log = kstore.Log(sys.argv[1], durability=sys.argv[2], segment_bytes=10_000_000)
+log.append(b"before")
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+appended = 1
+try:
+    while True:
+        log.append_many([b"%d" % appended * 20] * 7)
+        appended += 7
+except kstore.errors.DiskFullError as error:
+    print(type(error).__name__, error.errno, appended, log.end_offset, sum(1 for _ in log.read()))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.append(b"room again")
+log.check()
+log.close()
+"""
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_real_file_size_limit_is_met_and_lifted(durability: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "log"), durability]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    name, number, appended, end, count = done.stdout.split()
+    assert (name, int(number)) == ("DiskFullError", errno.EFBIG)
+    assert int(appended) == int(end) == int(count)
+    with Log(tmp_path / "log") as log:
+        assert log.recovery.clean
+        assert len(values(log)) == int(count) + 1
