@@ -22,8 +22,12 @@ class KstoreCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            status = super().invoke(ctx)
         except BrokenPipeError as error:
             raise ReaderGoneError from error
         except KeyboardInterrupt as error:
             raise UserInterrupt from error
+        # Not just returned: whoever calls the command through click alone gets the status too.
+        if status:
+            ctx.exit(status)
+        return status

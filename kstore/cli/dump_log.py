@@ -193,9 +193,7 @@ def _dump(job: Job, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
     is_misused = False
     try:
         for name in named:
-            paths = list(_expand(job.fs, name, suffixes))
-            if not paths:
-                job.printer.note(name, f"no {', '.join(suffixes)} in it")
+            paths = _paths(job, name, suffixes)
             is_misused |= not paths
             for path in paths:
                 is_misused |= not _dump_file(job, path)
@@ -205,6 +203,18 @@ def _dump(job: Job, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
     if job.is_damaged:
         return DAMAGED
     return USAGE if is_misused else OK
+
+
+def _paths(job: Job, name: str, suffixes: tuple[str, ...]) -> list[str]:
+    """The files that ``name`` stands for; where there are none, says so."""
+    try:
+        paths = list(_expand(job.fs, name, suffixes))
+    except StorageError as error:
+        job.printer.note(name, error.strerror or str(error))
+        return []
+    if not paths:
+        job.printer.note(name, f"no {', '.join(suffixes)} in it")
+    return paths
 
 
 def _dump_file(job: Job, path: str) -> bool:

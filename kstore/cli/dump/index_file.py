@@ -70,36 +70,33 @@ class _OffsetIndex:
     """The entries of a .index as they lie in the file, those behind a crash too."""
 
     def __init__(self, data: bytes, base_offset: int) -> None:
-        self._entries = [(base_offset + relative, position) for relative, position in _entries(OFFSET_ENTRY, data)]
+        self._data = data
         self.base_offset = base_offset
         self.size = len(data)
-
-    @property
-    def count(self) -> int:
-        return len(self._entries)
+        self.count = self.size // OFFSET_ENTRY.size
 
     def entry(self, slot: int) -> tuple[int, int]:
         """Offset and position."""
-        return self._entries[slot]
+        relative, position = OFFSET_ENTRY.unpack_from(self._data, slot * OFFSET_ENTRY.size)
+        return self.base_offset + relative, position
 
     def lookup(self, offset: int) -> int:
         """The position that Kafka would begin at to find ``offset``, also in entries that are not in order."""
-        entries = self._entries
-        first_warm = max(0, len(entries) - 1 - WARM_ENTRY_COUNT)
-        if not entries:
+        if not self.count:
             return 0
-        if entries[first_warm][0] < offset:
-            return self._search(offset, first_warm, len(entries) - 1)
-        return 0 if entries[0][0] > offset else self._search(offset, 0, first_warm)
+        first_warm = max(0, self.count - 1 - WARM_ENTRY_COUNT)
+        if self.entry(first_warm)[0] < offset:
+            return self._search(offset, first_warm, self.count - 1)
+        return 0 if self.entry(0)[0] > offset else self._search(offset, 0, first_warm)
 
     def _search(self, offset: int, low: int, high: int) -> int:
         while low < high:
             middle = (low + high + 1) // 2
-            found = self._entries[middle][0]
+            found, position = self.entry(middle)
             if found == offset:
-                return self._entries[middle][1]
+                return position
             low, high = (low, middle - 1) if found > offset else (middle, high)
-        return self._entries[low][1]
+        return self.entry(low)[1]
 
 
 class _Log:
@@ -242,9 +239,10 @@ def _compare_time_entry(report: FileReport, times: Mismatch, offset: int, log: _
 
 def _check_time_index(data: bytes, base_offset: int) -> None:
     """What a broker asks of a time index when it starts. Raises FileProblem."""
-    entries = list(_entries(TIME_ENTRY, data))
-    if entries:
-        (first, _), (last, relative) = entries[0], entries[-1]
+    count = len(data) // TIME_ENTRY.size
+    if count:
+        first, _ = TIME_ENTRY.unpack_from(data)
+        last, relative = TIME_ENTRY.unpack_from(data, (count - 1) * TIME_ENTRY.size)
         if last < first:
             raise FileProblem(f"the last timestamp is {last}, expected at least the first, {first}")
         _check_last_offset(base_offset + relative, base_offset)

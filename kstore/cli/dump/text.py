@@ -144,9 +144,8 @@ class TextPrinter:
 
     def reports(self, reports: Reports) -> None:
         for kind, path, mismatches in reports:
-            self._output.remark(kind.heading.format(path))
-            for mismatch in mismatches:
-                self._output.remark(kind.line.format(*mismatch))
+            lines = [kind.line.format(*mismatch) for mismatch in mismatches]
+            self._output.remark("\n".join([kind.heading.format(path), *lines]))
 
     def flush(self) -> None:
         self._output.flush()
