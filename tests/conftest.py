@@ -1,0 +1,91 @@
+"""Adds up what the tests tried, over all processes of a run, and prints it; see ``evidence.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.evidence import KINDS, Evidence, Tried, verdict_of
+from tests.promises import PROMISES, page
+
+SEED = 20260131
+EVIDENCE = pytest.StashKey[Evidence]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kstore")
+    group.addoption("--evidence-seed", type=int, default=SEED, help="what the tests draw their cases from")
+    group.addoption("--promises", metavar="FILE", help="write the page of promises and their tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[EVIDENCE] = Evidence(config.getoption("--evidence-seed"))
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    """What a test draws its cases from; a failure is repeated with ``--evidence-seed``."""
+    return int(request.config.getoption("--evidence-seed"))
+
+
+@pytest.fixture
+def tried(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
+    """Counts what the test tries: ``tried("flips", 1)``."""
+
+    def count(kind: str, number: int = 1) -> None:
+        assert kind in KINDS, f"{kind!r}, expected one of {KINDS}"
+        record_property("tried", [kind, number])
+
+    return count
+
+
+@pytest.fixture(autouse=True)
+def _promises(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    for marker in request.node.iter_markers("promise"):
+        for name in marker.args:
+            assert name in PROMISES, f"{name!r} is no promise"
+            record_property("promise", name)
+
+
+class _Collector:
+    """Hears of every test's end in the process that the user sees, wherever the test ran."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and not report.skipped:
+            counts: dict[str, int] = {}
+            promises = []
+            for name, value in report.user_properties:
+                if name == "tried":
+                    kind, number = value  # type: ignore[misc]
+                    counts[kind] = counts.get(kind, 0) + number
+                elif name == "promise":
+                    promises.append(str(value))
+            self._evidence.tests.append(Tried(report.nodeid, report.passed, counts, tuple(promises)))
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self._evidence.failures[verdict_of(getattr(crash, "message", ""))] += 1
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):
+        session.config.pluginmanager.register(_Collector(session.config.stash[EVIDENCE]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    evidence = config.stash[EVIDENCE]
+    if evidence.totals:
+        terminalreporter.section("evidence")
+        for line in evidence.lines():
+            terminalreporter.write_line(line)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    target = config.getoption("--promises")
+    if target and not hasattr(config, "workerinput"):
+        Path(target).write_text(page(config.stash[EVIDENCE]), encoding="utf-8")

@@ -1,0 +1,106 @@
+"""What the tests tried, counted: states, faults, flips, inputs, kills; and which promise each test is evidence for.
+
+A test counts with the fixture ``tried``, names its promises with the marker ``promise``, takes its seed from the
+fixture ``seed``, and fails with the verdict that says what kind of failure it is::
+
+    @pytest.mark.promise("killed: sync")
+    def test_...(tried, seed):
+        ...
+        if offset not in found:
+            raise Lost(f"offset {offset} was acknowledged")
+        tried("kills", 1)
+
+``conftest.py`` adds the counts up over all processes of a run and prints them; ``--promises`` writes the page.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+__all__ = ["KINDS", "VERDICTS", "Crashed", "Evidence", "Hung", "Lost", "Tried", "Untyped", "Wrong"]
+
+# What is counted, in the order in which it is printed.
+KINDS = ("states", "faults", "flips", "truncations", "fuzz inputs", "kills", "reads")
+
+
+class Lost(AssertionError):
+    """What was acknowledged is not there."""
+
+
+class Wrong(AssertionError):
+    """What was never written is there, or stands in another order, or comes with other bytes."""
+
+
+class Hung(AssertionError):
+    """Something did not come to an end."""
+
+
+class Crashed(AssertionError):
+    """A process died of what it should have survived."""
+
+
+class Untyped(AssertionError):
+    """An error that is none of the package's own."""
+
+
+VERDICTS: dict[str, type[AssertionError]] = {
+    "lost": Lost,
+    "wrong": Wrong,
+    "hung": Hung,
+    "crashed": Crashed,
+    "untyped": Untyped,
+}
+
+
+@dataclass(slots=True)
+class Tried:
+    """What one test tried: how many of each kind, and the promises that it is evidence for."""
+
+    test: str
+    passed: bool
+    counts: dict[str, int]
+    promises: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What a whole run tried."""
+
+    seed: int
+    tests: list[Tried] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def totals(self) -> Counter[str]:
+        totals: Counter[str] = Counter()
+        for tried in self.tests:
+            totals.update(tried.counts)
+        return totals
+
+    def lines(self) -> list[str]:
+        """The counts, and how many failures of each kind there were."""
+        totals = self.totals
+        verdicts = ", ".join(f"{self.failures[name]} {name}" for name in VERDICTS)
+        others = self.failures["other"]
+        counted = ", ".join(f"{totals[kind]:,} {kind}" for kind in KINDS)
+        return [
+            f"tried: {counted} (seed {self.seed})",
+            f"found: {verdicts}" + (f", {others} other failures" if others else ""),
+        ]
+
+
+def verdict_of(message: str) -> str:
+    """The kind of failure that an exception's ``message``, its type's name in front, tells of."""
+    kind = message.partition(":")[0].rpartition(".")[2].strip()
+    return next((name for name, verdict in VERDICTS.items() if verdict.__name__ == kind), "other")
+
+
+def shuffled(items: Iterable[int], seed: int, count: int) -> list[int]:
+    """At most ``count`` of ``items``, chosen by ``seed``, in their order."""
+    pool = list(items)
+    if len(pool) <= count:
+        return pool
+    return sorted(random.Random(seed).sample(pool, count))

@@ -1,0 +1,70 @@
+"""The promises of README.md, cell by cell; docs/promises.md names the tests that are evidence for each."""
+
+from __future__ import annotations
+
+from tests.evidence import KINDS, Evidence
+
+__all__ = ["PROMISES", "page"]
+
+# By name, as the marker ``promise`` uses it: what is promised.
+PROMISES = {
+    "returns: sync": 'durability "sync": an append returns when its bytes are on disk; waiting callers share one sync',
+    "returns: interval": 'durability "interval": written; synced every flush_ms or flush_messages by one lazy thread',
+    "returns: os": 'durability "os": written to the page cache',
+    "killed: sync": 'process killed, "sync": nothing acknowledged is lost',
+    "killed: interval": 'process killed, "interval": nothing acknowledged is lost',
+    "killed: os": 'process killed, "os": nothing acknowledged is lost',
+    "power cut: sync": 'OS crash or power cut, "sync": nothing acknowledged is lost',
+    "power cut: interval": 'OS crash or power cut, "interval": the tail since the last flush, always a suffix',
+    "power cut: os": 'OS crash or power cut, "os": the tail that the OS had not written, always a suffix',
+    "high watermark": "nobody reads what may still vanish",
+    "torn tail": "a torn, zero or garbage tail is cut at the last whole batch and reported",
+    "damage below": "a damaged batch below the recovery point, or in a sealed segment, is never served and never cut",
+    "damage above": "a damaged batch above it is cut only if nothing whole follows, or after a restart without syncs",
+    "set aside": "what is cut and held a whole batch is set aside and reported; where there is no room nothing is cut",
+    "rebuilt": "an index, checkpoint or snapshot that is lost or damaged is rebuilt; never a reason to delete data",
+    "disk full": "disk full, quota, file size limit: the append fails whole, the log works again when there is space",
+    "sync fails": "after a failed sync the log is poisoned: reads up to the durable end, never a second sync",
+    "unclean open": "an open after any unclean end syncs, drops the cache, reads again and checks every CRC",
+    "one writer": "a second writer, kstore or a broker, gets LockedError at once; readers need no lock and never write",
+    "fork": "a child's handles are dead and say so; the parent's go on",
+    "clock": "clock jumps affect neither offsets nor reads",
+    "hostile file": "a hostile segment file gives a typed error: no crash, no hang, no allocation beyond the cap",
+    "whole or absent": "an append that any exception ends, KeyboardInterrupt and MemoryError too, is whole or absent",
+    "bytes": "bytes in, bytes out: every record that is decoded was checked by CRC and by the order of offsets",
+}
+
+
+def page(evidence: Evidence) -> str:
+    """docs/promises.md as Markdown. Raises: AssertionError for a promise without a test."""
+    lines = [
+        "# Promises, and the tests that prove them",
+        "",
+        "Made by `make soak`; each promise of the README with its tests, and how much each of them tried in that run.",
+        "",
+        f"Seed {evidence.seed}. "
+        + ", ".join(f"{number:,} {kind}" for kind, number in _in_order(evidence.totals))
+        + ". Of what must never be: "
+        + evidence.lines()[1].removeprefix("found: ")
+        + ".",
+    ]
+    for name, text in PROMISES.items():
+        tests = [tried for tried in evidence.tests if name in tried.promises]
+        assert tests, f"no test is evidence for {name!r}"
+        lines += ["", f"## {name}", "", f"{text[0].upper()}{text[1:]}.", "", "| test | tried | |", "|---|---|---|"]
+        merged: dict[str, tuple[dict[str, int], bool]] = {}
+        for tried in tests:
+            test = tried.test.partition("[")[0]
+            counts, passed = merged.get(test, ({}, True))
+            cases = {"cases": 1, **tried.counts}
+            for kind, number in cases.items():
+                counts[kind] = counts.get(kind, 0) + number
+            merged[test] = counts, passed and tried.passed
+        for test, (counts, passed) in sorted(merged.items()):
+            said = ", ".join(f"{number:,} {kind}" for kind, number in _in_order(counts))
+            lines.append(f"| `{test}` | {said} | {'holds' if passed else '**FAILS**'} |")
+    return "\n".join(lines) + "\n"
+
+
+def _in_order(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return [(kind, counts[kind]) for kind in ("cases", *KINDS) if counts.get(kind)]
