@@ -61,8 +61,8 @@ class _Collector:
             promises = []
             for name, value in report.user_properties:
                 if name == "tried":
-                    kind, number = value  # type: ignore[misc]
-                    counts[kind] = counts.get(kind, 0) + number
+                    assert isinstance(value, list)
+                    counts[value[0]] = counts.get(value[0], 0) + int(value[1])
                 elif name == "promise":
                     promises.append(str(value))
             self._evidence.tests.append(Tried(report.nodeid, report.passed, counts, tuple(promises)))
