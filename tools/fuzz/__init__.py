@@ -1,0 +1,1 @@
+"""Fuzzing: hostile bytes against every reader of kstore (``python -m tools.fuzz``, ``make fuzz``)."""

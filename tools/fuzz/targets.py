@@ -1,0 +1,191 @@
+"""The targets: each takes any bytes, lets kstore read them, and holds what comes out against what must always be so.
+
+A target catches the errors that are allowed where they are; whatever else gets out of it is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from kstore.config import CompressionType, LogConfig
+from kstore.errors import CorruptDataError, KstoreError
+from kstore.record.batch import Batch
+from kstore.record.compression import CODECS
+from kstore.record.parse import parse_batch
+from kstore.record.scan import BufferSource, find_next_batch, parse_batches, scan
+from kstore.record.walk import Damage, walk
+from kstore.rules.validate import split_batches, validate
+from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
+from tools.fuzz import directory, files, seeds
+from tools.fuzz.batches import mend_snapshot, mend_state, mutate_batches
+from tools.fuzz.findings import UNCOMPRESSED_BYTES_MAX, expect, within_memory
+from tools.fuzz.mutate import Mutator, mended, mutate
+
+__all__ = ["TARGETS", "Target"]
+
+SMALL_CHUNK_BYTES = 96
+COMPRESSION_TYPES: tuple[CompressionType, ...] = ("producer", "zstd")
+NOW_MS = 1_700_000_100_000
+OFFSET_STOP = 2**62
+
+
+class Target(NamedTuple):
+    """A target, what it begins with, and how its inputs are damaged. ``compiled``: it exercises compiled code."""
+
+    run: Callable[[bytes], None]
+    seeds: Callable[[], Sequence[bytes]]
+    mutate: Mutator
+    compiled: bool = False
+
+
+def check_batch(batch: Batch) -> None:
+    """Whatever of a batch can be decoded agrees with the rest of it. Raises: CorruptDataError, Wrong."""
+    limit = UNCOMPRESSED_BYTES_MAX
+    if batch.magic == 2:
+        with within_memory(batch.size):
+            batch.check(limit)
+    records = list(batch.records(max_bytes_uncompressed=limit))
+    offsets, timestamps = batch.offsets_and_timestamps(max_bytes_uncompressed=limit)
+    expect(list(offsets) == [record.offset for record in records], "offsets other than the records'")
+    expect(list(timestamps) == [record.timestamp for record in records], "timestamps other than the records'")
+    expect(batch.values(max_bytes_uncompressed=limit) == [record.value for record in records], "other values")
+    expect(all(one < other for one, other in pairwise(offsets)), "offsets that do not rise")
+    expect(len(records) == batch.record_count, "another count of records")
+    if offsets:
+        expect(offsets[0] >= batch.base_offset, f"a record {offsets[0]} below the base offset {batch.base_offset}")
+        if batch.magic == 2:
+            expect(offsets[-1] <= batch.last_offset, f"a record {offsets[-1]} behind {batch.last_offset}, the last")
+        middle = offsets[len(offsets) // 2]
+        expect(list(batch.records(middle, middle + 1, limit)) == records[len(offsets) // 2 :][:1], "another window")
+    expect(sum(len(record.value or b"") + len(record.key or b"") for record in records) <= limit + batch.size, "more")
+
+
+def batches(data: bytes) -> None:
+    """What a consumer does with a slice: CRC, order, then every way of decoding."""
+    try:
+        for batch in parse_batches(data):
+            try:
+                check_batch(batch)
+            except CorruptDataError:
+                pass
+    except CorruptDataError:
+        pass
+
+
+def records(data: bytes) -> None:
+    """The decoders behind a header whose CRC nobody checked: there are no bytes that they may not be given."""
+    try:
+        batch = parse_batch(data)
+        for name in ("codec", "timestamp_type", "last_sequence", "delete_horizon_ms", "producer_id", "max_timestamp"):
+            try:
+                getattr(batch, name)
+            except CorruptDataError:
+                pass
+        batch.is_valid()
+        check_batch(batch)
+    except CorruptDataError:
+        pass
+
+
+def codecs(data: bytes) -> None:
+    """The decompressors, and the memory that they take."""
+    if not data:
+        return
+    codec = CODECS[(data[0] & 7) % len(CODECS)]
+    with within_memory(len(data)):
+        try:
+            found = codec.decompress(memoryview(data)[1:], UNCOMPRESSED_BYTES_MAX, data[0] >> 4 & 3)
+            expect(len(found) <= UNCOMPRESSED_BYTES_MAX, f"{len(found)} bytes from {codec.name}")
+        except CorruptDataError:
+            pass
+
+
+def scanner(data: bytes) -> None:
+    """Scan, search and walk: every byte is told of once, offsets rise, and chunks make no difference."""
+    source = BufferSource(data)
+    scanned = scan(source, 0, len(data))
+    found = [(at, batch.size, batch.last_offset) for at, batch in scanned]
+    small = scan(source, 0, len(data), chunk_bytes=SMALL_CHUNK_BYTES)
+    expect(found == [(at, batch.size, batch.last_offset) for at, batch in small], "other batches in small chunks")
+    expect(scanned.stop is not None and small.stop is not None, "no reason why the scan ended")
+    assert scanned.stop is not None
+    assert small.stop is not None
+    expect(scanned.stop[:2] == small.stop[:2], f"{small.stop} in small chunks, {scanned.stop} in large ones")
+    expect(scanned.stop.position == sum(size for _, size, _ in found), "a gap between batches")
+    expect(scanned.stop.position + scanned.stop.size_left == len(data), "bytes that nobody told of")
+
+    at = next_offset = 0
+    for step in walk(source, 0, len(data), next_offset=0, offset_stop=OFFSET_STOP):
+        if isinstance(step, Damage):
+            expect(step.position == at and step.stop > at, f"{step} at {at}")
+            expect(step.first_offset == next_offset, f"{step}, expected offset {next_offset}")
+            at = step.stop
+            next_offset = step.next_offset if step.next_offset is not None else next_offset
+        else:
+            position, batch = step
+            expect(position == at and batch.is_valid(), f"a batch at {position}, expected {at}")
+            expect(next_offset <= batch.last_offset < OFFSET_STOP, f"{batch} behind offset {next_offset}")
+            at, next_offset = at + batch.size, batch.last_offset + 1
+    expect(at == len(data), f"the walk ended at {at} of {len(data)}")
+
+    for start in {0, 1, scanned.stop.position}:
+        hints = [start + 1, len(data) // 2]
+        at_next = find_next_batch(source, start, len(data), next_offset=0, hints=hints)
+        if at_next is not None:
+            expect(at_next >= start, f"a batch at {at_next}, searched from {start}")
+            expect(parse_batch(data, at_next).is_valid(), f"no whole batch at {at_next}")
+
+
+def foreign(data: bytes) -> None:
+    """Batches that somebody asks to append: what is accepted can be read back, and holds the same records."""
+    for assign_offsets in (True, False):
+        for codec in COMPRESSION_TYPES:
+            config = LogConfig(
+                max_batch_bytes_uncompressed=UNCOMPRESSED_BYTES_MAX,
+                compression_type=codec,
+                message_timestamp_after_max_ms=2**63 - 1,
+            )
+            try:
+                entries = list(split_batches(data))
+                validated = validate(entries, config, now_ms=NOW_MS, assign_offsets=assign_offsets)
+            except KstoreError:
+                continue
+            written = bytes(validated.buffer.view())
+            values: list[bytes | None] = []
+            for encoded in validated.batches:
+                batch = parse_batch(written, encoded.position)
+                expect(batch.size == encoded.size, f"{batch} of other than {encoded.size} bytes")
+                if assign_offsets:
+                    batch.ensure_valid()
+                values += batch.values(max_bytes_uncompressed=UNCOMPRESSED_BYTES_MAX)
+            given = [
+                value for entry in entries for value in entry.values(max_bytes_uncompressed=UNCOMPRESSED_BYTES_MAX)
+            ]
+            expect(values == given, "other values than those that were accepted")
+
+
+def snapshot(data: bytes) -> None:
+    """A producer snapshot: what is read is exactly what is there."""
+    try:
+        entries = decode_snapshot(data)
+    except CorruptDataError:
+        return
+    expect(encode_snapshot(entries) == data, "a snapshot that is encoded otherwise")
+
+
+TARGETS: dict[str, Target] = {
+    "batches": Target(batches, seeds.batch_seeds, mutate_batches, compiled=True),
+    "records": Target(records, seeds.batch_seeds, mutate_batches, compiled=True),
+    "foreign": Target(foreign, seeds.batch_seeds, mutate_batches, compiled=True),
+    "codecs": Target(codecs, seeds.codec_seeds, mutate),
+    "scanner": Target(scanner, seeds.batch_seeds, mutate_batches),
+    "offset-index": Target(files.offset_index, lambda: seeds.file_seeds("*.index"), mutate),
+    "time-index": Target(files.time_index, lambda: seeds.file_seeds("*.timeindex"), mutate),
+    "transaction-index": Target(files.transaction_index, lambda: seeds.file_seeds("*.txnindex"), mutate),
+    "snapshot": Target(snapshot, seeds.snapshot_seeds, mended(mutate, mend_snapshot)),
+    "state": Target(files.state, seeds.state_seeds, mended(mutate, mend_state)),
+    "checkpoints": Target(files.checkpoints, seeds.checkpoint_seeds, mutate),
+    "directory": Target(directory.directory, directory.directory_seeds, directory.mutate_directory),
+}
