@@ -1,0 +1,389 @@
+"""Files on HDFS, in object stores, and wherever fsspec reaches: read in ranges, and written out whole.
+
+``open_remote(url)`` gives a ``Location``: a file system and the path in it. The file system keeps to ``FileSystem``'s
+names, so what reads a log here reads it there; whatever would change a file in place is a ``ReadOnlyError``. It adds
+``put``: a file is there under its name as a whole, or not at all.
+
+    no scheme, file://      this machine's disks
+    hdfs://                 hdfs-native                       (kstore[hdfs])
+    any other               fsspec and what it needs for it   (fsspec; s3fs, gcsfs, adlfs ...)
+
+What they raise leaves as a typed ``StorageError``, and every call has a time limit (``remote_stores``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
+
+from kstore.errors import KstoreError, PathLike, ReadOnlyError, StorageError
+from kstore.files.fs import Advice, File, FileStat, FileSystem
+from kstore.files.fs import Mapping as FileMapping
+from kstore.files.local import SYSTEM_FS
+from kstore.files.remote_stores import TIME_LIMITS, FsspecStore, HdfsStore, Store, limited, without_password
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "UPLOAD_SUFFIX",
+    "Location",
+    "RemoteFile",
+    "RemoteFileSystem",
+    "RemoteFiles",
+    "is_remote",
+    "open_remote",
+    "put_file",
+]
+
+Result = TypeVar("Result")
+
+# A file on its way in has its name plus this: neither kstore nor a broker takes it for a segment.
+UPLOAD_SUFFIX = ".mirror"
+
+# What a first read fetches; each that goes on where the last one ended fetches twice as much as that, up to the most.
+READ_AHEAD_MIN = 1 << 16
+READ_AHEAD_MAX = 8 << 20
+
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://([^/]*)(/.*)?", re.DOTALL)
+
+# Object stores: a file appears when its upload is completed, and directories are only parts of names.
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "r2"})
+
+
+class Location(NamedTuple):
+    """A ``path`` in a file system ``fs``. ``local`` is the same file system where it is this machine's, else None."""
+
+    fs: RemoteFileSystem
+    path: Path
+    local: FileSystem | None
+
+    @property
+    def url(self) -> str:
+        """For people: passwords are left out."""
+        return self.fs.url_of(self.path)
+
+    def __truediv__(self, name: str) -> Location:
+        return self._replace(path=self.path / name)
+
+
+class RemoteFileSystem(Protocol):
+    """The part of ``FileSystem`` that every store has, and ``put``. Thread-safe."""
+
+    def open(self, path: PathLike, *, write: bool = False, create: bool = False, mode: int = 0o600) -> File: ...
+    def list(self, path: PathLike) -> list[str]: ...
+    def stat(self, path: PathLike, *, follow_symlinks: bool = False) -> FileStat: ...
+    def exists(self, path: PathLike) -> bool: ...
+    def rename(self, source: PathLike, target: PathLike) -> None: ...
+    def unlink(self, path: PathLike) -> None: ...
+    def list_stats(self, path: PathLike) -> dict[str, FileStat]:
+        """``list`` and ``stat`` in one: what the names in a directory are, in one request where the store can."""
+        ...
+
+    def put(self, path: PathLike, chunks: Iterable[Buffer]) -> int:
+        """Writes a whole file from ``chunks``, in place of what has the name; returns its size.
+
+        What ends it early, in the chunks too, leaves the name as it was.
+        """
+        ...
+
+    def make_dirs(self, path: PathLike) -> None:
+        """Makes the directory with its parents; nothing where it is there, or where a store has none."""
+        ...
+
+    def url_of(self, path: PathLike) -> str:
+        """The path as people write it, without a password."""
+        ...
+
+
+def is_remote(url: str) -> bool:
+    """Whether ``url`` names anything but this machine's disks."""
+    match = SCHEME.fullmatch(url)
+    return match is not None and match[1] != "file"
+
+
+def open_remote(
+    url: PathLike, *, storage_options: Mapping[str, Any] | None = None, local: FileSystem = SYSTEM_FS
+) -> Location:
+    """Where ``url``, or a local path, leads; nothing need be there. ``storage_options`` are the library's.
+
+    Raises: ConfigError for a library that is missing, or options that it does not take; StorageError.
+    """
+    text = os.fspath(url)
+    match = SCHEME.fullmatch(text)
+    if match is None or match[1] == "file":
+        path = Path(match[2] + (match[3] or "/")) if match else Path(text)
+        return Location(_LocalFiles(local), path.absolute(), local)
+    scheme, authority = match[1], match[2]
+    prefix = f"{scheme}://{authority}"
+    options = {**TIME_LIMITS.get(scheme, {}), **(storage_options or {})}
+    store: Store
+    if scheme == "hdfs":
+        store = HdfsStore(prefix, options)
+        files = RemoteFiles(store, prefix, native=lambda path: path, atomic=False)
+    else:
+        store = FsspecStore(prefix, options)
+        files = RemoteFiles(store, prefix, native=store.native, atomic=scheme in OBJECT_STORES)
+    return Location(files, Path(match[3] or "/"), None)
+
+
+def put_file(fs: FileSystem, path: PathLike, chunks: Iterable[Buffer], *, mode: int = 0o600) -> int:
+    """``put`` for a local file system: the bytes are on disk under the name, which is durable after ``sync_dir``."""
+    name = os.fspath(path)
+    temporary = name + UPLOAD_SUFFIX
+    with suppress(FileNotFoundError):
+        fs.unlink(temporary)
+    file = fs.open(temporary, write=True, create=True, mode=mode)
+    size = 0
+    try:
+        for chunk in chunks:
+            file.write_all([chunk], size)
+            size += memoryview(chunk).nbytes
+        file.fdatasync()
+        fs.rename(temporary, name)
+    except BaseException:
+        with suppress(StorageError):
+            fs.unlink(temporary)
+        raise
+    finally:
+        file.close()
+    return size
+
+
+class _LocalFiles:
+    """This machine's disks as a ``RemoteFileSystem``."""
+
+    def __init__(self, inner: FileSystem) -> None:
+        self._inner = inner
+        self.open = inner.open
+        self.list = inner.list
+        self.stat = inner.stat
+        self.exists = inner.exists
+        self.rename = inner.rename
+        self.unlink = inner.unlink
+
+    def list_stats(self, path: PathLike) -> dict[str, FileStat]:
+        found = {}
+        for name in self._inner.list(path):
+            with suppress(FileNotFoundError):  # it went since it was listed
+                found[name] = self._inner.stat(f"{os.fspath(path)}/{name}")
+        return found
+
+    def put(self, path: PathLike, chunks: Iterable[Buffer]) -> int:
+        size = put_file(self._inner, path, chunks)
+        self._inner.sync_dir(os.path.dirname(os.fspath(path)) or ".")
+        return size
+
+    def make_dirs(self, path: PathLike) -> None:
+        missing = []
+        directory = Path(path)
+        while not self._inner.exists(directory):
+            missing.append(directory)
+            directory = directory.parent
+        for directory in reversed(missing):
+            self._inner.mkdir(directory)
+            self._inner.sync_dir(directory.parent)
+
+    def url_of(self, path: PathLike) -> str:
+        return os.fspath(path)
+
+
+class RemoteFiles:
+    """A ``Store`` as a ``FileSystem``: paths are those behind the URL's authority, and begin with a slash."""
+
+    def __init__(self, store: Store, prefix: str, *, native: Callable[[str], str], atomic: bool) -> None:
+        """``atomic``: the store shows a file only when its upload is complete."""
+        self._store = store
+        self._prefix = prefix
+        self._native = native
+        self._atomic = atomic
+
+    def __repr__(self) -> str:
+        return f"RemoteFiles({self.url_of('/')!r})"
+
+    def url_of(self, path: PathLike) -> str:
+        return without_password(self._prefix) + os.fspath(path)
+
+    def _do(self, path: PathLike, action: Callable[[Store, str], Result], *, writing: bool = False) -> Result:
+        name = self._native(os.fspath(path))
+        return limited(lambda: action(self._store, name), self.url_of(path), writing=writing)
+
+    # --- read -------------------------------------------------------------------------------------------------------
+
+    def open(self, path: PathLike, *, write: bool = False, create: bool = False, mode: int = 0o600) -> File:
+        if write or create:
+            self._refuse(path)
+        found = self.stat(path)
+        if not found.is_file:
+            raise StorageError(errno.EISDIR, "a directory, where a file was expected", self.url_of(path))
+        return RemoteFile(self, os.fspath(path), found)
+
+    def list(self, path: PathLike) -> list[str]:
+        return list(self.list_stats(path))
+
+    def list_stats(self, path: PathLike) -> dict[str, FileStat]:
+        return self._do(path, lambda store, name: store.entries(name))
+
+    def stat(self, path: PathLike, *, follow_symlinks: bool = False) -> FileStat:
+        return self._do(path, lambda store, name: store.info(name))
+
+    def exists(self, path: PathLike) -> bool:
+        try:
+            self.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def read_range(self, path: str, start: int, stop: int) -> bytes:
+        """Bytes ``start`` to ``stop`` of a file, fewer only where it ends."""
+        return self._do(path, lambda store, name: store.read(name, start, stop))
+
+    # --- whole files out --------------------------------------------------------------------------------------------
+
+    def put(self, path: PathLike, chunks: Iterable[Buffer]) -> int:
+        name = os.fspath(path)
+        url = self.url_of(name)
+        written_as = name if self._atomic else name + UPLOAD_SUFFIX
+        upload = self._do(written_as, lambda store, native: store.write(native), writing=True)
+        size = 0
+        try:
+            for chunk in chunks:
+                limited(partial(upload.write, chunk), url, writing=True)
+                size += memoryview(chunk).nbytes
+            limited(upload.complete, url, writing=True)
+        except BaseException:
+            with suppress(KstoreError):
+                limited(upload.abandon, url, writing=True)
+            raise
+        if not self._atomic:
+            self.rename(written_as, name)
+        # Some stores say "no" with nothing but an answer that nobody reads.
+        found = self.stat(path).size
+        if found != size:
+            raise StorageError(errno.EIO, f"{found} bytes arrived, expected {size}", self.url_of(path))
+        return size
+
+    def rename(self, source: PathLike, target: PathLike) -> None:
+        native = self._native(os.fspath(target))
+        self._do(source, lambda store, name: store.move(name, native), writing=True)
+
+    def unlink(self, path: PathLike) -> None:
+        self._do(path, lambda store, name: store.remove(name), writing=True)
+
+    def make_dirs(self, path: PathLike) -> None:
+        if not self._atomic:
+            self._do(path, lambda store, name: store.make_dirs(name), writing=True)
+
+    # --- what only disks can do -------------------------------------------------------------------------------------
+
+    def sync_dir(self, path: PathLike) -> None:
+        self._refuse(path)
+
+    def mkdir(self, path: PathLike, mode: int = 0o700) -> None:
+        self._refuse(path)
+
+    def rmdir(self, path: PathLike) -> None:
+        self._refuse(path)
+
+    def set_mtime(self, path: PathLike, mtime_ns: int) -> None:
+        self._refuse(path)
+
+    def _refuse(self, path: PathLike) -> NoReturn:
+        raise ReadOnlyError(errno.EROFS, "files there are only read, or written whole", self.url_of(path))
+
+
+class RemoteFile:
+    """A file in a store, open for reading: each read is a range, with what comes next fetched ahead. Thread-safe."""
+
+    def __init__(self, fs: RemoteFiles, path: str, found: FileStat) -> None:
+        self._fs = fs
+        self.path = path
+        self._size = found.size
+        # What was found at opening holds for the first read; a later one beyond it asks again, as of a growing file.
+        self._fresh = True
+        # Position and bytes of what was fetched last, replaced by one store: threads at most fetch it twice.
+        self._window = (0, b"")
+
+    def __repr__(self) -> str:
+        return f"RemoteFile({self._fs.url_of(self.path)!r})"
+
+    def pread(self, size: int, position: int) -> bytes:
+        stop = position + size
+        if stop > self._size and not self._fresh:
+            self.size()
+        self._fresh = False
+        stop = min(stop, self._size)
+        if position >= stop:
+            return b""
+        start, data = self._window
+        end = start + len(data)
+        if not start <= position <= stop <= end:
+            ahead = min(max(2 * len(data), READ_AHEAD_MIN), READ_AHEAD_MAX) if start <= position <= end else 0
+            # What of it is there already is not fetched again.
+            kept = data[position - start :] if start <= position < end else b""
+            fetched_stop = min(max(stop, position + max(ahead, READ_AHEAD_MIN)), self._size)
+            data = kept + self._fs.read_range(self.path, position + len(kept), fetched_stop)
+            start = position
+            # A large read is handed on, not kept.
+            self._window = (start, data) if len(data) <= 2 * READ_AHEAD_MAX else (start + len(data), b"")
+        return data[position - start : stop - start]
+
+    def pread_into(self, buffer: Buffer, position: int) -> int:
+        with memoryview(buffer) as view, view.cast("B") as target:
+            data = self.pread(len(target), position)
+            target[: len(data)] = data
+        return len(data)
+
+    def size(self) -> int:
+        self._size = self.stat().size
+        return self._size
+
+    def stat(self) -> FileStat:
+        return self._fs.stat(self.path)
+
+    def advise(self, position: int, size: int, advice: Advice) -> None:
+        """Nothing: what a store has in memory is its own affair."""
+
+    def close(self) -> None:
+        self._window = (0, b"")
+
+    # --- what only disks can do -------------------------------------------------------------------------------------
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        self._refuse()
+
+    def write_all(self, buffers: Sequence[Buffer], position: int) -> None:
+        self._refuse()
+
+    def write_and_sync(self, buffers: Sequence[Buffer], position: int) -> None:
+        self._refuse()
+
+    def send_to(self, socket_fd: int, position: int, size: int) -> int:
+        return os.write(socket_fd, self.pread(size, position))
+
+    def fdatasync(self) -> None:
+        self._refuse()
+
+    def fsync(self) -> None:
+        self._refuse()
+
+    def truncate(self, size: int) -> None:
+        self._refuse()
+
+    def allocate(self, position: int, size: int) -> bool:
+        return False
+
+    def map(self, size: int) -> FileMapping:
+        self._refuse()
+
+    def fileno(self) -> int:
+        raise StorageError(errno.EBADF, "a file in a store has no descriptor", self._fs.url_of(self.path))
+
+    def _refuse(self) -> NoReturn:
+        self._fs._refuse(self.path)

@@ -1,0 +1,319 @@
+"""The libraries behind ``remote``: fsspec and hdfs-native, imported when a URL asks for them. Each is a ``Store``.
+
+Not each of them gives up on a server that is silent, so every call goes through ``limited``, which has a time limit,
+and which makes what a library raises a typed ``StorageError``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from kstore.errors import ConfigError, KstoreError, StorageError
+from kstore.files.fs import FileStat, storage_error
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["FsspecStore", "HdfsStore", "Store", "Upload", "limited", "without_password"]
+
+Result = TypeVar("Result")
+
+# hdfs-native tries an address where nobody answers for ever, and webhdfs waits for ever for an answer.
+READ_SECONDS_MAX = 60.0
+# A write hands over a part of some MiB; the last one completes the file.
+WRITE_SECONDS_MAX = 600.0
+
+PASSWORD = re.compile(r":[^@/]*@")
+
+# What the libraries that have time limits of their own are told, where the caller says nothing.
+TIME_LIMITS: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30}},
+    "s3a": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30}},
+    "gs": {"requests_timeout": 30},
+    "gcs": {"requests_timeout": 30},
+    "abfs": {"connection_timeout": 10, "read_timeout": 30},
+    "abfss": {"connection_timeout": 10, "read_timeout": 30},
+    "az": {"connection_timeout": 10, "read_timeout": 30},
+    "hdfs": {"dfs.client.socket-timeout": "30000"},
+}
+
+# Where a library says nothing but the kind of its error.
+ERRNO_BY_TYPE: tuple[tuple[type[BaseException], int], ...] = (
+    (FileNotFoundError, errno.ENOENT),
+    (FileExistsError, errno.EEXIST),
+    (IsADirectoryError, errno.EISDIR),
+    (NotADirectoryError, errno.ENOTDIR),
+    (PermissionError, errno.EACCES),
+    (TimeoutError, errno.ETIMEDOUT),
+    (ConnectionError, errno.ECONNABORTED),
+)
+
+# As the stores name the time of the last change in what they tell of a file.
+MTIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modificationTime", "modified", "created")
+
+
+class Store(Protocol):
+    """What a library must do for a ``RemoteFiles``; ``name`` is a path as the library writes it."""
+
+    def info(self, name: str) -> FileStat: ...
+    def entries(self, name: str) -> dict[str, FileStat]: ...
+    def read(self, name: str, start: int, stop: int) -> bytes: ...
+    def write(self, name: str) -> Upload: ...
+    def move(self, source: str, target: str) -> None: ...
+    def remove(self, name: str) -> None: ...
+    def make_dirs(self, name: str) -> None: ...
+
+
+class Upload(Protocol):
+    """A file that is being written."""
+
+    def write(self, data: Buffer) -> object: ...
+    def complete(self) -> None: ...
+    def abandon(self) -> None:
+        """Ends it so that nothing appears, or stays behind, under the file's name, as far as the store can."""
+        ...
+
+
+class FsspecStore:
+    """Whatever fsspec reaches."""
+
+    def __init__(self, prefix: str, options: Mapping[str, Any]) -> None:
+        scheme = prefix.partition("://")[0]
+        fsspec = _import("fsspec.core", f"{scheme}:// needs fsspec and its library for {scheme}", "fsspec")
+        try:
+            self._fs = limited(
+                lambda: fsspec.url_to_fs(prefix, **options)[0],
+                without_password(prefix),
+                passing=(ImportError, TypeError, ValueError),
+            )
+        except ImportError as error:
+            raise ConfigError(f"{scheme}:// needs a library that is not installed: {error}") from error
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{without_password(prefix)}: {error}") from error
+        self._prefix = prefix
+        self._reads_ranges = _overrides(self._fs, "cat_file")
+
+    def native(self, path: str) -> str:
+        return str(self._fs._strip_protocol(self._prefix + path))
+
+    def info(self, name: str) -> FileStat:
+        # Listings are remembered: without this a file that came since would not be there.
+        self._fs.invalidate_cache(name)
+        return _fsspec_stat(self._fs.info(name))
+
+    def entries(self, name: str) -> dict[str, FileStat]:
+        self._fs.invalidate_cache(name)
+        if not self._fs.isdir(name):
+            raise NotADirectoryError(name) if self._fs.exists(name) else FileNotFoundError(name)
+        found = {}
+        for entry in self._fs.ls(name, detail=True):
+            last = str(entry["name"]).rstrip("/").rpartition("/")[2]
+            if str(entry["name"]).strip("/") != name.strip("/"):  # an object store's mark of the directory itself
+                found[last] = _fsspec_stat(entry)
+        return found
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        if self._reads_ranges:
+            return bytes(self._fs.cat_file(name, start=start, end=stop))
+        # Without a request of its own for a range, and without a cache beside ours.
+        with self._fs.open(name, "rb", cache_type="none") as file:
+            file.seek(start)
+            return bytes(file.read(stop - start))
+
+    def write(self, name: str) -> Upload:
+        return _FsspecUpload(self._fs, name)
+
+    def move(self, source: str, target: str) -> None:
+        # Not all of them replace what is there, and not all say that they did not.
+        if self._fs.exists(target):
+            self._fs.rm_file(target)
+        self._fs.mv(source, target)
+        self._fs.invalidate_cache(target)
+
+    def remove(self, name: str) -> None:
+        self._fs.invalidate_cache(name)
+        if not self._fs.exists(name):
+            raise FileNotFoundError(name)
+        self._fs.rm_file(name)
+
+    def make_dirs(self, name: str) -> None:
+        self._fs.makedirs(name, exist_ok=True)
+
+
+class _FsspecUpload:
+    """A file of fsspec's that only ``complete`` closes: to close one is to make what was written so far the file."""
+
+    def __init__(self, fs: Any, name: str) -> None:
+        self._fs = fs
+        self._name = name
+        self._file = fs.open(name, "wb")
+
+    def write(self, data: Buffer) -> object:
+        return self._file.write(data)
+
+    def complete(self) -> None:
+        self._file.close()
+        self._fs.invalidate_cache(self._name)
+
+    def abandon(self) -> None:
+        with suppress(Exception):
+            self._file.discard()  # takes back the parts that were sent, where the library can
+        # Else it would be completed when it is collected.
+        with suppress(AttributeError):
+            self._file.closed = True
+
+
+class HdfsStore:
+    """HDFS, by hdfs-native: no Java."""
+
+    def __init__(self, prefix: str, options: Mapping[str, Any]) -> None:
+        hdfs = _import("hdfs_native", "hdfs:// needs hdfs-native", "kstore[hdfs]")
+        config = {key: str(value) for key, value in options.items()}
+        self._write_options = hdfs.WriteOptions
+        self._client = limited(
+            lambda: hdfs.Client(None if prefix == "hdfs://" else prefix, config), without_password(prefix)
+        )
+
+    def info(self, name: str) -> FileStat:
+        return _hdfs_stat(self._client.get_file_info(name))
+
+    def entries(self, name: str) -> dict[str, FileStat]:
+        if not self._client.get_file_info(name).isdir:
+            raise NotADirectoryError(name)
+        return {str(entry.path).rpartition("/")[2]: _hdfs_stat(entry) for entry in self._client.list_status(name)}
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        return bytes(self._client.read(name).read_range(start, stop - start))
+
+    def write(self, name: str) -> Upload:
+        return _HdfsUpload(self._client.create(name, self._write_options(overwrite=True, create_parent=True)))
+
+    def move(self, source: str, target: str) -> None:
+        self._client.rename(source, target, True)
+
+    def remove(self, name: str) -> None:
+        if not self._client.delete(name, False):
+            raise FileNotFoundError(name)
+
+    def make_dirs(self, name: str) -> None:
+        self._client.mkdirs(name, 0o755, True)
+
+
+class _HdfsUpload:
+    """A file on HDFS; it has its name from the start, which is a temporary one."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, data: Buffer) -> object:
+        return self._writer.write(bytes(data))
+
+    def complete(self) -> None:
+        self._writer.close()
+
+    def abandon(self) -> None:
+        # Closed, so that the name node gives up the writer's lease; the next upload replaces it.
+        self._writer.close()
+
+
+def _import(module: str, what_for: str, install: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"{what_for}: pip install '{install}'") from error
+
+
+def _overrides(fs: Any, method: str) -> bool:
+    """Whether a file system of fsspec's has its own ``method``; an asynchronous one makes it of its twin."""
+    spec = import_module("fsspec.spec")
+    return bool(getattr(fs, "async_impl", False)) or getattr(type(fs), method) is not getattr(
+        spec.AbstractFileSystem, method
+    )
+
+
+def _fsspec_stat(entry: Mapping[str, Any]) -> FileStat:
+    is_dir = entry.get("type") == "directory"
+    mtime = next((entry[key] for key in MTIME_KEYS if entry.get(key)), None)
+    return FileStat(int(entry.get("size") or 0), _nanoseconds(mtime), 0, 0, not is_dir, is_dir)
+
+
+def _nanoseconds(when: object) -> int:
+    """A time as a library gives it: seconds, ms (webhdfs), a ``datetime``, or ISO text; 0 for none."""
+    if isinstance(when, str):
+        try:
+            when = datetime.fromisoformat(when)
+        except ValueError:
+            return 0
+    if isinstance(when, datetime):
+        return round(when.timestamp() * 1e6) * 1000
+    if isinstance(when, (int, float)):
+        # No file is from after the year 5000, and no count of ms is from before 1971.
+        return round(when * 1e6) * 1000 if when < 1e11 else round(when) * 1_000_000
+    return 0
+
+
+def _hdfs_stat(status: Any) -> FileStat:
+    is_dir = bool(status.isdir)
+    return FileStat(int(status.length), int(status.modification_time) * 1_000_000, 0, 0, not is_dir, is_dir)
+
+
+# --- time limits and errors -------------------------------------------------------------------------------------------
+
+
+def limited(
+    action: Callable[[], Result],
+    url: str,
+    *,
+    writing: bool = False,
+    passing: tuple[type[Exception], ...] = (),
+) -> Result:
+    """Does ``action`` in a thread of its own, which is left behind when its time is up.
+
+    Raises: StorageError for whatever a library raises, with ETIMEDOUT when the time is up; ``passing`` as they are.
+    """
+    seconds = WRITE_SECONDS_MAX if writing else READ_SECONDS_MAX
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(action())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="kstore-remote", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if results:
+        return results[0]
+    if not errors:
+        raise StorageError(errno.ETIMEDOUT, f"no answer in {seconds:g} s", url)
+    error = errors[0]
+    if isinstance(error, (KstoreError, *passing)) or not isinstance(error, Exception):
+        raise error
+    raise _typed(error, url, writing=writing) from error
+
+
+def _typed(error: Exception, url: str, *, writing: bool) -> StorageError:
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(number, int) and number in errno.errorcode:
+        # Some libraries put numbers of their own there; those of the system have a name.
+        return storage_error(OSError(number, os.strerror(number)), url, writing=writing)
+    code = next((number for kind, number in ERRNO_BY_TYPE if isinstance(error, kind)), errno.EIO)
+    text = str(error).partition("\n")[0]
+    plain = code in (errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
+    said = os.strerror(code) if plain or not text else f"{type(error).__name__}: {text}"
+    return storage_error(OSError(code, said), url, writing=writing)
+
+
+def without_password(url: str) -> str:
+    """``url`` as it may be shown."""
+    return PASSWORD.sub("@", url)
