@@ -8,6 +8,7 @@ reads     log_reader   over what was published, without a lock; fetch is one sli
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -59,6 +60,8 @@ from kstore.types import (
 )
 
 __all__ = ["Log", "TimePoint"]
+
+logger = logging.getLogger(__name__)
 
 TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
 
@@ -581,7 +584,10 @@ def _open_writer(context: SegmentContext, durability: Durability) -> LogWriter:
     probe_lock(directory.parent)
     lock = DirectoryLock(directory, mode=context.config.file_mode)
     try:
-        return LogWriter(load(context, lock, durability))
+        loaded = load(context, durability)
+        if lost := loaded.report.summary():
+            logger.warning("%s: recovery: %s", directory, lost)
+        return LogWriter(loaded, lock)
     except BaseException:
         lock.release()
         raise

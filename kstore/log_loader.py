@@ -11,17 +11,15 @@ What damage means is decided by ``rules/recover``; nothing that held a whole bat
 from __future__ import annotations
 
 import errno
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kstore.errors import CorruptDataError, DiskFullError, NotALogError, StorageError
+from kstore.errors import CorruptDataError, CorruptFileError, DiskFullError, NotALogError, StorageError
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import read_leader_epochs
 from kstore.files.fs import File, FileSystem
-from kstore.files.lock import DirectoryLock
 from kstore.files.paths import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -49,8 +47,6 @@ from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
 
 __all__ = ["Loaded", "is_log", "load", "make_directory"]
 
-logger = logging.getLogger(__name__)
-
 COPY_BYTES = 1 << 20
 # The disk reads so far ahead while what is there is checked.
 READ_AHEAD_BYTES = 8 << 20
@@ -68,7 +64,6 @@ class Loaded:
     segments: LogSegments
     producers: LogProducers
     state_file: StateFile
-    lock: DirectoryLock
     start_offset: int
     end_offset: int
     position: int
@@ -112,8 +107,10 @@ def make_directory(fs: FileSystem, directory: Path, *, mode: int) -> None:
         fs.sync_dir(path.parent)
 
 
-def load(context: SegmentContext, lock: DirectoryLock, durability: Durability) -> Loaded:
-    """Opens the log in ``context.directory``, which ``lock`` holds.
+def load(context: SegmentContext, durability: Durability, *, advance: Callable[[int], None] | None = None) -> Loaded:
+    """Opens the log in ``context.directory``, whose lock the caller holds.
+
+    ``advance`` hears how many more bytes a recovery has checked.
 
     Raises: StorageError (nothing that cannot be read is taken for damage), DiskFullError where there is
     no room to set aside what must be cut.
@@ -137,12 +134,11 @@ def load(context: SegmentContext, lock: DirectoryLock, durability: Durability) -
             segments=segments,
             producers=producers,
             state_file=state_file,
-            lock=lock,
             start_offset=max(start_offset, segments.first.base_offset),
             end_offset=segments.last.base_offset,
             position=0,
             recovery_point=0,
-            leader_epoch=max((epoch for epoch, _ in read_leader_epochs(fs, directory / LEADER_EPOCHS)), default=0),
+            leader_epoch=_leader_epoch(context, report),
             seal=False,
             report=report,
         )
@@ -150,11 +146,21 @@ def load(context: SegmentContext, lock: DirectoryLock, durability: Durability) -
             loaded.end_offset = loaded.recovery_point = state.durable_end
             loaded.position = state.clean_size
         else:
-            _recover(loaded, state, marks)
+            _recover(loaded, state, marks, advance)
         return loaded
     except BaseException:
         state_file.close()
         raise
+
+
+def _leader_epoch(context: SegmentContext, report: RecoveryReport) -> int:
+    """The latest epoch of the directory's checkpoint, 0 where there is none that can be read."""
+    try:
+        entries = read_leader_epochs(context.fs, context.directory / LEADER_EPOCHS)
+    except CorruptFileError as error:
+        report.notes.append(f"{LEADER_EPOCHS} is passed over: {error.reason}")
+        return 0
+    return max((epoch for epoch, _ in entries), default=0)
 
 
 def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int) -> LogSegments:
@@ -190,7 +196,7 @@ def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int) -> 
     return segments
 
 
-def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks) -> None:
+def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: Callable[[int], None] | None) -> None:
     """Finds the end of the log, and what in it cannot be served; cuts and sets aside what must go."""
     report = loaded.report
     report.clean = False
@@ -210,7 +216,11 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks) -> None:
     started = loaded.context.clock.monotonic()
     scanned = loaded.segments.range(doubt.recovery_point, 2**63 - 1)
     transactions = TransactionRebuild(loaded.producers)
-    findings = [_scan(loaded, segment, transactions) for segment in scanned]
+    findings = []
+    for segment in scanned:
+        findings.append(_scan(loaded, segment, transactions))
+        if advance is not None:
+            advance(findings[-1].size)
     decision = decide(findings, doubt)
     for segment in scanned[:-1]:
         segment.seal()
@@ -224,8 +234,6 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks) -> None:
     loaded.producers.truncate_to(decision.end_offset)
     report.seconds = loaded.context.clock.monotonic() - started
     _store(loaded)
-    if report.corrupt or report.cut:
-        logger.warning("%s: %s", loaded.context.directory, _summary(report))
 
 
 def _ends_at(loaded: Loaded, offset: int) -> bool:
@@ -356,14 +364,3 @@ def _store(loaded: Loaded) -> None:
             boot_id=boot_id(),
         )
     )
-
-
-def _summary(report: RecoveryReport) -> str:
-    lost = sum(gone.last - gone.first + 1 for gone in report.corrupt)
-    parts = []
-    if report.corrupt:
-        parts.append(f"{lost} offsets in {len(report.corrupt)} damaged ranges are fenced")
-    if report.cut:
-        saved = [cut.saved_as for cut in report.cut if cut.saved_as]
-        parts.append(f"{report.bytes_cut} bytes were cut" + (f", kept in {', '.join(saved)}" if saved else ""))
-    return "recovery: " + "; ".join(parts)

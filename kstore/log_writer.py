@@ -26,6 +26,7 @@ from kstore.errors import (
     SyncFailedError,
 )
 from kstore.files.boot import boot_id
+from kstore.files.lock import DirectoryLock
 from kstore.files.paths import LOG_SUFFIX
 from kstore.flusher import Flusher
 from kstore.group_commit import GroupCommit, Pending
@@ -136,8 +137,9 @@ class PendingAppend(Pending[AppendInfo]):
 class LogWriter:
     """Everything that changes a log. Thread-safe."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, lock: DirectoryLock) -> None:
         self.loaded = loaded
+        self._directory_lock = lock
         self.context = loaded.context
         self.segments = loaded.segments
         self.producers = loaded.producers
@@ -682,4 +684,4 @@ class LogWriter:
                 segment.tail = None
         self.context.handles.clear()
         self._state_file.close()
-        self.loaded.lock.release()
+        self._directory_lock.release()

@@ -126,3 +126,14 @@ class RecoveryReport:
     def bytes_cut(self) -> int:
         """Bytes that recovery removed from the log's files, set aside or not."""
         return sum(cut.size for cut in self.cut)
+
+    def summary(self) -> str:
+        """What was lost, in one line; "" where nothing was."""
+        parts = []
+        if self.corrupt:
+            lost = sum(gone.last - gone.first + 1 for gone in self.corrupt)
+            parts.append(f"{lost} offsets in {len(self.corrupt)} damaged ranges are fenced")
+        if self.cut:
+            saved = [cut.saved_as for cut in self.cut if cut.saved_as]
+            parts.append(f"{self.bytes_cut} bytes were cut" + (f", kept in {', '.join(saved)}" if saved else ""))
+        return "; ".join(parts)

@@ -23,7 +23,11 @@ __all__ = ["cli", "main"]
 COMMANDS = {
     "append": "kstore.cli.append",
     "dump-log": "kstore.cli.dump_log",
+    "explain": "kstore.cli.explain",
+    "handover": "kstore.cli.handover",
     "read": "kstore.cli.read",
+    "recover": "kstore.cli.recover",
+    "verify": "kstore.cli.verify",
 }
 
 EPILOG = """

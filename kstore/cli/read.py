@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import BinaryIO, get_args
 
 import click
@@ -12,6 +11,7 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
+from kstore.cli.time_type import TimeType
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
@@ -37,21 +37,6 @@ Exit status:
 """
 
 
-class _TimeType(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
-    """Ms since the epoch, or an ISO 8601 date and time; without a zone it is local time."""
-
-    name = "time"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value)
-        if text.isascii() and text.isdigit():
-            return int(text)
-        try:
-            return round(datetime.fromisoformat(text).timestamp() * 1000)
-        except ValueError:
-            self.fail(f"{text!r}, expected ms since the epoch or an ISO 8601 time", param, ctx)
-
-
 @click.command("read", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print the records of a log.")
 @click.argument("directory", type=click.Path())
 @click.option(
@@ -60,7 +45,7 @@ class _TimeType(click.ParamType):  # type: ignore[type-arg]  # not generic in cl
     metavar="N",
     help="Begin at this offset; a negative one counts back from the end. Default: the first record.",
 )
-@click.option("--time", "time_ms", type=_TimeType(), help="Begin at the first record at or after this time.")
+@click.option("--time", "time_ms", type=TimeType(), help="Begin at the first record at or after this time.")
 @click.option("--count", type=click.IntRange(0), metavar="N", help="Stop after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records at the end, until interrupted.")
 @click.option(

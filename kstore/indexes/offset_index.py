@@ -77,10 +77,12 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The last entry with an offset <= ``offset``, else the segment's start, ``(base_offset, 0)``."""
+        return self._entry_or_start(self.floor_slot(offset))
+
+    def floor_slot(self, offset: int) -> int:
+        """The number of that entry, -1 where there is none."""
         delta = offset - self.base_offset
-        if delta < 0:
-            return OffsetPosition(self.base_offset, 0)
-        return self._entry_or_start(self._floor_slot(INT32.pack(min(delta, DELTA_MAX)), 0))
+        return self._floor_slot(INT32.pack(min(delta, DELTA_MAX)), 0) if delta >= 0 else -1
 
     def ceiling(self, offset: int) -> tuple[OffsetPosition, int] | None:
         """The first entry with an offset >= ``offset``, and the position of the entry behind it (0: there is none).

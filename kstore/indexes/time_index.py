@@ -98,9 +98,11 @@ class TimeIndex(EntryIndex[TimestampOffset]):
 
         No record before the entry's offset is later than the entry's timestamp.
         """
-        if timestamp < 0:
-            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
-        return self._entry_or_start(self._floor_slot(INT64.pack(min(timestamp, TIMESTAMP_MAX)), 0))
+        return self._entry_or_start(self.floor_slot(timestamp))
+
+    def floor_slot(self, timestamp: int) -> int:
+        """The number of that entry, -1 where there is none."""
+        return self._floor_slot(INT64.pack(min(timestamp, TIMESTAMP_MAX)), 0) if timestamp >= 0 else -1
 
     def truncate_to(self, offset: int) -> None:
         """Keeps the entries below ``offset``. Raises: ReadOnlyError."""

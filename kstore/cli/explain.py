@@ -1,0 +1,68 @@
+"""``kstore explain``: the way of a lookup through segments and indexes to a record."""
+
+from __future__ import annotations
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import compact, record_fields
+from kstore.cli.status import DAMAGED, OK
+from kstore.cli.table import painted
+from kstore.cli.time_type import TimeType
+from kstore.explain import explain_offset, explain_time
+from kstore.log import Log
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore explain data/orders-0 --offset 1234567
+  kstore explain data/orders-0 --time 2026-01-31T09:00:00+01:00
+  kstore explain data/orders-0 --offset 42 --format json | jq .
+
+\b
+Exit status:
+  0  a record was found
+  1  none was, or damage stands in the way
+  2  bad usage
+"""
+
+
+@click.command("explain", cls=KstoreCommand, epilog=EXAMPLES, short_help="Show how an offset or a time is looked up.")
+@click.argument("directory", type=click.Path())
+@click.option("--offset", type=click.IntRange(0), metavar="N", help="The record at this offset.")
+@click.option("--time", "time_ms", type=TimeType(), help="The first record at or after this time.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: a line a step. json: one object with the steps and the record.",
+)
+def command(directory: str, offset: int | None, time_ms: int | None, form: str) -> int:
+    """Show the way of a lookup in the log in DIRECTORY: the segment, the part of the index and the entry in it, the
+    bytes that are scanned from there, the batch and the record.
+
+    Nothing is written to the log, and a writer may be at work on it.
+    """
+    if (offset is None) == (time_ms is None):
+        raise click.UsageError("give --offset or --time")
+    with Log(directory, read_only=True) as log:
+        if offset is not None:
+            explanation = explain_offset(log, offset)
+        else:
+            assert time_ms is not None
+            explanation = explain_time(log, time_ms)
+    is_damaged = any(step.what == "damage" for step in explanation.steps)
+    if form == "json":
+        steps = [{"step": step.what, "text": step.text, **step.values} for step in explanation.steps]
+        record = record_fields(explanation.record) if explanation.record is not None else None
+        print(compact({"steps": steps, "record": record}))
+    else:
+        width = max(len(step.what) for step in explanation.steps)
+        for step in explanation.steps:
+            name = step.what.ljust(width)
+            print(f"{painted(name, 'red') if step.what == 'damage' else name}  {step.text}")
+    return DAMAGED if is_damaged or explanation.record is None else OK

@@ -1,0 +1,98 @@
+"""``kstore recover``: brings logs that were not closed in order back into order, and says what that took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.progress import progress
+from kstore.cli.record_json import compact
+from kstore.cli.status import DAMAGED, OK
+from kstore.cli.table import painted
+from kstore.recover import plan_recovery, recover_log
+from kstore.types import RecoveryReport
+from kstore.verify import find_logs
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore recover --dry-run data/           what would be cut, fenced and rebuilt; nothing is changed
+  kstore recover data/orders-0
+  kstore recover --format json data/ | jq .
+
+\b
+Exit status:
+  0  nothing was, or is, lost
+  1  damage: records are fenced, or bytes that held a whole batch are cut and set aside; or a log cannot be opened
+  2  bad usage
+"""
+
+
+@click.command("recover", cls=KstoreCommand, epilog=EXAMPLES, short_help="Recover logs after an unclean end.")
+@click.argument("directories", nargs=-1, required=True, type=click.Path())
+@click.option("--dry-run", is_flag=True, help="Only say what would be done: no byte is changed, no lock taken.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: what was done, in words. json: one object a log.",
+)
+def command(directories: tuple[str, ...], dry_run: bool, form: str) -> int:
+    """Recover the logs in DIRECTORIES, each of them one partition or holding partitions.
+
+    Opening a log for writing does the same. A torn tail is cut; a damaged batch with whole ones behind it is fenced:
+    it stays and is never served; what is cut and held a whole batch is kept beside the log, as
+    <base>.log.cut-<position>; indexes are rebuilt. A log that was closed in order is left as it is.
+    """
+    is_damaged = False
+    with progress("recover", None) as advance:
+        for directory in directories:
+            for log in find_logs(Path(directory)):
+                report = (plan_recovery if dry_run else recover_log)(log, advance=advance)
+                is_damaged |= bool(report.corrupt) or any(cut.saved_as for cut in report.cut)
+                if form == "json":
+                    print(
+                        compact({"log": str(log), "dry_run": dry_run, "bytes_cut": report.bytes_cut, **asdict(report)})
+                    )
+                else:
+                    for line in _lines(log, report, dry_run):
+                        print(line)
+    return DAMAGED if is_damaged else OK
+
+
+def _lines(log: Path, report: RecoveryReport, dry_run: bool) -> Iterator[str]:
+    if report.clean:
+        yield f"{log}: {painted('closed in order', 'green')}, nothing to do"
+        return
+    would = "would be " if dry_run else ""
+    yield (
+        f"{log}: {report.records_scanned:,} records in {report.batches_scanned:,} batches of"
+        f" {report.segments_scanned:,} segments checked, {report.bytes_scanned:,} bytes in {report.seconds:.2f} s"
+    )
+    for lost in report.corrupt:
+        yield (
+            f"  {painted('fenced', 'red')}: {lost.path} at position {lost.position},"
+            f" offsets {lost.first} to {lost.last}: {lost.reason}"
+        )
+    for cut in report.cut:
+        kept = f", kept as {cut.saved_as}" if cut.saved_as else ", no whole batch among them"
+        yield (
+            f"  {painted('cut', 'red' if cut.saved_as else 'yellow')}: {cut.path} from position {cut.position} on,"
+            f" {cut.size:,} bytes{kept}: {cut.reason}"
+        )
+    for path in report.rebuilt:
+        yield f"  {would}rebuilt: the indexes of {path}"
+    for note in report.notes:
+        yield f"  {painted('note', 'yellow')}: {note}"
+    for name in report.ignored:
+        yield f"  ignored: {name}"
+    if not report.corrupt and not report.cut:
+        yield f"  {painted('nothing was lost', 'green')}"

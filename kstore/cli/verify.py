@@ -1,0 +1,163 @@
+"""``kstore verify``: whether everything in a log, or in a directory of logs, is as it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.progress import progress
+from kstore.cli.record_json import compact
+from kstore.cli.status import DAMAGED, OK
+from kstore.cli.table import painted, table
+from kstore.files.paths import LOG_SUFFIX
+from kstore.types import NO_OFFSET
+from kstore.verify import Finding, LogVerification, find_logs, verify_log, verify_store_files
+from kstore.verify.findings import NO_POSITION, Advance
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore verify data/orders-0
+  kstore verify data/ /var/lib/kafka/data
+  kstore verify --format json data/ | jq 'select(.type == "finding" and .severity == "damage")'
+
+\b
+Exit status:
+  0  everything is as it was written
+  1  damage: a batch, an index entry, a snapshot, a checkpoint, or records that are missing
+  2  bad usage
+"""
+
+COLUMNS = ("log", "segments", "batches", "records", "bytes", "start", "stable", "end", "damage", "notes")
+
+
+@click.command("verify", cls=KstoreCommand, epilog=EXAMPLES, short_help="Check every batch, index entry and snapshot.")
+@click.argument("directories", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help='text: a table, then what was found. json: one object a line, of type "log" or "finding".',
+)
+@click.option("--quiet", "-q", is_flag=True, help="Tell of damage only, not of what is merely worth knowing.")
+def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
+    """Read every file of the logs in DIRECTORIES, kstore's or a Kafka broker's, and hold them against each other.
+
+    A directory is one partition, or holds partitions. Checked are every batch's CRC and records, the order of offsets
+    within and across segments, every entry of every index, producer snapshots and transaction indexes against the
+    batches, leader epochs, checkpoints, and that what was durable is there.
+
+    Nothing is written, no lock is taken, and a writer may be at work. Unlike "kstore read" it looks beyond what is
+    known to be durable. A batch that is only half there at the end of a log is damage, unless a writer is at work.
+    """
+    logs = [log for directory in directories for log in find_logs(Path(directory))]
+    printer = _TablePrinter(quiet) if form == "text" else _JsonPrinter(quiet)
+    is_damaged = False
+    with progress("verify", sum(map(_size, logs))) as advance:
+        for log in _verifications(directories, logs, advance):
+            is_damaged |= not log.is_sound
+            printer.log(log)
+    printer.end()
+    return DAMAGED if is_damaged else OK
+
+
+def _verifications(directories: Iterable[str], logs: Iterable[Path], advance: Advance) -> Iterable[LogVerification]:
+    for directory in directories:
+        store = verify_store_files(Path(directory))
+        if store.findings:
+            yield store
+    for log in logs:
+        yield verify_log(log, advance=advance)
+
+
+def _size(log: Path) -> int:
+    """Bytes of the log's segments; one that goes away meanwhile has none."""
+    size = 0
+    for path in log.glob(f"*{LOG_SUFFIX}"):
+        try:
+            size += path.stat().st_size
+        except FileNotFoundError:
+            pass
+    return size
+
+
+def _fields(log: LogVerification) -> dict[str, Any]:
+    return {
+        "log": log.path,
+        "segments": log.segment_count,
+        "batches": log.batch_count,
+        "records": log.record_count,
+        "bytes": log.size,
+        "start": log.start_offset,
+        "stable": log.last_stable_offset,
+        "end": log.end_offset,
+        "damage": len(log.damages),
+        "notes": len(log.notes),
+    }
+
+
+class _JsonPrinter:
+    """One object a line."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def log(self, log: LogVerification) -> None:
+        print(compact({"type": "log", **_fields(log)}))
+        for finding in log.damages if self._quiet else log.findings:
+            print(compact({"type": "finding", **_told(finding)}))
+
+    def end(self) -> None:
+        """Nothing is left to say."""
+
+
+def _told(finding: Finding) -> dict[str, Any]:
+    """The finding's fields that say something."""
+    told = {name: value for name, value in finding._asdict().items() if name not in ("position", "first", "last")}
+    if finding.position != NO_POSITION:
+        told["position"] = finding.position
+    if finding.first != NO_OFFSET:
+        told["first"] = finding.first
+    if finding.last != NO_OFFSET:
+        told["last"] = finding.last
+    return told
+
+
+class _TablePrinter:
+    """A table of the logs, then what was found in them."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._logs: list[LogVerification] = []
+
+    def log(self, log: LogVerification) -> None:
+        self._logs.append(log)
+
+    def end(self) -> None:
+        for line in table(COLUMNS, [tuple(_fields(log).values()) for log in self._logs]):
+            print(line)
+        for log in self._logs:
+            for finding in log.damages if self._quiet else log.findings:
+                print(_line(finding))
+        damage_count = sum(len(log.damages) for log in self._logs)
+        print()
+        print(painted(f"damage: {damage_count}", "red") if damage_count else painted("sound", "green"), flush=True)
+
+
+def _line(finding: Finding) -> str:
+    severity = painted(finding.severity, "red" if finding.severity == "damage" else "yellow")
+    where = f" at position {finding.position}" if finding.position != NO_POSITION else ""
+    offsets = ""
+    if finding.first != NO_OFFSET:
+        offsets = f", offset {finding.first}"
+        if finding.last not in (NO_OFFSET, finding.first):
+            offsets = f", offsets {finding.first} to {finding.last}"
+    return f"{severity}: {finding.path}{where}{offsets}: {finding.reason}"

@@ -1,0 +1,66 @@
+"""What a verification finds: the values that it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from kstore.types import NO_OFFSET
+
+__all__ = ["NO_POSITION", "Advance", "Finding", "LogVerification", "Severity"]
+
+NO_POSITION = -1
+
+# "damage": something is lost, or would mislead a reader. "note": worth knowing, and as it may be after a crash.
+Severity = Literal["damage", "note"]
+
+# Hears how many more bytes have been looked at.
+Advance = Callable[[int], None]
+
+
+class Finding(NamedTuple):
+    """One thing found in ``path``.
+
+    ``kind`` says what it is about: "batch", "tail", "index", "timeindex", "txnindex", "snapshot", "state", "epochs",
+    "checkpoint", "name". ``position`` is a byte of the file, NO_POSITION where it is about no place in it; ``first``
+    and ``last`` are the offsets concerned, inclusive, NO_OFFSET where there are none.
+    """
+
+    severity: Severity
+    kind: str
+    path: str
+    reason: str
+    position: int = NO_POSITION
+    first: int = NO_OFFSET
+    last: int = NO_OFFSET
+
+
+@dataclass(slots=True)
+class LogVerification:
+    """One log as it was found. Offsets are exclusive at the end, sizes bytes.
+
+    ``end_offset`` lies behind the last whole batch; ``last_stable_offset`` where committed reads stop.
+    """
+
+    path: str
+    start_offset: int = 0
+    end_offset: int = 0
+    last_stable_offset: int = 0
+    segment_count: int = 0
+    batch_count: int = 0
+    record_count: int = 0
+    size: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def damages(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "damage"]
+
+    @property
+    def notes(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "note"]
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.damages

@@ -1,0 +1,181 @@
+"""Verifying one log: its segments in order, and what its small files say of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from kstore.config import LogConfig
+from kstore.errors import CorruptDataError, LockedError, StorageError
+from kstore.files.boot import boot_id
+from kstore.files.checkpoint import read_leader_epochs, read_topic_id
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.lock import probe_lock
+from kstore.files.paths import (
+    KSTORE_STATE,
+    LEADER_EPOCHS,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    SNAPSHOT_SUFFIX,
+    DirectoryNames,
+    classify,
+    segment_name,
+)
+from kstore.kafka_marks import read_kafka_marks
+from kstore.log_loader import OWN_NAMES
+from kstore.record.batch import Batch
+from kstore.record.walk import OFFSET_MAX
+from kstore.state.log_state import LogState, read_state
+from kstore.verify.findings import Advance, Finding, LogVerification
+from kstore.verify.producers import ProducerCheck
+from kstore.verify.segment_files import SegmentFiles, verify_segment
+
+__all__ = ["verify_log"]
+
+# Of many names of one kind, so many are told.
+NAMES_SHOWN = 5
+
+
+def no_advance(size: int) -> None:
+    """Nobody wants to know."""
+
+
+def verify_log(
+    directory: Path,
+    *,
+    fs: FileSystem = SYSTEM_FS,
+    config: LogConfig | None = None,
+    advance: Advance = no_advance,
+) -> LogVerification:
+    """Reads every file of the log in ``directory``, a partition's; writes nothing and takes no lock.
+
+    Args:
+        config: for ``max_batch_bytes_uncompressed``.
+        advance: hears how many more bytes of ``.log`` were read.
+
+    Raises: StorageError where the directory cannot be listed or a segment cannot be read.
+    """
+    limit = (config or LogConfig()).max_batch_bytes_uncompressed
+    names = classify(fs.list(directory))
+    log = LogVerification(str(directory))
+    bases = names.bases[LOG_SUFFIX]
+    state = _state(fs, directory, names, log)
+    marks = read_kafka_marks(fs, directory)
+    log.findings.extend(_names(directory, names))
+    first_base = bases[0] if bases else 0
+    log.start_offset = max((state.log_start_offset if state else marks.log_start_offset) or 0, first_base)
+    log.end_offset = log.start_offset
+    producers = ProducerCheck(fs, directory, names.bases[SNAPSHOT_SUFFIX], first_base)
+    epochs = _Epochs(fs, directory, log)
+
+    def on_batch(batch: Batch) -> None:
+        producers.note(batch)
+        epochs.note(batch)
+
+    for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
+        is_last = following == OFFSET_MAX
+        files = SegmentFiles(fs, directory, base_offset, following, is_last, is_last and _is_live(directory), limit)
+        before = len(log.damages)
+        log.end_offset = verify_segment(files, log, advance, on_batch)
+        if len(log.damages) != before:
+            producers.lose_track()
+        producers.end_segment(base_offset)
+    producers.end(log.end_offset)
+    log.findings.extend(producers.findings)
+    unstable = producers.first_unstable_offset
+    log.last_stable_offset = log.end_offset if unstable is None else min(unstable, log.end_offset)
+    _hold_against_ends(log, state, marks.recovery_point)
+    return log
+
+
+def _is_live(directory: Path) -> bool:
+    """Whether a writer, kstore's or a broker's, is at work."""
+    try:
+        probe_lock(directory.parent)
+        probe_lock(directory)
+    except LockedError:
+        return True
+    return False
+
+
+def _state(fs: FileSystem, directory: Path, names: DirectoryNames, log: LogVerification) -> LogState | None:
+    if KSTORE_STATE not in names.others:
+        return None
+    state = read_state(fs, directory / KSTORE_STATE)
+    if state is None:
+        log.findings.append(
+            Finding("damage", "state", str(directory / KSTORE_STATE), "neither of its two records can be believed")
+        )
+    return state
+
+
+def _names(directory: Path, names: DirectoryNames) -> list[Finding]:
+    """What the listing shows beside the log's own files, a finding for each kind."""
+    bases = set(names.bases[LOG_SUFFIX])
+    orphans = [
+        segment_name(offset, suffix)
+        for suffix, offsets in names.bases.items()
+        if suffix not in (LOG_SUFFIX, SNAPSHOT_SUFFIX)
+        for offset in sorted(set(offsets) - bases)
+    ]
+    kinds = (
+        ("not a log's", [name for name in names.others if name not in OWN_NAMES]),
+        ("left by work that did not end", [str(name) for name in names.unfinished]),
+        ("set aside by a recovery", names.cuts),
+        ("an index without its segment", orphans),
+    )
+    found = []
+    for what, listed in kinds:
+        if listed:
+            shown = ", ".join(sorted(listed)[:NAMES_SHOWN])
+            more = f" and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
+            found.append(Finding("note", "name", str(directory), f"{what}: {shown}{more}"))
+    return found
+
+
+def _hold_against_ends(log: LogVerification, state: LogState | None, recovery_point: int | None) -> None:
+    """What was durable must be there."""
+    path = f"{log.path}/{KSTORE_STATE}"
+    # After a restart of the machine only "sync" promised more than a prefix.
+    is_binding = state is not None and (state.clean or state.durability == "sync" or state.boot_id == boot_id())
+    if state is not None and is_binding and state.durable_end > log.end_offset:
+        reason = f"the log was durable up to offset {state.durable_end}, but ends at {log.end_offset}"
+        log.findings.append(Finding("damage", "state", path, reason, first=log.end_offset, last=state.durable_end - 1))
+    if state is None and recovery_point is not None and recovery_point > log.end_offset:
+        reason = f"the store's recovery point is {recovery_point}, but the log ends at {log.end_offset}"
+        log.findings.append(
+            Finding("damage", "checkpoint", log.path, reason, first=log.end_offset, last=recovery_point - 1)
+        )
+
+
+class _Epochs:
+    """The leader epochs of the checkpoint and of the batches: both must rise."""
+
+    def __init__(self, fs: FileSystem, directory: Path, log: LogVerification) -> None:
+        self._log = log
+        self._path = str(directory / LEADER_EPOCHS)
+        self._last = -1
+        self._is_reported = False
+        try:
+            entries = read_leader_epochs(fs, directory / LEADER_EPOCHS)
+            for one, two in pairwise(entries):
+                if two.epoch <= one.epoch or two.start_offset < one.start_offset:
+                    self._add("damage", f"epoch {two.epoch} from {two.start_offset} on follows {one}")
+        except (CorruptDataError, StorageError) as error:
+            self._add("damage", str(error))
+        try:
+            if fs.exists(directory / PARTITION_METADATA):
+                read_topic_id(fs, directory / PARTITION_METADATA)
+        except (CorruptDataError, StorageError) as error:
+            log.findings.append(Finding("damage", "name", str(directory / PARTITION_METADATA), str(error)))
+
+    def _add(self, severity: str, reason: str) -> None:
+        self._log.findings.append(Finding("damage" if severity == "damage" else "note", "epochs", self._path, reason))
+
+    def note(self, batch: Batch) -> None:
+        epoch = batch.leader_epoch
+        if epoch < self._last and epoch >= 0 and not self._is_reported:
+            self._is_reported = True
+            self._add("note", f"the batch at offset {batch.base_offset} has epoch {epoch}, after epoch {self._last}")
+        self._last = max(self._last, epoch)

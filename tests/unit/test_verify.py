@@ -1,0 +1,151 @@
+"""Verification: each kind of damage that kstore's own files may have, and a writer at work."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from kstore.errors import NotALogError
+from kstore.files.checkpoint import write_leader_epochs
+from kstore.files.local import SYSTEM_FS
+from kstore.log import Log
+from kstore.verify import Finding, find_logs, verify, verify_log
+
+T = 1_700_000_000_000
+
+
+def filled(path: Path, batches: int = 12, **settings: object) -> Path:
+    settings = {"segment_bytes": 1024, "index_interval_bytes": 64, **settings}
+    with Log(path, **settings) as log:  # type: ignore[arg-type]
+        for number in range(batches):
+            log.append_many([b"x" * 40] * 3, timestamps=[T + 10 * number + delta for delta in range(3)])
+    return path
+
+
+def damages(path: Path) -> list[Finding]:
+    return verify_log(path).damages
+
+
+def poke(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def test_a_sound_log_is_counted_and_nothing_is_said(tmp_path: Path) -> None:
+    log = verify_log(filled(tmp_path / "log"))
+    assert (log.findings, log.is_sound) == ([], True)
+    assert (log.start_offset, log.last_stable_offset, log.end_offset) == (0, 36, 36)
+    assert (log.batch_count, log.record_count, log.segment_count) == (12, 36, 3)
+    assert log.size == sum(file.stat().st_size for file in (tmp_path / "log").glob("*.log"))
+
+
+def test_a_log_that_a_killed_writer_left_is_sound(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", durability="os", index_interval_bytes=64)
+    log.append_many([b"x"] * 10)
+    log.append_many([b"x"] * 10)
+    found = verify_log(tmp_path / "log")
+    assert found.is_sound
+    assert found.end_offset == 20
+    log.close()
+
+
+def test_a_tail_is_damage_unless_a_writer_is_at_work(tmp_path: Path) -> None:
+    path = filled(tmp_path / "log")
+    segment = max(path.glob("*.log"))
+    with segment.open("ab") as file:
+        file.write(b"\0" * 30)
+    (found,) = damages(path)
+    assert (found.kind, found.position, found.first) == ("tail", segment.stat().st_size - 30, 36)
+    (path / "kstore.state").unlink()
+    with Log(path) as log:
+        log.append(b"live")
+        with max(path.glob("*.log")).open("ab") as file:
+            file.write(b"\0" * 30)
+        assert [finding.severity for finding in verify_log(path).findings if finding.kind == "tail"] == ["note"]
+        log.truncate_fully_and_start_at(0)
+
+
+def test_missing_records_are_found_though_every_batch_is_whole(tmp_path: Path) -> None:
+    path = filled(tmp_path / "log", segment_bytes=1 << 20)
+    (segment,) = path.glob("*.log")
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size // 2 // 209 * 209)
+    assert {finding.kind for finding in damages(path)} >= {"state"}
+    lost = next(finding for finding in damages(path) if finding.kind == "state")
+    assert lost.last == 35
+
+
+def test_an_index_entry_that_would_mislead_is_found(tmp_path: Path) -> None:
+    path = filled(tmp_path / "log")
+    index = min(path.glob("*.index"))
+    delta, position = struct.unpack(">ii", index.read_bytes()[:8])
+    poke(index, 0, struct.pack(">ii", delta, position + 1))
+    (found,) = damages(path)
+    assert (found.kind, found.position) == ("index", 0)
+    poke(index, 0, struct.pack(">ii", delta - 1, position))
+    assert "no batch ends there" in damages(path)[0].reason
+    poke(index, 0, struct.pack(">ii", 0, position))
+    assert [finding.kind for finding in damages(path)] == ["index"]
+
+
+def test_a_time_entry_behind_which_records_are_earlier_is_found(tmp_path: Path) -> None:
+    path = filled(tmp_path / "log")
+    index = min(path.glob("*.timeindex"))
+    timestamp, delta = struct.unpack(">qi", index.read_bytes()[:12])
+    poke(index, 0, struct.pack(">qi", timestamp - 100, delta))
+    (found,) = damages(path)
+    assert (found.kind, found.position) == ("timeindex", 0)
+
+
+def test_a_segment_that_is_missing_in_the_middle_is_told_by_nothing_but_its_offsets(tmp_path: Path) -> None:
+    # A gap between segments is what compaction leaves too, so it is not called damage.
+    path = filled(tmp_path / "log")
+    middle = sorted(path.glob("*.log"))[1]
+    for suffix in (".log", ".index", ".timeindex"):
+        middle.with_suffix(suffix).unlink()
+    assert verify_log(path).record_count < 36
+
+
+def test_epochs_that_fall_are_found(tmp_path: Path) -> None:
+    path = filled(tmp_path / "log")
+    write_leader_epochs(SYSTEM_FS, path / "leader-epoch-checkpoint", [(3, 0), (2, 10)])  # type: ignore[list-item]
+    assert [finding.kind for finding in damages(path)] == ["epochs"]
+
+
+def test_a_state_without_a_good_record_is_found(tmp_path: Path) -> None:
+    path = filled(tmp_path / "log")
+    (path / "kstore.state").write_bytes(b"\xff" * 4096)
+    assert [finding.kind for finding in damages(path)] == ["state"]
+
+
+def test_foreign_names_are_worth_a_note(tmp_path: Path) -> None:
+    path = filled(tmp_path / "log")
+    (path / "notes.txt").write_text("mine")
+    (path / f"{5:020d}.log.cut-100").write_bytes(b"x")
+    (path / f"{7:020d}.index").write_bytes(b"")
+    log = verify_log(path)
+    assert log.is_sound
+    assert [finding.kind for finding in log.notes] == ["name"] * 3
+
+
+def test_a_directory_of_logs_and_its_checkpoints(tmp_path: Path) -> None:
+    filled(tmp_path / "a-0")
+    filled(tmp_path / "b-0")
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nnonsense\n")
+    assert find_logs(tmp_path) == [tmp_path / "a-0", tmp_path / "b-0"]
+    store, first, second = verify(tmp_path)
+    assert [finding.kind for finding in store.damages] == ["checkpoint"]
+    assert first.is_sound
+    assert second.is_sound
+    with pytest.raises(NotALogError):
+        find_logs(tmp_path / "lost+found")
+
+
+def test_progress_adds_up_to_the_bytes_of_the_log(tmp_path: Path) -> None:
+    steps: list[int] = []
+    log = verify_log(filled(tmp_path / "log"), advance=steps.append)
+    assert sum(steps) == log.size
