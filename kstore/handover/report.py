@@ -1,0 +1,54 @@
+"""What a handover did, or with a dry run would do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from kstore.types import CorruptRange, CutRange
+
+__all__ = ["Direction", "HandoverReport", "PartitionReport", "Step"]
+
+Direction = Literal["to-broker", "from-broker"]
+
+
+class Step(NamedTuple):
+    """One change: ``kind`` is "write", "remove", "open", "roll", "rebuild", "start" or "mode"."""
+
+    kind: str
+    path: str
+    detail: str
+
+
+class PartitionReport(NamedTuple):
+    """One partition as it was handed over; ``topic_id`` is "" where none is known."""
+
+    name: str
+    start_offset: int
+    end_offset: int
+    topic_id: str
+
+
+@dataclass(slots=True)
+class HandoverReport:
+    """What was found and done.
+
+    ``refused`` says why nothing was handed over; ``damage`` what is lost in the logs, ``cut`` what recovery set aside;
+    ``left`` names what was not touched; ``notes`` are for the user to act upon.
+    """
+
+    directory: str
+    direction: Direction
+    dry_run: bool
+    refused: list[str] = field(default_factory=list)
+    damage: list[CorruptRange] = field(default_factory=list)
+    cut: list[CutRange] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    partitions: list[PartitionReport] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything was handed over, and nothing in it is damaged."""
+        return not self.refused and not self.damage

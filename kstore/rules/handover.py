@@ -1,0 +1,190 @@
+"""What a handover between kstore and a Kafka broker has to decide, over names and numbers; no I/O here.
+
+What a broker (4.x) does with what it finds when it starts:
+
+    a directory in its root that is no partition's          it exits
+    a partition without a topic id, or of an unknown topic  it renames the directory to ...-stray
+    a segment file's suffix behind anything but an offset   it exits
+    a name that ends in .deleted                            it deletes the file
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from kstore.files.checkpoint import EpochEntry
+from kstore.files.paths import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    marked_topic_partition,
+    topic_partition,
+)
+
+__all__ = [
+    "EpochTrack",
+    "StoreNames",
+    "TopicIds",
+    "broker_chokes_on",
+    "choose_topic_ids",
+    "format_topic_id",
+    "is_broker_last",
+    "parse_topic_id",
+    "sort_store",
+]
+
+# The broker's own directories beside the partitions.
+METADATA_TOPIC = "__cluster_metadata"
+REMOTE_INDEX_CACHE = "remote-log-index-cache"
+
+# A broker takes the part before these for an offset, or dies of it.
+NUMBERED_SUFFIXES = (
+    LOG_SUFFIX,
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    CLEANED_SUFFIX,
+    SWAP_SUFFIX,
+)
+METADATA_DELETED_SUFFIX = ".checkpoint" + DELETED_SUFFIX
+
+TOPIC_ID = re.compile(r"[a-zA-Z0-9_-]{22}", re.ASCII)
+
+
+class StoreNames(NamedTuple):
+    """The directories of a store, sorted out.
+
+    ``partitions`` are what is handed over; ``marked`` are on their way in or out; ``brokers`` are the broker's own;
+    ``odd`` are those at which a broker exits.
+    """
+
+    partitions: list[TopicPartition]
+    marked: list[str]
+    brokers: list[str]
+    odd: list[str]
+
+
+class TopicIds(NamedTuple):
+    """The id of each topic that has one, and what speaks against a handover."""
+
+    ids: dict[str, uuid.UUID]
+    problems: list[str]
+
+
+def sort_store(directories: Iterable[str]) -> StoreNames:
+    """Sorts out the names of the directories in a store."""
+    names = StoreNames([], [], [], [])
+    for name in sorted(directories):
+        owner = topic_partition(name)
+        if name == REMOTE_INDEX_CACHE or (owner is not None and owner.topic == METADATA_TOPIC):
+            names.brokers.append(name)
+        elif owner is not None:
+            names.partitions.append(owner)
+        elif marked_topic_partition(name) is not None:
+            names.marked.append(name)
+        else:
+            names.odd.append(name)
+    return names
+
+
+def broker_chokes_on(others: Iterable[str]) -> list[str]:
+    """What a broker would do to names in a partition's directory that are no segment file's: a line for each."""
+    lines = []
+    for name in sorted(others):
+        if name.endswith(NUMBERED_SUFFIXES):
+            lines.append(f"{name} is no segment's file: a broker takes its beginning for an offset, or exits at it")
+        elif name.endswith(DELETED_SUFFIX) and not name.endswith(METADATA_DELETED_SUFFIX):
+            lines.append(f"{name} would be deleted by the broker")
+    return lines
+
+
+def parse_topic_id(text: str) -> uuid.UUID:
+    """The id that Kafka's tools print: 22 characters of URL-safe base64. Raises: ValueError."""
+    try:
+        if TOPIC_ID.fullmatch(text) is None:
+            raise ValueError
+        topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except (ValueError, binascii.Error):
+        raise ValueError(f"topic id {text!r}, expected 22 characters of A-Z, a-z, 0-9, '_' and '-'") from None
+    if topic_id.int == 0:
+        raise ValueError("the zero topic id, which no topic has")
+    return topic_id
+
+
+def format_topic_id(topic_id: uuid.UUID) -> str:
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode("ascii")
+
+
+def choose_topic_ids(
+    topics: Iterable[str], given: Mapping[str, uuid.UUID], found: Mapping[TopicPartition, uuid.UUID]
+) -> TopicIds:
+    """The id for each of ``topics``: the one that is ``given``, else the one ``found`` in one of its directories."""
+    ids: dict[str, uuid.UUID] = {}
+    problems: list[str] = []
+    wanted = sorted(set(topics))
+    for topic in sorted(set(given) - set(wanted)):
+        problems.append(f"a topic id is given for {topic}, of which no partition is handed over")
+    for topic in wanted:
+        present = {topic_id for owner, topic_id in found.items() if owner.topic == topic}
+        if topic in given:
+            ids[topic] = given[topic]
+        elif len(present) == 1:
+            ids[topic] = present.pop()
+        elif present:
+            texts = ", ".join(sorted(format_topic_id(topic_id) for topic_id in present))
+            problems.append(f"the directories of topic {topic} have different ids: {texts}; say which one holds")
+        else:
+            problems.append(
+                f"topic {topic} has no id, and a broker renames a directory without one to ...-stray: create the topic"
+                f" in the cluster, stop the broker, and give its id with --topic-id {topic}=ID"
+                " (kafka-topics --describe prints it; the broker keeps it in partition.metadata)"
+            )
+    return TopicIds(ids, problems)
+
+
+def is_broker_last(*, state_fits: bool, marker: bool, recovery_point: int | None, end_offset: int | None) -> bool:
+    """Whether a ``kstore.state`` is out of date: a broker has closed the log in order since it was written.
+
+    ``end_offset`` is where the files end with a whole batch, None where they do not.
+    """
+    return not state_fits and marker and recovery_point is not None and recovery_point == end_offset
+
+
+class EpochTrack:
+    """The leader epochs of a log as its batches have them, noted in the order of offsets (LogSegment.recover)."""
+
+    def __init__(self) -> None:
+        self._entries: list[EpochEntry] = []
+
+    def note(self, magic: int, epoch: int, base_offset: int) -> None:
+        """Takes one batch into account; the old formats have no epoch, and what came before them counts no more."""
+        if magic < 2:
+            self._entries.clear()
+        elif epoch >= 0 and (not self._entries or epoch > self._entries[-1].epoch):
+            self._entries.append(EpochEntry(epoch, base_offset))
+
+    def entries(self, start_offset: int, end_offset: int, stored: Sequence[EpochEntry]) -> list[EpochEntry]:
+        """The entries for a log of [start_offset, end_offset).
+
+        Of those ``stored`` only a leader's that has not written yet is kept: the batches know nothing of it.
+        """
+        below = [entry for entry in self._entries if entry.start_offset <= start_offset]
+        above = [entry for entry in self._entries if entry.start_offset > start_offset]
+        entries = [EpochEntry(below[-1].epoch, start_offset), *above] if below else above
+        latest = entries[-1].epoch if entries else -1
+        return [
+            *entries,
+            *(entry for entry in stored[-1:] if entry.epoch > latest and entry.start_offset == end_offset),
+        ]
