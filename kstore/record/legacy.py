@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from kstore.errors import CorruptBatchError, CorruptRecordError, UnsupportedCodecError
+from kstore.errors import CorruptBatchError, CorruptDataError, CorruptRecordError, UnsupportedCodecError
 from kstore.record._codec import Record, RecordsSummary
 from kstore.record.batch import CODEC_NAMES, MAX_BYTES_UNCOMPRESSED, OFFSET_MAX, OFFSET_MIN
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TimestampType
@@ -92,10 +92,14 @@ class LegacyBatch:
 
     @property
     def base_offset(self) -> int:
-        """The first message's offset. Raises CorruptRecordError where a wrapper cannot be decompressed."""
+        """The first message's offset; of a wrapper that cannot be decompressed the only one it tells, the last."""
         if not self.is_wrapper:
             return self.last_offset
-        return self._messages(MAX_BYTES_UNCOMPRESSED)[0].offset
+        try:
+            # A wrapper of offset 0 believes its messages; none of them can begin behind its end all the same.
+            return min(self._messages(MAX_BYTES_UNCOMPRESSED)[0].offset, self.last_offset)
+        except CorruptDataError:
+            return self.last_offset
 
     @property
     def codec(self) -> str:
@@ -121,7 +125,11 @@ class LegacyBatch:
 
     @property
     def record_count(self) -> int:
-        return len(self._messages(MAX_BYTES_UNCOMPRESSED)) if self.is_wrapper else 1
+        """How many messages there are; none in a wrapper that cannot be decompressed."""
+        try:
+            return len(self._messages(MAX_BYTES_UNCOMPRESSED)) if self.is_wrapper else 1
+        except CorruptDataError:
+            return 0
 
     @property
     def data(self) -> memoryview:
@@ -232,14 +240,14 @@ class LegacyBatch:
         return messages
 
     def _absolute(self, messages: list[Message]) -> list[Message]:
-        if self.magic == 0:
-            return messages
         last = messages[-1].offset
         if self.last_offset < last and self.last_offset != 0:
             raise CorruptRecordError(
                 f"a wrapper offset of {self.last_offset}, expected at least the last inner one, {last}",
                 position=self._position,
             )
+        if self.magic == 0:
+            return messages
         base = self.last_offset - last if self.last_offset else 0
         return [message._replace(offset=base + message.offset) for message in messages]
 

@@ -167,7 +167,7 @@ def find_next_batch(
     """
     bound = stop
     for hint in sorted(hints):
-        if hint >= position and _whole(source, hint, stop, next_offset, last_offset_max) is not None:
+        if position <= hint < stop and _whole(source, hint, stop, next_offset, last_offset_max) is not None:
             bound = hint
             break
     candidates = _candidate_pattern(next_offset)

@@ -18,6 +18,8 @@ from kstore.record.scan import Source, find_next_batch, scan
 __all__ = ["OFFSET_MAX", "Damage", "walk"]
 
 OFFSET_MAX = 2**63 - 1
+# The offsets of a segment are stored relative to its base, as int32.
+OFFSET_COUNT_MAX = 2**31
 MAGIC_V2 = 2
 # Every header is whole within this many bytes, and so is a legacy message's prefix.
 HEADER_PEEK_BYTES = 61
@@ -52,9 +54,11 @@ def walk(
 
     Args:
         next_offset: no batch may begin below it.
-        offset_stop: no batch may end at or above it: the next segment's base, or the log's end.
+        offset_stop: no batch may end at or above it: the next segment's base, or the log's end. An offset too far
+            from ``next_offset`` to be in one segment is never believed.
         hints: positions at which batches may begin behind damage, from an index; asked for only when needed.
     """
+    offset_stop = min(offset_stop, next_offset + OFFSET_COUNT_MAX)
     while True:
         scanned = scan(source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes)
         damage: tuple[int, str, bool] | None = None
