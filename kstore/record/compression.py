@@ -42,13 +42,16 @@ LZ4_CONTENT_SIZE = 0x08
 LZ4_CONTENT_CHECKSUM = 0x04
 LZ4_RESERVED = 0x03
 LZ4_BLOCK_BYTES_MAX = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
+# A byte of a block stands for 255 bytes at most.
+LZ4_GROWTH_MAX = 255
 LZ4_STORED = 0x80000000
 # Kafka's name for the fast compressor; every other level is one of the HC compressor's.
 LZ4_LEVEL_FAST = 9
 # A window of 2^27 bytes is what zstd itself decodes without being asked for more.
 ZSTD_WINDOW_BYTES_MAX = 1 << 27
-# 4 bytes of zstd can make 128 KiB: a step of this size makes at most 64 MiB more than was asked for.
-READ_BYTES = 1 << 11
+# 4 bytes of zstd can make 128 KiB: a step is so small that it cannot make much more than what may still come.
+ZSTD_GROWTH_MAX = 32 << 10
+READ_BYTES_MIN, READ_BYTES_MAX = 16, 1 << 11
 
 
 class Codec(NamedTuple):
@@ -217,9 +220,13 @@ def _unlz4(data: Buffer, size_max: int, magic: int) -> bytes:
                 raise _bad("lz4", "a bad checksum of a block")
             at += 4
         if not stored:
+            # As much memory as is named here is taken before anything is known of the block.
+            room = min(block_max, LZ4_GROWTH_MAX * size, size_max - total)
             try:
-                block = lz4_block.decompress(block, uncompressed_size=block_max)
+                block = lz4_block.decompress(block, uncompressed_size=room)
             except lz4_block.LZ4BlockError as error:
+                if room == size_max - total:
+                    raise _too_large("lz4", size_max) from None
                 raise _bad("lz4", error) from None
         total += len(block)
         if total > size_max:
@@ -275,10 +282,13 @@ def _unzstd(data: Buffer, size_max: int, magic: int) -> bytes:
     total = 0
     try:
         # In small steps: what a step makes is bounded by what is read, so that the limit is met in time.
-        for at in range(0, view.nbytes, READ_BYTES):
+        at = 0
+        while at < view.nbytes:
             if stream.eof:
                 raise _bad("zstd", f"{view.nbytes - at} bytes follow the frame")
-            parts.append(stream.decompress(view[at : at + READ_BYTES]))
+            step = min(max((size_max - total) // ZSTD_GROWTH_MAX, READ_BYTES_MIN), READ_BYTES_MAX)
+            parts.append(stream.decompress(view[at : at + step]))
+            at += step
             total += len(parts[-1])
             if total > size_max:
                 raise _too_large("zstd", size_max)
