@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kstore.errors import CorruptDataError, CorruptFileError, StorageError
+from kstore.errors import CorruptDataError, StorageError
 from kstore.files.checkpoint import replace_file
 from kstore.files.fs import read_file
 from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
@@ -80,7 +80,7 @@ class LogProducers:
             path = self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX)
             try:
                 return offset, ProducerState(decode_snapshot(read_file(self._context.fs, path)))
-            except (CorruptFileError, StorageError) as error:
+            except (CorruptDataError, StorageError) as error:
                 logger.warning("%s: passed over, the producers are read from the log: %s", path, error)
         return 0, ProducerState()
 

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from kstore.errors import ClosedError, CorruptBatchError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.files.fs import File
-from kstore.record.batch import Batch
+from kstore.record.batch import MAGIC, Batch
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.segment import START, LogSegment
@@ -122,7 +122,7 @@ class LogReader(Generic[Item]):
         found = self._log.segment_for(self._offset) if self._offset < min(self._stop, bound.offset) else None
         if found is None:
             return None
-        segment, _ = found
+        segment, end = found
         try:
             file = segment.log_file()
             limit = bound.position if segment.base_offset == bound.base_offset else segment.size
@@ -132,10 +132,10 @@ class LogReader(Generic[Item]):
                 if not size:
                     return None
                 batch = parse_batch(file.pread(size, position))
-            if batch.is_control or not batch.base_offset <= self._offset <= batch.last_offset:
+            if batch.is_control or not batch.base_offset <= self._offset <= batch.last_offset < end:
                 return None
             batch.ensure_valid()
-            run = self._decode(batch, self._offset, min(self._stop, bound.offset))
+            run = self._decode(batch, self._offset, _stop_in(batch, min(self._stop, bound.offset)))
         except (CorruptDataError, StorageError):
             return None  # what it means is found out by the walk
         self._offset = batch.last_offset + 1
@@ -206,10 +206,11 @@ class LogReader(Generic[Item]):
 
     def _whole(self, position: int, batch: Batch, stop: int, path: object) -> Iterator[Iterable[Item]]:
         try:
-            run = self._decode(batch, self._offset, stop)
+            run = self._decode(batch, self._offset, _stop_in(batch, stop))
         except CorruptDataError as error:
             # The CRC holds, so it was written like this; still nothing of it can be served.
-            first = max(batch.base_offset, self._offset)
+            # Where a compressed message set begins cannot be told then.
+            first = max(batch.base_offset, self._offset) if batch.magic == MAGIC else self._offset
             lost = CorruptRange(first, batch.last_offset, position, error.reason, str(path))
             yield from self._leave_out(lost, stop)
         else:
@@ -234,6 +235,11 @@ class LogReader(Generic[Item]):
             if self._on_corrupt == "yield":
                 yield (lost,)  # type: ignore[misc]  # the one case in which a reader yields something else
         self._offset = max(self._offset, lost.last + 1)
+
+
+def _stop_in(batch: Batch, stop: int) -> int:
+    """``stop``, or less where the messages in a compressed one may claim offsets that belong to others."""
+    return stop if batch.magic == MAGIC else min(stop, batch.last_offset + 1)
 
 
 class Aborted:

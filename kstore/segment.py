@@ -347,6 +347,7 @@ class LogSegment:
 
         Damaged batches are passed over. None where no record up to position ``stop`` fits.
         """
+        limit = self._context.config.max_batch_bytes_uncompressed
         located = self.locate(max(self._indexed_offset(timestamp, stop), start_offset), stop)
         for item in self.walk_from(located, stop):
             if isinstance(item, Damage):
@@ -354,7 +355,12 @@ class LogSegment:
             _, batch = item
             if batch.max_timestamp < timestamp or batch.last_offset < start_offset or batch.is_control:
                 continue
-            offsets, timestamps = batch.offsets_and_timestamps(first_offset=start_offset)
+            try:
+                offsets, timestamps = batch.offsets_and_timestamps(
+                    first_offset=start_offset, max_bytes_uncompressed=limit
+                )
+            except CorruptDataError:
+                continue
             for offset, found in zip(offsets, timestamps, strict=True):
                 if found >= timestamp:
                     return TimestampOffset(found, offset)

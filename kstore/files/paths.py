@@ -62,6 +62,7 @@ __all__ = [
     "validate_topic",
 ]
 
+# The end of the fullest log: no record and no segment begins there.
 OFFSET_MAX = (1 << 63) - 1
 PARTITION_MAX = (1 << 31) - 1
 
@@ -157,7 +158,7 @@ def cut_name(base_offset: int, position: int) -> str:
 def parse_segment_name(name: str) -> SegmentName | None:
     """The parts of ``name``, or None where it is no segment file's."""
     match = _SEGMENT_FILE.fullmatch(name)
-    if match is None or (base_offset := int(match[1])) > OFFSET_MAX:
+    if match is None or (base_offset := int(match[1])) >= OFFSET_MAX:
         return None
     return SegmentName(base_offset, match[2], match[3])
 
@@ -178,7 +179,7 @@ def classify(names: Iterable[str]) -> DirectoryNames:
             (cuts if _CUT_FILE.fullmatch(name) else others).append(name)
     for suffix, offsets in bases.items():
         offsets.sort()
-        while offsets and offsets[-1] > OFFSET_MAX:
+        while offsets and offsets[-1] >= OFFSET_MAX:
             others.append(f"{offsets.pop():020d}{suffix}")
     return DirectoryNames(bases, unfinished, cuts, others)
 
