@@ -24,6 +24,7 @@ __all__ = [
     "CorruptIndexError",
     "CorruptRecordError",
     "DiskFullError",
+    "DivergedError",
     "FileInTheWayError",
     "FileMissingError",
     "ForkedError",
@@ -244,6 +245,10 @@ class NotALogError(RequestError, NotADirectoryError):
 
 class LogNotFoundError(RequestError, FileNotFoundError):
     """A log opened for reading that does not exist."""
+
+
+class DivergedError(RequestError, ValueError):
+    """A mirror that holds what its source does not: it cannot be brought up to date without losing that."""
 
 
 class ClosedError(RequestError, ValueError):

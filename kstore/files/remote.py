@@ -65,6 +65,14 @@ class Location(NamedTuple):
     local: FileSystem | None
 
     @property
+    def reading(self) -> FileSystem:
+        """The file system as what reads a log wants it: anything but reading fails where it is not local."""
+        if self.local is not None:
+            return self.local
+        assert isinstance(self.fs, RemoteFiles)
+        return self.fs
+
+    @property
     def url(self) -> str:
         """For people: passwords are left out."""
         return self.fs.url_of(self.path)
@@ -133,8 +141,11 @@ def open_remote(
     return Location(files, Path(match[3] or "/"), None)
 
 
-def put_file(fs: FileSystem, path: PathLike, chunks: Iterable[Buffer], *, mode: int = 0o600) -> int:
-    """``put`` for a local file system: the bytes are on disk under the name, which is durable after ``sync_dir``."""
+def put_file(fs: FileSystem, path: PathLike, chunks: Iterable[Buffer], *, mode: int = 0o600, mtime_ns: int = 0) -> int:
+    """``put`` for a local file system: the bytes are on disk under the name, which is durable after ``sync_dir``.
+
+    The file gets ``mtime_ns`` as its time of modification, if it is not 0, before it has the name.
+    """
     name = os.fspath(path)
     temporary = name + UPLOAD_SUFFIX
     with suppress(FileNotFoundError):
@@ -146,6 +157,8 @@ def put_file(fs: FileSystem, path: PathLike, chunks: Iterable[Buffer], *, mode: 
             file.write_all([chunk], size)
             size += memoryview(chunk).nbytes
         file.fdatasync()
+        if mtime_ns:
+            fs.set_mtime(temporary, mtime_ns)
         fs.rename(temporary, name)
     except BaseException:
         with suppress(StorageError):

@@ -87,7 +87,7 @@ class FsspecStore:
 
     def __init__(self, prefix: str, options: Mapping[str, Any]) -> None:
         scheme = prefix.partition("://")[0]
-        fsspec = _import("fsspec.core", f"{scheme}:// needs fsspec and its library for {scheme}", "fsspec")
+        fsspec = _import("fsspec.core", f"{scheme}:// needs fsspec and its library for {scheme}", "kstore[remote]")
         try:
             self._fs = limited(
                 lambda: fsspec.url_to_fs(prefix, **options)[0],

@@ -73,7 +73,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"pip install 'kstore\[hdfs\]'"):
         open_remote("hdfs://name-node/x")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(ConfigError, match="pip install 'fsspec'"):
+    with pytest.raises(ConfigError, match=r"pip install 'kstore\[remote\]'"):
         open_remote("s3://bucket/x")
 
 

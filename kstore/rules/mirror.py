@@ -1,0 +1,70 @@
+"""What a mirror has to do for each segment: a pure decision over two listings.
+
+A segment that the target has with the same size, and that was not changed since it was copied, is kept. A copy on a
+local disk has the time of its source; one in a store has the time of its upload, which must not be the older one. Where
+the times say nothing, the bytes have to be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+__all__ = ["Matching", "SegmentFile", "Verdict", "match_segments", "start_of_target"]
+
+Verdict = Literal["copy", "keep", "compare"]
+
+
+class SegmentFile(NamedTuple):
+    """A ``.log``: its size in bytes and time of modification. ``sealed``: nothing will be appended to it any more."""
+
+    base_offset: int
+    size: int
+    mtime_ns: int
+    sealed: bool = True
+
+
+class Matching(NamedTuple):
+    """What to do for each base offset of the source.
+
+    ``old`` are the target's segments below the source's first: what retention has removed there. ``foreign`` are its
+    others that the source does not have: the source was truncated, compacted, or is another log.
+    """
+
+    verdicts: dict[int, Verdict]
+    old: list[int]
+    foreign: list[int]
+
+
+def match_segments(source: Sequence[SegmentFile], target: Sequence[SegmentFile], *, same_times: bool) -> Matching:
+    """Both in rising order of base offsets. ``same_times``: a copy has its source's time, else that of its upload."""
+    there = {file.base_offset: file for file in target}
+    verdicts = {file.base_offset: _verdict(file, there.get(file.base_offset), same_times) for file in source}
+    first = source[0].base_offset if source else None
+    rest = [base for base in there if base not in verdicts]
+    return Matching(
+        verdicts,
+        old=[base for base in rest if first is not None and base < first],
+        foreign=[base for base in rest if first is None or base > first],
+    )
+
+
+def _verdict(source: SegmentFile, target: SegmentFile | None, same_times: bool) -> Verdict:
+    if target is None:
+        return "copy"
+    if not source.sealed or source.size != target.size or not source.mtime_ns:
+        return "compare"
+    unchanged = target.mtime_ns == source.mtime_ns if same_times else target.mtime_ns >= source.mtime_ns
+    return "keep" if unchanged else "compare"
+
+
+def start_of_target(source_start: int, *, before: int | None, old: Sequence[int], delete: bool) -> int:
+    """The log start offset of the target; ``before`` is what it was, None for a new one.
+
+    Without ``delete`` what was readable there stays readable.
+    """
+    if delete:
+        return source_start
+    if before is not None:
+        return min(before, source_start)
+    return min([source_start, *old])
