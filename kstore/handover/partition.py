@@ -184,6 +184,8 @@ class Partition:
             for number, segment in enumerate(segments):
                 following = segments[number + 1].base_offset if number + 1 < len(segments) else None
                 whole_end = self._read_segment(segment, following, published.offset, damage, epochs, misindexed)
+            if not closed and segments and misindexed[-1:] == [segments[-1].base_offset]:
+                misindexed.pop()  # a writer that was killed did not finish them; opening the log does
             if damage and not closed and damage[-1].last >= published.offset:
                 known_end = state.durable_end if state is not None else 0
                 if damage[-1].first >= known_end:

@@ -14,6 +14,7 @@ import base64
 import binascii
 import re
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -167,6 +168,8 @@ class EpochTrack:
 
     def __init__(self) -> None:
         self._entries: list[EpochEntry] = []
+        # By epoch: where its last batch begins.
+        self._last_base_offset: dict[int, int] = {}
 
     def note(self, magic: int, epoch: int, base_offset: int) -> None:
         """Takes one batch into account; the old formats have no epoch, and what came before them counts no more."""
@@ -174,17 +177,25 @@ class EpochTrack:
             self._entries.clear()
         elif epoch >= 0 and (not self._entries or epoch > self._entries[-1].epoch):
             self._entries.append(EpochEntry(epoch, base_offset))
+        if self._entries and epoch == self._entries[-1].epoch:
+            self._last_base_offset[epoch] = base_offset
 
     def entries(self, start_offset: int, end_offset: int, stored: Sequence[EpochEntry]) -> list[EpochEntry]:
-        """The entries for a log of [start_offset, end_offset).
+        """The entries for a log of [start_offset, end_offset): those ``stored``, if the batches agree with them.
 
-        Of those ``stored`` only a leader's that has not written yet is kept: the batches know nothing of it.
+        They may know more: the first batches of an epoch may have been compacted away, and a leader that has not
+        written yet has an entry at the end.
         """
         below = [entry for entry in self._entries if entry.start_offset <= start_offset]
         above = [entry for entry in self._entries if entry.start_offset > start_offset]
         entries = [EpochEntry(below[-1].epoch, start_offset), *above] if below else above
-        latest = entries[-1].epoch if entries else -1
-        return [
-            *entries,
-            *(entry for entry in stored[-1:] if entry.epoch > latest and entry.start_offset == end_offset),
-        ]
+        return list(stored) if self._agree(entries, end_offset, stored) else entries
+
+    def _agree(self, entries: Sequence[EpochEntry], end_offset: int, stored: Sequence[EpochEntry]) -> bool:
+        """Whether the first and the last batch of each epoch lie where ``stored`` has the epoch."""
+        starts = [entry.start_offset for entry in stored]
+        if sorted(set(stored)) != list(stored) or starts != sorted(starts) or (starts and starts[-1] > end_offset):
+            return False
+        bounds = [(epoch, first) for epoch, first in entries]
+        bounds += [(epoch, max(first, self._last_base_offset[epoch])) for epoch, first in entries]
+        return all((at := bisect_right(starts, offset)) and stored[at - 1].epoch == epoch for epoch, offset in bounds)
