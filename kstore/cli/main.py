@@ -25,6 +25,7 @@ COMMANDS = {
     "dump-log": "kstore.cli.dump_log",
     "explain": "kstore.cli.explain",
     "handover": "kstore.cli.handover",
+    "mirror": "kstore.cli.mirror",
     "read": "kstore.cli.read",
     "recover": "kstore.cli.recover",
     "verify": "kstore.cli.verify",

@@ -1,0 +1,166 @@
+"""``kstore mirror``: copies logs, byte for byte, and brings the copies up to date."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.progress import progress
+from kstore.cli.status import DAMAGED, OK
+from kstore.mirror import MirroredLog, mirror, size_of
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore mirror data backup                                  every log in data; again to bring backup up to date
+  kstore mirror data/orders-0 /mnt/backup/orders-0
+  kstore mirror --delete data hdfs://name-node:8020/kafka    needs kstore[hdfs]
+  kstore mirror data s3://bucket/kafka --storage-option profile=backup      needs s3fs
+  kstore mirror s3://bucket/kafka restored
+
+\b
+SRC is a log, or a directory of <topic>-<partition>; it is only read, and may have a live writer. A local DST gets all
+that can be read; a store gets sealed segments only, not the active one. Batches are checked as they are copied, once.
+A run that was ended goes on with the next. An opened and closed copy can be brought up to date, one that was written to
+cannot.
+
+\b
+Exit status:
+  0  DST is up to date
+  1  a log could not be mirrored, or damage was found (it is copied as it is); what is wrong is on standard error
+  2  bad usage
+"""
+
+
+def _options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    options = {}
+    for value in values:
+        name, found, text = value.partition("=")
+        if not name or not found:
+            raise click.BadParameter(f"{value!r}, expected KEY=VALUE")
+        options[name] = text
+    return options
+
+
+@click.command("mirror", cls=KstoreCommand, epilog=EXAMPLES, short_help="Copy logs, byte for byte, and keep up.")
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@click.option("--delete", is_flag=True, help="Remove from DST what retention has removed from SRC.")
+@click.option("--force", is_flag=True, help="Where DST holds what SRC does not, remove that and copy anew.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+@click.option(
+    "--storage-option",
+    "storage_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_options,
+    help="An option for the store's library (fsspec, HDFS); may be given more than once.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: one line a log. json: one object a log.",
+)
+def command(
+    source: str,
+    target: str,
+    delete: bool,
+    force: bool,
+    dry_run: bool,
+    storage_options: dict[str, str],
+    form: str,
+) -> int:
+    """Mirror the logs in SRC to DST: the same offsets, the same bytes.
+
+    Either may be a local path, hdfs://..., or a URL that fsspec knows (s3://, gs://, abfs://, webhdfs://, ...).
+    """
+    status = OK
+    with progress("mirror", size_of(source, storage_options=storage_options)) as advance:
+        results = mirror(
+            source,
+            target,
+            delete=delete,
+            force=force,
+            dry_run=dry_run,
+            storage_options=storage_options,
+            advance=advance,
+        )
+        for result in results:
+            if not result.ok:
+                status = DAMAGED
+                _complain(result)
+            print(_json(result) if form == "json" else _text(result), flush=True)
+    return status
+
+
+def _complain(result: MirroredLog) -> None:
+    for lost in result.damage:
+        print(
+            f"kstore: {lost.path}: offsets {lost.first} to {lost.last} are damaged"
+            f" at position {lost.position}: {lost.reason}",
+            file=sys.stderr,
+        )
+    if result.error is not None:
+        print(f"kstore: {_said(result)}", file=sys.stderr)
+
+
+def _said(result: MirroredLog) -> str:
+    error = result.error
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def _text(result: MirroredLog) -> str:
+    if result.error is not None:
+        return f"{result.name}: failed"
+    would = "would be " if result.dry_run else ""
+    parts = [f"{result.segments_copied} segments {would}copied"]
+    if result.segments_extended:
+        parts.append(f"{result.segments_extended} extended")
+    parts.append(f"{result.segments_skipped} there already")
+    if result.segments_deleted:
+        parts.append(f"{result.segments_deleted} {would}deleted")
+    left_out = ", the active segment left out" if result.active_left_out else ""
+    return (
+        f"{result.name}: {', '.join(parts)}, {result.bytes_copied} bytes, offsets {result.start_offset} to"
+        f" {result.end_offset} (exclusive){left_out}"
+    )
+
+
+def _json(result: MirroredLog) -> str:
+    return json.dumps(
+        {
+            "name": result.name,
+            "source": result.source,
+            "target": result.target,
+            "start_offset": result.start_offset,
+            "end_offset": result.end_offset,
+            "segments_copied": result.segments_copied,
+            "segments_extended": result.segments_extended,
+            "segments_skipped": result.segments_skipped,
+            "segments_deleted": result.segments_deleted,
+            "bytes_copied": result.bytes_copied,
+            "dry_run": result.dry_run,
+            "active_left_out": result.active_left_out,
+            "damage": [
+                {
+                    "path": lost.path,
+                    "first": lost.first,
+                    "last": lost.last,
+                    "position": lost.position,
+                    "reason": lost.reason,
+                }
+                for lost in result.damage
+            ],
+            "error": _said(result) if result.error is not None else None,
+        }
+    )

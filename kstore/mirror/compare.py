@@ -1,0 +1,151 @@
+"""Whether a copied ``.log`` fits its source, and the bytes that it lacks, with every batch checked on the way.
+
+A copy that is shorter than its source is a prefix of it, or a crash left something torn at its end: then it goes on
+behind the last whole batch that both have. Where whole batches follow that the source does not have, they diverge.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+from kstore.errors import TruncatedFileError
+from kstore.files.fs import File
+from kstore.record.scan import find_next_batch
+from kstore.record.walk import OFFSET_MAX, Damage, walk
+
+__all__ = ["Fit", "checked_chunks", "ends_equal", "fit", "plain_chunks"]
+
+COPY_BYTES = 1 << 20
+# The last batch lies within, unless it is larger than brokers take by default.
+LAST_BYTES = (1 << 20) + 4096
+# What a check may read ahead of what was handed out; beyond it, the bytes are read again.
+PENDING_BYTES_MAX = 8 << 20
+
+
+class Fit(NamedTuple):
+    """How a copy fits its source: it goes on at ``position``, where no batch is below ``next_offset``."""
+
+    kind: Literal["same", "behind", "diverged"]
+    position: int
+    next_offset: int
+
+
+def fit(source: File, source_size: int, target: File, target_size: int, base_offset: int) -> Fit:
+    """Compares all that both have of the segment, up to ``source_size`` and ``target_size``."""
+    common = _common_size(source, target, min(source_size, target_size))
+    if common == source_size == target_size:
+        return Fit("same", common, base_offset)
+    position, next_offset = _boundary(source, source_size, common, base_offset)
+    if position < target_size:
+        beyond = find_next_batch(target, position, target_size, next_offset=base_offset)
+        if beyond is not None:
+            return Fit("diverged", beyond, next_offset)
+    return Fit("behind", position, next_offset)
+
+
+def ends_equal(source: File, target: File, size: int) -> bool:
+    """Whether the first ``size`` bytes end with the same batch: enough where the copy is known to be whole."""
+    at = max(size - LAST_BYTES, 0)
+    return source.pread(size - at, at) == target.pread(size - at, at)
+
+
+def _common_size(one: File, other: File, stop: int) -> int:
+    """How many bytes are the same from the start on, up to ``stop``."""
+    for at in range(0, stop, COPY_BYTES):
+        size = min(COPY_BYTES, stop - at)
+        left, right = one.pread(size, at), other.pread(size, at)
+        if left != right:
+            return at + _first_difference(left, right)
+    return stop
+
+
+def _first_difference(left: bytes, right: bytes) -> int:
+    """Where two pieces differ first, by halving: each comparison is one of memory."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _boundary(source: File, stop: int, common: int, base_offset: int) -> tuple[int, int]:
+    """Position and offset behind the last batch, or damage, of the source that ends at or before ``common``."""
+    position, next_offset = 0, base_offset
+    for item in walk(source, 0, stop, next_offset=base_offset):
+        if isinstance(item, Damage):
+            end, offset = item.stop, item.next_offset if item.next_offset is not None else next_offset
+        else:
+            at, batch = item
+            end, offset = at + batch.size, batch.last_offset + 1
+        if end > common:
+            break
+        position, next_offset = end, offset
+    return position, next_offset
+
+
+def plain_chunks(source: File, start: int, stop: int) -> Iterator[bytes]:
+    """Bytes ``start`` to ``stop``. Raises: TruncatedFileError where there are fewer."""
+    while start < stop:
+        data = source.pread(min(COPY_BYTES, stop - start), start)
+        if not data:
+            raise TruncatedFileError(errno.EIO, f"ends at {start}, expected {stop} bytes", source.path)
+        yield data
+        start += len(data)
+
+
+def checked_chunks(
+    source: File,
+    start: int,
+    stop: int,
+    *,
+    next_offset: int,
+    offset_stop: int = OFFSET_MAX,
+    found: Callable[[Damage], None],
+) -> Iterator[bytes]:
+    """Bytes ``start`` to ``stop``, all of them and in order; ``found`` hears of what is damaged among them.
+
+    They are read once, as a rule: the check's own reads are handed out. Raises: TruncatedFileError, StorageError.
+    """
+    tee = _Tee(source, start)
+    for item in walk(tee, start, stop, next_offset=next_offset, offset_stop=offset_stop):
+        if isinstance(item, Damage):
+            found(item)
+            end = item.stop
+        else:
+            end = item[0] + item[1].size
+        yield from tee.take()
+        if tee.copied < end:
+            yield from plain_chunks(source, tee.copied, end)
+            tee.copied = end
+    yield from tee.take()
+    yield from plain_chunks(source, tee.copied, stop)
+
+
+class _Tee:
+    """A Source that keeps what is read through it, in order and once, until it is taken."""
+
+    def __init__(self, source: File, start: int) -> None:
+        self._source = source
+        self._pending: list[bytes] = []
+        self._pending_size = 0
+        # All before it was kept or taken.
+        self.copied = start
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = self._source.pread(size, position)
+        fits = position <= self.copied < position + len(data)
+        if fits and self._pending_size < PENDING_BYTES_MAX:
+            part = data[self.copied - position :]
+            self._pending.append(part)
+            self._pending_size += len(part)
+            self.copied += len(part)
+        return data
+
+    def take(self) -> list[bytes]:
+        pending, self._pending, self._pending_size = self._pending, [], 0
+        return pending
