@@ -301,11 +301,16 @@ def _cut(
     number, position = decision.cut
     segment, found = scanned[number], findings[number]
     for later in reversed(scanned[number + 1 :]):
-        aside = _free_name(fs, directory, later.base_offset, 0)
-        loaded.report.cut.append(
-            CutRange(str(later.path(LOG_SUFFIX)), 0, later.size, f"follows a cut: {decision.cut_reason}", aside.name)
-        )
-        later.set_aside(aside)
+        reason = f"follows a cut: {decision.cut_reason}"
+        path, later_size = str(later.path(LOG_SUFFIX)), later.size
+        if _holds_batch(later.log_file(), 0, later_size):
+            aside = _free_name(fs, directory, later.base_offset, 0)
+            later.set_aside(aside)
+            loaded.report.cut.append(CutRange(path, 0, later_size, reason, aside.name))
+        else:
+            later.delete()
+            if later_size:
+                loaded.report.cut.append(CutRange(path, 0, later_size, reason))
         loaded.segments.remove([later.base_offset])
     size = found.size - position
     tail = segment.activate()
@@ -315,7 +320,8 @@ def _cut(
     fs.sync_dir(directory)
     tail.truncate_to(decision.end_offset, position)
     segment.truncate_transactions_to(decision.end_offset)
-    loaded.report.cut.append(CutRange(found.path, position, size, decision.cut_reason, saved))
+    if size:
+        loaded.report.cut.append(CutRange(found.path, position, size, decision.cut_reason, saved))
 
 
 def _holds_batch(file: File, position: int, stop: int) -> bool:

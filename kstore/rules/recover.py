@@ -5,7 +5,8 @@ The rule (DESIGN.md, promises), for the first damage in offset order:
     below the recovery point           never cut: its offsets are fenced, what follows stays
     above it, a whole batch follows    fenced, unless only a suffix can have been lost: durability was "interval" or
                                        "os" and the machine has restarted since, so that pages reached the disk in any
-                                       order; then everything from the damage on is cut
+                                       order; then everything from the damage on is cut, and so is what lies behind
+                                       a segment that lost its end at the border between two batches
     above it, nothing whole follows    cut
 
 A log that ends below its durable end has lost acknowledged records: the missing offsets are fenced and never given
@@ -68,7 +69,11 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
     for number, segment in enumerate(segments):
         damaged_end = False
         if segment.base_offset > end_offset and number:
-            # Offsets between two segments are missing only where a compaction or a fenced end left them out.
+            if doubt.suffix_only and segment.base_offset > doubt.recovery_point:
+                before = segments[number - 1]
+                reason = f"offsets {end_offset} to {segment.base_offset - 1} are missing"
+                return Decision(fenced, (number - 1, before.size), reason, end_offset, False)
+            # Where all was synced, a compaction, a fenced end or a writer that gives the offsets left them out.
             end_offset = segment.base_offset
         for damage in segment.damages:
             follower = damage.next_offset
