@@ -19,8 +19,8 @@ from kstore.kafka_marks import read_kafka_marks
 from kstore.log_loader import OWN_NAMES, is_log
 from kstore.log_producers import LogProducers
 from kstore.log_writer import Published
-from kstore.record.walk import Damage
-from kstore.segment import Located, LogSegment, SegmentContext
+from kstore.record.walk import Damage, walk
+from kstore.segment import LogSegment, SegmentContext
 from kstore.segments import LogSegments
 from kstore.state.log_state import read_state
 from kstore.types import RecoveryReport
@@ -121,7 +121,8 @@ class LogView:
         if published.base_offset != segment.base_offset or not 0 < published.position <= size:
             return segment.end(size)
         end_offset, position = published.offset, published.position
-        for item in segment.walk_from(Located(position, 0, end_offset), size):
+        # By what stands there alone, as the first look: an index entry would make the log longer than recovery does.
+        for item in walk(segment.log_file(), position, size, next_offset=end_offset):
             if not isinstance(item, Damage):
                 at, batch = item
                 end_offset, position = batch.last_offset + 1, at + batch.size

@@ -24,6 +24,8 @@ CRC_POSITION = 17
 LEGACY_CRC_POSITION = 12
 LEGACY_CRC_START = 16
 LEGACY_SIZE_MIN = 26
+# An entry of version 1 with an empty key and value.
+WRAPPER_BYTES_MIN = 34
 PAYLOAD_BYTES_MAX = 1 << 20
 SNAPPY, LZ4, ZSTD = 2, 3, 4
 # Position and size of each field of a header of version 2, and of the lengths of version 0 and 1.
@@ -89,6 +91,7 @@ def _set_field(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
 def _repack(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
     """A batch whose uncompressed records are damaged, and compressed again with any codec: its frame is sound."""
     bounds = batch_bounds(data)
+    bounds = [(start, stop) for start, stop in bounds if stop - start >= WRAPPER_BYTES_MIN]
     if not bounds:
         return mutate(data, rng, pool)
     start, stop = rng.choice(bounds)

@@ -10,7 +10,6 @@ import random
 import shutil
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from kstore.errors import CorruptBatchError, CorruptDataError, KstoreError
@@ -112,10 +111,8 @@ def _look(path: Path) -> dict[int, Record] | None:
         for isolation_level in ("read_uncommitted", "read_committed"):
             _read_strictly(log, isolation_level, found)
         _look_up(log, found)
-        # An index that is believed may be damaged, and a log to be verified too.
-        with suppress(CorruptDataError):
-            log.offset_for_time(TIME)
-            log.offset_for_time("max_timestamp")
+        log.offset_for_time(TIME)
+        log.offset_for_time("max_timestamp")
         log.verify()
     return found
 
@@ -132,6 +129,8 @@ def _write(path: Path, viewed: dict[int, Record] | None) -> None:
         for offset in found.keys() & (viewed or {}).keys():
             expect(viewed is not None and found[offset] == viewed[offset], f"another record {offset} for the writer")
         end = log.end_offset
+        if end < log.start_offset:
+            return  # what lies between was lost: nothing can be read there
         try:
             appended = log.append(b"behind it all", timestamp=TIME)
         except KstoreError as error:

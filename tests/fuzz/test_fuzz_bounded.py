@@ -1,0 +1,38 @@
+"""The fuzz targets with so many inputs as fit into every run of the tests, the same ones for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.evidence import VERDICTS
+from tools.fuzz.seeded import run_seeded
+from tools.fuzz.targets import TARGETS
+
+pytestmark = pytest.mark.promise("hostile file")
+
+Count = Callable[[str, int], None]
+
+# Inputs a target; a whole directory costs a hundred times what a batch does.
+INPUTS = dict.fromkeys(TARGETS, 5000) | {"directory": 250}
+SOAK_FACTOR = 100
+
+
+def fuzz(name: str, count: int, seed: int, tried: Count) -> None:
+    outcome = run_seeded(name, seed=seed, count=count)
+    tried("fuzz inputs", outcome.inputs)
+    for finding in outcome.findings:
+        raise VERDICTS[finding.verdict](f"{name}: {finding.message}; input {finding.data.hex()}")
+    assert outcome.inputs == count
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_hostile_bytes_give_typed_errors_and_nothing_wrong(name: str, seed: int, tried: Count) -> None:
+    fuzz(name, INPUTS[name], seed, tried)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", TARGETS)
+def test_many_hostile_bytes_give_typed_errors_and_nothing_wrong(name: str, seed: int, tried: Count) -> None:
+    fuzz(name, INPUTS[name] * SOAK_FACTOR, seed + 1, tried)
