@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from kstore.errors import TruncatedFileError
 from kstore.files.fs import File
+from kstore.record.parse import parse_batch
 from kstore.record.scan import find_next_batch
 from kstore.record.walk import OFFSET_MAX, Damage, walk
 
@@ -20,6 +21,8 @@ __all__ = ["Fit", "checked_chunks", "ends_equal", "fit", "plain_chunks"]
 COPY_BYTES = 1 << 20
 # The last batch lies within, unless it is larger than brokers take by default.
 LAST_BYTES = (1 << 20) + 4096
+# Of any version.
+HEADER_BYTES = 61
 # What a check may read ahead of what was handed out; beyond it, the bytes are read again.
 PENDING_BYTES_MAX = 8 << 20
 
@@ -38,11 +41,24 @@ def fit(source: File, source_size: int, target: File, target_size: int, base_off
     if common == source_size == target_size:
         return Fit("same", common, base_offset)
     position, next_offset = _boundary(source, source_size, common, base_offset)
-    if position < target_size:
-        beyond = find_next_batch(target, position, target_size, next_offset=base_offset)
-        if beyond is not None:
-            return Fit("diverged", beyond, next_offset)
-    return Fit("behind", position, next_offset)
+    foreign = _foreign_batch(source, target, position, target_size, base_offset)
+    return Fit("behind", position, next_offset) if foreign is None else Fit("diverged", foreign, next_offset)
+
+
+def _foreign_batch(source: File, target: File, position: int, stop: int, base_offset: int) -> int | None:
+    """The position of the first whole batch of the target, from ``position`` on, that the source does not have there.
+
+    A power cut may leave a hole in what was being appended, and whole batches of the source behind it.
+    """
+    while position < stop:
+        found = find_next_batch(target, position, stop, next_offset=base_offset)
+        if found is None:
+            return None
+        size = parse_batch(target.pread(HEADER_BYTES, found), header_only=True).size
+        if source.pread(size, found) != target.pread(size, found):
+            return found
+        position = found + size
+    return None
 
 
 def ends_equal(source: File, target: File, size: int) -> bool:
@@ -88,11 +104,13 @@ def _boundary(source: File, stop: int, common: int, base_offset: int) -> tuple[i
     return position, next_offset
 
 
-def plain_chunks(source: File, start: int, stop: int) -> Iterator[bytes]:
-    """Bytes ``start`` to ``stop``. Raises: TruncatedFileError where there are fewer."""
+def plain_chunks(source: File, start: int, stop: int, *, all_of_them: bool = True) -> Iterator[bytes]:
+    """Bytes ``start`` to ``stop``. Raises: TruncatedFileError where there are fewer, and ``all_of_them`` are needed."""
     while start < stop:
         data = source.pread(min(COPY_BYTES, stop - start), start)
         if not data:
+            if not all_of_them:
+                return
             raise TruncatedFileError(errno.EIO, f"ends at {start}, expected {stop} bytes", source.path)
         yield data
         start += len(data)

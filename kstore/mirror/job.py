@@ -321,7 +321,9 @@ class _Job:
         if not self._options.dry_run:
             opened = source.open(file.name)
             try:
-                target.put_file(file.name, plain_chunks(opened, 0, file.size), file.mtime_ns)
+                # An index is trimmed just after its segment was sealed: the next run finds that its size is another.
+                chunks = plain_chunks(opened, 0, file.size, all_of_them=False)
+                target.put_file(file.name, chunks, file.mtime_ns)
             finally:
                 opened.close()
 

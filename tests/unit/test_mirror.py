@@ -1,0 +1,659 @@
+"""Mirrors: the same bytes at the same offsets, brought up to date, resumed after any failure, and never misled."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.errors import ConfigError, DivergedError, KstoreError, LockedError, NotALogError
+from kstore.files.lock import DirectoryLock
+from kstore.files.paths import parse_segment_name
+from kstore.files.remote import open_remote
+from kstore.log import Log
+from kstore.mirror import MirroredLog, mirror, size_of
+from kstore.mirror.compare import checked_chunks, fit
+from kstore.record.walk import Damage
+from kstore.rules.mirror import SegmentFile, match_segments, start_of_target
+from tests.evidence import Lost, Untyped, Wrong, shuffled
+from tests.fake_fs import CHANGES, FailingFs, Fault, RecordingFs
+from tests.golden_data import golden_partitions, golden_root
+
+Tried = Callable[[str, int], None]
+
+SEGMENT_BYTES = 2_000
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    store = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
+    store.store.clear()
+    store.pseudo_dirs[:] = [""]
+    yield "memory://bucket/backup"
+    store.store.clear()
+
+
+def value(number: int) -> bytes:
+    return b"%06d" % number * 15
+
+
+def fill(path: Path, start: int, stop: int, **settings: Any) -> None:
+    """Appends the values of ``start`` to ``stop``, which are the offsets too, in small segments."""
+    with Log(path, segment_bytes=SEGMENT_BYTES, **settings) as log:
+        assert log.end_offset == start
+        for number in range(start, stop):
+            log.append(value(number), timestamp=1_700_000_000_000 + number)
+
+
+def run(source: Path | str, target: Path | str, **options: Any) -> MirroredLog:
+    """Mirrors one log; what ended it is raised."""
+    (result,) = mirror(source, target, **options)
+    if result.error is not None:
+        raise result.error
+    return result
+
+
+def segment_files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir() if parse_segment_name(file.name) is not None}
+
+
+def values(path: Path, *, read_only: bool = True, start: int | None = None) -> list[bytes | None]:
+    with Log(path, read_only=read_only) as log:
+        return list(log.read_values(start))
+
+
+# --- the decision -----------------------------------------------------------------------------------------------------
+
+
+def test_a_segment_of_the_same_size_and_time_is_kept() -> None:
+    source = [SegmentFile(0, 10, 5), SegmentFile(7, 10, 5), SegmentFile(9, 10, 5), SegmentFile(12, 3, 6, sealed=False)]
+    target = [SegmentFile(0, 10, 5), SegmentFile(7, 9, 5), SegmentFile(9, 10, 4), SegmentFile(12, 3, 6)]
+    matching = match_segments(source, target, same_times=True)
+    assert matching.verdicts == {0: "keep", 7: "compare", 9: "compare", 12: "compare"}
+    assert match_segments(source, target[:1], same_times=True).verdicts[7] == "copy"
+
+
+def test_a_segment_uploaded_after_its_last_change_is_kept() -> None:
+    source = [SegmentFile(0, 10, 5), SegmentFile(7, 10, 5), SegmentFile(9, 10, 0)]
+    target = [SegmentFile(0, 10, 8), SegmentFile(7, 10, 4), SegmentFile(9, 10, 4)]
+    assert match_segments(source, target, same_times=False).verdicts == {0: "keep", 7: "compare", 9: "compare"}
+
+
+def test_what_only_the_target_has_is_old_below_the_source_and_else_foreign() -> None:
+    target = [SegmentFile(base, 1, 1) for base in (0, 5, 10, 15, 20)]
+    source = [SegmentFile(10, 1, 1), SegmentFile(20, 1, 1)]
+    matching = match_segments(source, target, same_times=True)
+    assert (matching.old, matching.foreign) == ([0, 5], [15])
+    assert match_segments([], target, same_times=True).foreign == [0, 5, 10, 15, 20]
+
+
+def test_the_start_of_the_target_goes_up_only_with_delete() -> None:
+    assert start_of_target(10, before=None, old=[], delete=False) == 10
+    assert start_of_target(10, before=None, old=[3, 5], delete=False) == 3
+    assert start_of_target(10, before=4, old=[], delete=False) == 4
+    assert start_of_target(10, before=4, old=[3], delete=True) == 10
+
+
+# --- local to local ---------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_has_the_same_bytes_and_reads_equal(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "copy" / "a-0"
+    fill(source, 0, 100)
+    result = run(source, target)
+    assert result.ok
+    assert result.segments_copied == len(list(source.glob("*.log")))
+    assert (result.start_offset, result.end_offset) == (0, 100)
+    assert segment_files(target) == segment_files(source)
+    assert values(target) == [value(number) for number in range(100)]
+    with Log(target) as log:
+        assert (log.start_offset, log.end_offset) == (0, 100)
+        assert not log.recovery.corrupt
+        assert not log.recovery.cut
+        assert log.recovery.segments_scanned == 1
+        log.check()
+
+
+def test_nothing_is_copied_twice(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 100)
+    run(source, target)
+    fs = RecordingFs()
+    result = run(source, target, fs=fs)
+    assert (result.segments_copied, result.segments_extended, result.bytes_copied) == (0, 0, 0)
+    assert set(fs.kinds()) <= {"sync_dir"}
+
+
+def test_a_copy_follows_appends_and_rolls(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    end = 0
+    for step in (1, 3, 40, 1, 17, 60, 2):
+        fill(source, end, end + step)
+        end += step
+        before = {path.name: path.stat().st_ino for path in target.glob("*.log")} if target.exists() else {}
+        result = run(source, target)
+        assert result.end_offset == end
+        assert segment_files(target) == segment_files(source)
+        assert values(target) == [value(number) for number in range(end)]
+        # What was there has grown in place, or is untouched.
+        assert {path.name: path.stat().st_ino for path in target.glob("*.log")}.items() >= before.items()
+
+
+def test_a_copy_that_was_opened_and_closed_is_brought_up_to_date(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 30)
+    for end in (50, 51, 90):
+        run(source, target)
+        assert len(values(target, read_only=False)) > 0
+        with Log(source, read_only=True) as log:
+            start = log.end_offset
+        fill(source, start, end)
+        run(source, target)
+        assert values(target, read_only=False) == [value(number) for number in range(end)]
+
+
+def test_a_live_writer_is_mirrored_up_to_its_high_watermark(tmp_path: Path, tried: Tried) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    done = threading.Event()
+    with Log(source, segment_bytes=20_000, durability="os") as log:
+
+        def write() -> None:
+            number = 0
+            while not done.is_set() and number < 20_000:
+                log.append(value(number))
+                number += 1
+
+        writer = threading.Thread(target=write)
+        log.append(value(0))
+        log.truncate_to(0)
+        writer.start()
+        end = 0
+        try:
+            for _ in range(20):
+                result = run(source, target)
+                if result.end_offset < end:
+                    raise Lost(f"the copy ended at {end}, now at {result.end_offset}")
+                end = result.end_offset
+                if values(target) != [value(number) for number in range(end)]:
+                    raise Wrong(f"the copy up to {end} reads otherwise")
+                tried("reads", 1)
+        finally:
+            done.set()
+            writer.join()
+    run(source, target)
+    assert values(target, read_only=False) == values(source)
+    assert {n: d for n, d in segment_files(target).items() if n.endswith(".log")} == {
+        name: data for name, data in segment_files(source).items() if name.endswith(".log")
+    }
+
+
+def test_aborted_transactions_are_known_to_who_reads_the_copy(tmp_path: Path) -> None:
+    for partition in golden_partitions("clean"):
+        source = golden_root() / "clean" / partition
+        if not any(source.glob("*.txnindex")):
+            continue
+        run(source, tmp_path / partition)
+        with Log(source, read_only=True) as one, Log(tmp_path / partition, read_only=True) as other:
+            assert list(other.read(isolation_level="read_committed")) == list(
+                one.read(other.start_offset, isolation_level="read_committed")
+            )
+
+
+@pytest.mark.parametrize("tree", ["clean", "crashed", "recovered", "old", "damaged"])
+def test_a_broker_log_is_mirrored_and_reads_equal(tree: str, tmp_path: Path, tried: Tried) -> None:
+    copies = tmp_path / tree
+    results = list(mirror(golden_root() / tree, copies))
+    assert [result.name for result in results] == golden_partitions(tree)
+    for result in results:
+        assert result.error is None
+        with (
+            Log(result.source, read_only=True) as one,
+            Log(result.target, read_only=True) as other,
+            Log(shutil.copytree(result.target, tmp_path / "opened" / result.name)) as opened,
+        ):
+            expected = list(one.read(on_corrupt="skip"))
+            assert list(other.read(on_corrupt="skip")) == expected
+            assert list(opened.read(on_corrupt="skip")) == expected
+            assert one.start_offset == other.start_offset == opened.start_offset
+            assert one.high_watermark == other.high_watermark
+        tried("reads", 2)
+        names = {name for name in segment_files(Path(result.target)) if name.endswith((".log", ".snapshot"))}
+        for name in names:
+            copied = (Path(result.target) / name).read_bytes()
+            assert (Path(result.source) / name).read_bytes()[: len(copied)] == copied
+        for name in ("leader-epoch-checkpoint", "partition.metadata"):
+            if (Path(result.source) / name).exists():
+                assert (Path(result.target) / name).read_bytes() == (Path(result.source) / name).read_bytes()
+    if tree == "damaged":
+        assert any(result.damage for result in results)
+
+
+# --- start, deletion --------------------------------------------------------------------------------------------------
+
+
+def test_the_start_inside_a_segment_comes_along(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 100)
+    with Log(source) as log:
+        log.delete_records(33)
+    run(source, target)
+    assert values(target) == [value(number) for number in range(33, 100)]
+    assert values(target, read_only=False) == [value(number) for number in range(33, 100)]
+
+
+def test_what_retention_removes_stays_unless_it_is_to_be_deleted(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 100)
+    run(source, target)
+    with Log(source) as log:
+        log.delete_records(50)
+    fill(source, 100, 120)
+    result = run(source, target)
+    assert (result.start_offset, result.segments_deleted) == (0, 0)
+    assert values(target, read_only=False) == [value(number) for number in range(120)]
+    dry = run(source, target, delete=True, dry_run=True)
+    assert dry.segments_deleted > 0
+    result = run(source, target, delete=True)
+    assert result.segments_deleted == dry.segments_deleted
+    assert values(target) == [value(number) for number in range(50, 120)]
+    assert {path.name for path in target.glob("*.log")} == {path.name for path in source.glob("*.log")}
+    assert values(target, read_only=False) == [value(number) for number in range(50, 120)]
+
+
+def test_retention_past_the_copy_leaves_a_gap_that_reads_pass_over(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 40)
+    run(source, target)
+    fill(source, 40, 100)
+    with Log(source) as log:
+        log.delete_records(80)
+    run(source, target)
+    found = values(target, read_only=False)
+    assert found[:40] == [value(number) for number in range(40)]
+    assert found[-20:] == [value(number) for number in range(80, 100)]
+
+
+# --- divergence -------------------------------------------------------------------------------------------------------
+
+
+def truncate(path: Path) -> None:
+    with Log(path) as log:
+        log.truncate_to(60)
+
+
+def replace(path: Path) -> None:
+    shutil.rmtree(path)
+    with Log(path, segment_bytes=SEGMENT_BYTES) as log:
+        for number in range(200):
+            log.append(b"another" * 10 + b"%d" % number)
+
+
+def rewrite_end(path: Path) -> None:
+    truncate(path)
+    with Log(path, segment_bytes=SEGMENT_BYTES) as log:
+        for number in range(60, 140):
+            log.append(b"other" * 18 + b"%d" % number)
+
+
+@pytest.mark.parametrize("change", [truncate, replace, rewrite_end])
+def test_a_source_that_does_not_continue_its_copy_is_refused(change: Callable[[Path], None], tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 100)
+    run(source, target)
+    change(source)
+    before = segment_files(target)
+    with pytest.raises(DivergedError):
+        run(source, target)
+    assert segment_files(target) == before
+    assert run(source, target, force=True, dry_run=True).segments_deleted > 0
+    assert segment_files(target) == before
+    run(source, target, force=True)
+    assert segment_files(target) == segment_files(source)
+    assert values(target, read_only=False) == values(source)
+
+
+def test_a_copy_that_was_written_to_is_refused(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 100)
+    run(source, target)
+    fill(target, 100, 101)
+    with pytest.raises(DivergedError):
+        run(source, target)
+    with Log(source, segment_bytes=SEGMENT_BYTES) as log:
+        log.append(b"x" * len(value(0)))
+    with pytest.raises(DivergedError):
+        run(source, target)
+    run(source, target, force=True)
+    assert values(target) == values(source)
+
+
+def test_a_locked_target_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "a-0"
+    fill(source, 0, 10)
+    with Log(tmp_path / "b-0"), pytest.raises(LockedError):
+        run(source, tmp_path / "b-0")
+    (tmp_path / "store").mkdir()
+    with DirectoryLock(tmp_path / "store"), pytest.raises(LockedError):
+        run(source, tmp_path / "store" / "b-0")
+
+
+def test_a_target_with_other_things_in_it_is_left_untouched(tmp_path: Path) -> None:
+    fill(tmp_path / "a-0", 0, 10)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    with pytest.raises(NotALogError):
+        run(tmp_path / "a-0", tmp_path / "home")
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["letter.txt"]
+
+
+def test_a_log_is_not_mirrored_onto_itself(tmp_path: Path) -> None:
+    fill(tmp_path / "a-0", 0, 10)
+    (tmp_path / "link").symlink_to(tmp_path / "a-0")
+    for target in (tmp_path / "a-0", f"file://{tmp_path}/a-0", tmp_path / "link"):
+        with pytest.raises(ConfigError):
+            run(tmp_path / "a-0", target)
+
+
+def test_a_source_that_is_no_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KstoreError):
+        run(tmp_path / "missing", tmp_path / "b-0")
+    with pytest.raises(NotALogError):
+        run(tmp_path, tmp_path / "b-0")
+    assert not (tmp_path / "b-0").exists()
+
+
+def test_one_log_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    for name in ("a-0", "b-0", "c-0"):
+        fill(tmp_path / "data" / name, 0, 10)
+    fill(tmp_path / "copy" / "b-0", 0, 20)
+    results = list(mirror(tmp_path / "data", tmp_path / "copy"))
+    assert [(result.name, type(result.error)) for result in results] == [
+        ("a-0", type(None)),
+        ("b-0", DivergedError),
+        ("c-0", type(None)),
+    ]
+    assert len(values(tmp_path / "copy" / "c-0")) == 10
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_damage_is_copied_as_it_is_and_reported(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 100)
+    log = sorted(source.glob("*.log"))[2]
+    base = int(log.stem)
+    flip(log, 200)
+    result = run(source, target)
+    assert [(lost.first, lost.path) for lost in result.damage] == [(base + 1, str(log))]
+    assert not result.ok
+    assert segment_files(target) == segment_files(source)
+    with Log(target) as copy:
+        found = list(copy.read_values(on_corrupt="skip"))
+    assert found == [value(number) for number in range(100) if number != base + 1]
+    assert run(source, target).ok  # what is there is not read again
+
+
+def test_chunks_are_all_the_bytes_whatever_is_damaged(tmp_path: Path, seed: int, tried: Tried) -> None:
+    fill(tmp_path / "a-0", 0, 19)
+    whole = sorted((tmp_path / "a-0").glob("*.log"))[0].read_bytes()
+    path = tmp_path / "x"
+    local = open_remote(tmp_path).fs
+    for position in shuffled(range(len(whole)), seed, 150):
+        path.write_bytes(whole)
+        flip(path, position)
+        damaged = path.read_bytes()
+        found: list[Damage] = []
+        data = b"".join(checked_chunks(local.open(path), 0, len(whole), next_offset=0, found=found.append))
+        if data != damaged:
+            raise Wrong(f"other bytes with byte {position} flipped")
+        tried("flips", 1)
+
+
+def test_a_torn_copy_goes_on_behind_its_last_whole_batch(tmp_path: Path, seed: int, tried: Tried) -> None:
+    fill(tmp_path / "a-0", 0, 10)
+    source = sorted((tmp_path / "a-0").glob("*.log"))[0]
+    data = source.read_bytes()
+    path = tmp_path / "x"
+    local = open_remote(tmp_path).fs
+    for size in shuffled(range(len(data)), seed, 100):
+        for tail in (b"", bytes(50), b"\xff" * 70):
+            path.write_bytes(data[:size] + tail)
+            found = fit(local.open(source), len(data), local.open(path), size + len(tail), 0)
+            assert found.kind == "behind"
+            assert found.position <= size
+            assert size - found.position < 200
+            tried("truncations", 1)
+
+
+# --- resuming ---------------------------------------------------------------------------------------------------------
+
+
+def prepare(tmp_path: Path) -> Path:
+    """A source, and a copy ``before`` of what it was: rolled on since, and the active segment has grown."""
+    source = tmp_path / "a-0"
+    fill(source, 0, 25)
+    run(source, tmp_path / "before")
+    fill(source, 25, 70)
+    return source
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("written", [0, 40])
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.promise("whole or absent")
+def test_a_mirror_that_fails_anywhere_goes_on(
+    started: bool, written: int, opened: bool, tmp_path: Path, tried: Tried
+) -> None:
+    source = prepare(tmp_path)
+    expected = [value(number) for number in range(70)]
+    at = 0
+    while True:
+        at += 1
+        target = tmp_path / f"copy-{at}"
+        if started:
+            shutil.copytree(tmp_path / "before", target)
+        fs = FailingFs(RecordingFs(), Fault(at, errno=errno.EIO, kinds=CHANGES, written=written, sticky=True))
+        (result,) = mirror(source, target, fs=fs)
+        if not fs.failures:
+            assert result.error is None
+            break
+        if not isinstance(result.error, KstoreError):
+            raise Untyped(f"{result.error!r} at operation {at}")
+        tried("faults", 1)
+        if target.exists():
+            _check_part(target, expected, opened, at)
+        result = run(source, target)
+        if values(target) != expected:
+            raise Wrong(f"after a failure of operation {at} the copy reads otherwise")
+        if segment_files(target) != segment_files(source):
+            raise Wrong(f"after a failure of operation {at} the copy has other bytes")
+        assert not list(target.glob("*.mirror"))
+        assert run(source, target).bytes_copied == 0
+        shutil.rmtree(target)
+    assert at > 20
+
+
+def _check_part(target: Path, expected: list[bytes], opened: bool, at: int) -> None:
+    """What a run that was ended leaves is a prefix, for who opens it too."""
+    try:
+        found = values(target, read_only=not opened)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # not a log yet
+    if found != expected[: len(found)]:
+        raise Wrong(f"after a failure of operation {at} the part that was copied is no prefix")
+
+
+def test_a_power_cut_while_a_segment_grows_leaves_holes_that_are_filled(tmp_path: Path) -> None:
+    source, target = prepare(tmp_path), tmp_path / "before"
+    grown = sorted(target.glob("*.log"))[-1]
+    size = grown.stat().st_size
+    whole = (source / grown.name).read_bytes()
+    # The size reached the disk, and the last page; the pages in the middle did not.
+    grown.write_bytes(whole[:size] + bytes(len(whole) - size - 300) + whole[-300:])
+    run(source, target)
+    assert segment_files(target) == segment_files(source)
+
+
+def test_a_whole_batch_that_the_source_does_not_have_is_never_cut(tmp_path: Path) -> None:
+    source, target = prepare(tmp_path), tmp_path / "before"
+    grown = sorted(target.glob("*.log"))[-1]
+    size = grown.stat().st_size
+    fill(tmp_path / "other", 0, 100)
+    batch = (tmp_path / "other" / sorted(target.glob("*.log"))[-1].name).read_bytes()[:size]
+    grown.write_bytes(grown.read_bytes() + bytes(20) + batch)
+    with pytest.raises(DivergedError):
+        run(source, target)
+
+
+# --- stores -----------------------------------------------------------------------------------------------------------
+
+
+def test_sealed_segments_go_to_a_store_and_come_back(tmp_path: Path, memory: str) -> None:
+    source, back = tmp_path / "a-0", tmp_path / "back"
+    fill(source, 0, 100)
+    with Log(source) as log:
+        log.delete_records(5)
+    result = run(source, f"{memory}/a-0")
+    last = int(sorted(source.glob("*.log"))[-1].stem)
+    assert result.active_left_out
+    assert (result.start_offset, result.end_offset) == (5, last)
+    sealed = {name: data for name, data in segment_files(source).items() if int(name[:20]) < last}
+    there = open_remote(f"{memory}/a-0")
+    stored = {
+        name: there.fs.open(there.path / name).pread(1 << 20, 0)
+        for name in there.fs.list(there.path)
+        if parse_segment_name(name) is not None
+    }
+    assert {name: data for name, data in stored.items() if not name.endswith(".snapshot")} == {
+        name: data for name, data in sealed.items() if not name.endswith(".snapshot")
+    }
+    run(f"{memory}/a-0", back)
+    assert {name: segment_files(back)[name] for name in sealed} == sealed
+    assert values(back, read_only=False) == [value(number) for number in range(5, last)]
+
+
+def test_a_store_is_brought_up_to_date(tmp_path: Path, memory: str) -> None:
+    source = tmp_path / "data" / "a-0"
+    end = 0
+    for step in (30, 1, 50, 20):
+        fill(source, end, end + step)
+        end += step
+        list(mirror(tmp_path / "data", memory))
+        (again,) = mirror(tmp_path / "data", memory)
+        assert (again.segments_copied, again.bytes_copied) == (0, 0)
+    with Log(source) as log:
+        log.delete_records(40)
+    (result,) = mirror(tmp_path / "data", memory, delete=True)
+    assert result.segments_deleted > 0
+    list(mirror(memory, tmp_path / "back"))
+    found = values(tmp_path / "back" / "a-0")
+    assert found == [value(number) for number in range(40, 40 + len(found))]
+    truncate(source)
+    (result,) = mirror(tmp_path / "data", memory)
+    assert isinstance(result.error, DivergedError)
+    (result,) = mirror(tmp_path / "data", memory, force=True)
+    assert result.error is None
+
+
+def test_a_log_that_only_has_its_active_segment_leaves_a_store_empty(tmp_path: Path, memory: str) -> None:
+    fill(tmp_path / "a-0", 0, 3)
+    result = run(tmp_path / "a-0", f"{memory}/a-0")
+    assert result.segments_copied == 0
+    assert result.active_left_out
+    assert not [name for name in open_remote(memory).fs.list("/backup/a-0") if name.endswith(".log")]
+
+
+def test_an_upload_that_fails_goes_on_with_the_next_run(
+    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch, tried: Tried
+) -> None:
+    source = tmp_path / "a-0"
+    fill(source, 0, 60)
+    from kstore.files.remote import RemoteFiles
+
+    put, rename = RemoteFiles.put, RemoteFiles.rename
+    left = [0]
+
+    def failing_put(self: RemoteFiles, path: Any, chunks: Any) -> int:
+        def cut() -> Iterator[bytes]:
+            for chunk in chunks:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise OSError(errno.ENETDOWN, "down")
+                yield chunk
+
+        return put(self, path, cut())
+
+    def failing_rename(self: RemoteFiles, one: Any, other: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENETDOWN, "down")
+        rename(self, one, other)
+
+    for at in range(200):
+        url = f"{memory}/{at}/a-0"
+        left[0] = at
+        monkeypatch.setattr(RemoteFiles, "put", failing_put)
+        monkeypatch.setattr(RemoteFiles, "rename", failing_rename)
+        try:
+            run(source, url)
+        except OSError as error:
+            assert error.strerror == "down"
+        else:
+            assert at > 20
+            return
+        finally:
+            monkeypatch.setattr(RemoteFiles, "put", put)
+            monkeypatch.setattr(RemoteFiles, "rename", rename)
+        run(source, url)
+        run(url, tmp_path / f"back-{at}")
+        found = values(tmp_path / f"back-{at}")
+        assert found == [value(number) for number in range(len(found))]
+        assert len(found) > 40
+        tried("faults", 1)
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_would_be_done_and_changes_nothing(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 60)
+    dry = run(source, target, dry_run=True)
+    assert not target.exists()
+    wet = run(source, target)
+    assert (dry.segments_copied, dry.bytes_copied, dry.end_offset) == (
+        wet.segments_copied,
+        wet.bytes_copied,
+        wet.end_offset,
+    )
+    fill(source, 60, 90)
+    before = segment_files(target)
+    dry = run(source, target, dry_run=True)
+    assert segment_files(target) == before
+    wet = run(source, target)
+    assert (dry.segments_copied, dry.segments_extended, dry.bytes_copied) == (
+        wet.segments_copied,
+        wet.segments_extended,
+        wet.bytes_copied,
+    )
+
+
+def test_progress_comes_to_the_size_of_the_source(tmp_path: Path) -> None:
+    for name in ("a-0", "b-0"):
+        fill(tmp_path / "data" / name, 0, 40)
+    for _ in range(2):
+        steps: list[int] = []
+        list(mirror(tmp_path / "data", tmp_path / "copy", advance=steps.append))
+        assert sum(steps) == size_of(tmp_path / "data")
