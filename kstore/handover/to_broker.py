@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 from kstore.clock import SYSTEM_CLOCK, Clock
@@ -33,14 +35,17 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.modes import access, set_mode
 from kstore.files.paths import (
+    CLEAN_SHUTDOWN,
     KSTORE_STATE,
     LEADER_EPOCHS,
     LOG_START_OFFSETS,
+    LOG_SUFFIX,
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     REPLICATION_OFFSETS,
     TopicPartition,
+    segment_name,
 )
 from kstore.handover.partition import Facts, Partition
 from kstore.handover.report import HandoverReport, PartitionReport
@@ -191,11 +196,12 @@ def _roll_if_due(store: Store, ready: Ready, damage: list[CorruptRange]) -> Read
     """Begins a new segment where the last one does not end with the last offset: a broker would go on at its end, and
     give out offsets for a second time."""
     partition, facts, topic_id = ready
-    newest = max(partition.names.bases[".log"], default=0)
-    in_newest = any(found.path == str(partition.path / f"{newest:020d}.log") for found in damage)
-    if facts.whole_end == facts.end_offset and not in_newest:
+    newest = max(partition.names.bases[LOG_SUFFIX], default=0)
+    lost = [found for found in damage if found.path == str(partition.path / segment_name(newest, LOG_SUFFIX))]
+    end_offset = max([facts.end_offset, *(found.last + 1 for found in lost)])
+    if facts.whole_end == end_offset and not lost:
         return ready
-    detail = f"offset {facts.end_offset}: the last batch before it ends at {facts.whole_end - 1}"
+    detail = f"a new segment at {end_offset}: in the last one a broker would go on at {facts.whole_end}"
     store.do("roll", partition.path, detail, lambda: partition.open_and_close(LogWriter.roll))
     if store.dry_run:
         return ready
@@ -316,16 +322,21 @@ def _advise(store: Store) -> None:
     notes.append("the cluster must know the topics by these ids, or the broker renames the directories to ...-stray")
     if store.mode is not None and store.mode & GROUP_WRITES != GROUP_WRITES:
         notes.append(f"mode {store.mode:04o} lets only the owner write: a broker of another user needs 0660")
-    user = access(meta if store.fs.exists(meta) else store.root)
-    private: dict[int, int] = {}
+    _note_private_names(store, meta if store.fs.exists(meta) else store.root)
+
+
+def _note_private_names(store: Store, brokers: Path) -> None:
+    """Notes what the owner of ``brokers``, as whom the broker will run, could not open."""
+    user = access(brokers)
+    names = [store.root / name for name in (LOG_START_OFFSETS, REPLICATION_OFFSETS, RECOVERY_POINTS, CLEAN_SHUTDOWN)]
     for owner in store.owners:
         directory = store.path(owner)
-        for path in (directory, *(directory / name for name in store.fs.list(directory))):
-            found = access(path)
-            if not found.lets(user.uid, user.gid):
-                private[found.uid] = private.get(found.uid, 0) + 1
-    for uid, count in sorted(private.items()):
-        notes.append(
-            f"{count} names belong to user {uid} and cannot be written by user {user.uid}, who owns {store.root.name}:"
-            " change the owner, or hand over with --mode 0660"
-        )
+        names += [directory, *(directory / name for name in store.fs.list(directory))]
+    private = Counter(
+        found.uid for path in names if store.fs.exists(path) and not (found := access(path)).lets(user.uid, user.gid)
+    )
+    store.report.notes += [
+        f"{count} names belong to user {uid}, and user {user.uid}, who owns {brokers}, cannot write them: change their"
+        " owner, or hand over with --mode 0660"
+        for uid, count in sorted(private.items())
+    ]

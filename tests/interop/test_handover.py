@@ -163,3 +163,35 @@ def test_the_broker_rebuilds_no_index(story: Story, number: int) -> None:
 def test_the_marker_is_gone_after_from_broker(story: Story) -> None:
     from_broker(story.broker.data)
     assert not (story.broker.data / CLEAN_SHUTDOWN).exists()
+
+
+def test_damage_that_is_handed_over_by_force_costs_no_other_record(
+    kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    broker = kafka.broker(tmp_path_factory.mktemp("forced"))
+    with broker.running():
+        broker.create_topics({topic: {} for topic in TOPICS})
+    for topic, number in zip(TOPICS, (1, -1), strict=True):
+        directory = broker.data / f"{topic}-0"
+        for path in directory.iterdir():
+            if path.name != "partition.metadata":
+                path.unlink()
+        with kstore.Log(directory, segment_bytes=2048) as log:
+            for value in range(30):
+                log.append(b"%d" % value + bytes(200))
+        segment = sorted(directory.glob("*.log"))[number]
+        data = bytearray(segment.read_bytes())
+        data[-20] ^= 0x10  # the last batch of a sealed segment, and of the log
+        segment.write_bytes(data)
+    report = to_broker(broker.data)
+    assert len(report.refused) == 2
+    assert len(to_broker(broker.data, force=True).damage) == 2
+    with broker.running():
+        broker.client(f"produce\t{topic}\t5\tnone\t0" for topic in TOPICS)
+    from_broker(broker.data)
+    for topic in TOPICS:
+        with kstore.Log(broker.data / f"{topic}-0") as log:
+            reader = log.read(on_corrupt="skip")
+            assert len(list(reader)) == 34
+            assert log.end_offset == 35
+            assert len(reader.corrupt) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from kstore.files.checkpoint import (
 )
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
+from kstore.files.modes import Access
 from kstore.files.paths import (
     CLEAN_SHUTDOWN,
     KSTORE_STATE,
@@ -227,6 +229,36 @@ def test_new_files_have_the_mode_of_the_logs(store: Path) -> None:
     to_broker(store, topic_ids=IDS)
     for name in (RECOVERY_POINTS, CLEAN_SHUTDOWN, f"a-0/{PARTITION_METADATA}"):
         assert (store / name).stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("mode", "user", "may"),
+    [
+        (0o600, (10, 20), True),
+        (0o400, (10, 20), False),
+        (0o600, (11, 20), False),
+        (0o640, (11, 20), False),
+        (0o660, (11, 20), True),
+        (0o660, (11, 21), False),
+        (0o606, (11, 21), True),
+        (0o600, (0, 0), True),
+    ],
+)
+def test_who_may_write_a_file(mode: int, user: tuple[int, int], may: bool) -> None:
+    assert Access(10, 20, mode).lets(*user) is may
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_names_that_the_broker_could_not_open_are_told(store: Path) -> None:
+    (store / META_PROPERTIES).write_text("version=1\n")
+    os.chown(store / META_PROPERTIES, 1234, 1234)
+    assert any("user 1234" in note for note in to_broker(store, topic_ids=IDS).notes)
+    for path in (store, *store.rglob("*")):
+        os.chown(path, 1234, 1234)
+    # What is written now is root's.
+    notes = to_broker(store).notes
+    assert any(note.startswith("1 names belong to user 0") for note in notes), notes
+    assert not any("user 1234" in note for note in to_broker(store, mode=0o666).notes)
 
 
 def test_one_partition_is_handed_over_without_a_marker_that_others_would_not_keep(store: Path) -> None:
