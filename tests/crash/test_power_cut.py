@@ -34,6 +34,8 @@ class Life:
         self.tried: list[tuple[int, int, bytes]] = []
         # A truncation into a batch takes all of it, and offsets are not given out twice.
         self.holes: dict[int, int] = {}
+        # Truncations that had returned after so many operations: where they began.
+        self.gone: list[tuple[int, int]] = []
 
     def open(self) -> Log:
         # No thread of its own: what is recorded is the same each time.
@@ -52,10 +54,13 @@ class Life:
         self.fs.mark("durable", batch)
         self.holes.update(dict.fromkeys(range(batch, offset), len(self.fs.operations)))
         log.truncate_to(offset)
+        # What was truncated stays gone.
+        self.gone.append((len(self.fs.operations), batch))
 
     def live(self) -> None:
         self.fs.mark("durable", 0)
         self.fs.mark("deleted", 0)
+        self.fs.mark("start", 0)
         with self.open() as log:
             for _ in range(7):
                 self.append(log)
@@ -64,6 +69,7 @@ class Life:
             self.append(log)
             self.fs.mark("deleted", 6)
             log.delete_records(6)
+            self.fs.mark("start", 6)
             self.append(log)
             self.truncate_to(log, log.end_offset - 4)
             self.append(log)
@@ -91,7 +97,11 @@ def crashes(life: Life, before: Path) -> Iterator[tuple[int, Disk, dict[str, int
 
 def survive(path: Path, life: Life, number: int, promised: dict[str, int]) -> None:
     """Opens one state of the disk and holds it against what was promised."""
-    ever = {(offset, value) for at, offset, value in life.tried if at <= number}
+    ever = {
+        (offset, value)
+        for at, offset, value in life.tried
+        if at <= number and not any(at < done <= number and offset >= first for done, first in life.gone)
+    }
     holes = {offset for offset, at in life.holes.items() if at <= number}
     try:
         with Log(path, durability=life.durability, **SETTINGS) as log:
@@ -99,6 +109,8 @@ def survive(path: Path, life: Life, number: int, promised: dict[str, int]) -> No
             start, end = log.start_offset, log.end_offset
             if log.recovery.corrupt:
                 raise Lost(f"fenced: {log.recovery.corrupt}")
+            if start < promised["start"]:
+                raise Wrong(f"deleted records are back: the log starts at {start}")
             missing = set(range(max(promised["deleted"], start), promised["durable"])) - set(found) - holes
             if missing:
                 raise Lost(f"offsets {sorted(missing)} of {promised}; the log has {sorted(found)}")
