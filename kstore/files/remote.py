@@ -273,6 +273,8 @@ class RemoteFiles:
         except BaseException:
             with suppress(KstoreError):
                 limited(upload.abandon, url, writing=True)
+                if not self._atomic:
+                    self.unlink(written_as)
             raise
         if not self._atomic:
             self.rename(written_as, name)

@@ -32,6 +32,8 @@ READ_SECONDS_MAX = 60.0
 WRITE_SECONDS_MAX = 600.0
 
 PASSWORD = re.compile(r":[^@/]*@")
+# Of a URL in a message: it may hold a token.
+QUERY = re.compile(r"(?<=\S)\?\S+")
 
 # What the libraries that have time limits of their own are told, where the caller says nothing.
 TIME_LIMITS: dict[str, dict[str, Any]] = {
@@ -308,7 +310,7 @@ def _typed(error: Exception, url: str, *, writing: bool) -> StorageError:
         # Some libraries put numbers of their own there; those of the system have a name.
         return storage_error(OSError(number, os.strerror(number)), url, writing=writing)
     code = next((number for kind, number in ERRNO_BY_TYPE if isinstance(error, kind)), errno.EIO)
-    text = str(error).partition("\n")[0]
+    text = QUERY.sub("", str(error).partition("\n")[0])
     plain = code in (errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
     said = os.strerror(code) if plain or not text else f"{type(error).__name__}: {text}"
     return storage_error(OSError(code, said), url, writing=writing)

@@ -241,6 +241,15 @@ def test_what_a_library_raises_is_typed() -> None:
         assert caught.value.filename == "s3://bucket/x"
 
 
+def test_a_token_in_a_librarys_message_is_not_shown() -> None:
+    def failing() -> None:
+        raise RuntimeError("404 Not Found for url: http://host/v1/x?user=me&delegation=secret at once")
+
+    with pytest.raises(StorageError, match="http://host/v1/x at once") as caught:
+        remote_stores.limited(failing, "webhdfs://host/x")
+    assert "secret" not in str(caught.value)
+
+
 def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_stores, "READ_SECONDS_MAX", 0.01)
     answer = threading.Event()
