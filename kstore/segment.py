@@ -308,15 +308,15 @@ class LogSegment:
         """The greatest timestamp up to position ``stop``, with the last offset of the batch that first had it.
 
         (NO_TIMESTAMP, NO_OFFSET) where no record has one. Taken from the last time index entry if the batch it names
-        agrees, else from a walk over the headers, which is remembered.
+        agrees, and from a walk over what it does not cover, which is remembered: while a segment is written to, and
+        where its last entry is damaged, later batches have none.
         """
         if self.tail is not None:
             return TimestampOffset(self.tail.max_timestamp, self.tail.offset_of_max_timestamp)
         if self._largest is None:
             last = self._last_time_entry()
             believed = last is not None and self._agrees(last, stop)
-            self._largest = last if believed else self._walk_for_largest(stop)
-        assert self._largest is not None
+            self._largest = self._walk_for_largest(stop, last if believed else None)
         return self._largest
 
     def _last_time_entry(self) -> TimestampOffset | None:
@@ -335,9 +335,10 @@ class LogSegment:
             return bool(batch.max_timestamp == entry.timestamp and batch.last_offset >= entry.offset)
         return False
 
-    def _walk_for_largest(self, stop: int) -> TimestampOffset:
-        largest = TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
-        for item in self.walk_from(START, stop):
+    def _walk_for_largest(self, stop: int, known: TimestampOffset | None) -> TimestampOffset:
+        """``known``: what the batches before its offset cannot be above."""
+        largest = known or TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
+        for item in self.walk_from(self.locate(known.offset, stop) if known else START, stop):
             if not isinstance(item, Damage) and item[1].max_timestamp > largest.timestamp:
                 largest = TimestampOffset(item[1].max_timestamp, item[1].last_offset)
         return largest
