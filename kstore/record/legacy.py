@@ -247,6 +247,11 @@ class LegacyBatch:
                 position=self._position,
             )
         if self.magic == 0:
+            if self.last_offset not in (0, last):
+                raise CorruptRecordError(
+                    f"a wrapper offset of {self.last_offset}, expected the last inner one, {last}",
+                    position=self._position,
+                )
             return messages
         base = self.last_offset - last if self.last_offset else 0
         return [message._replace(offset=base + message.offset) for message in messages]

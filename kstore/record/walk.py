@@ -63,7 +63,7 @@ def walk(
         scanned = scan(source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes)
         damage: tuple[int, str, bool] | None = None
         for position, batch in scanned:
-            if _first_known_offset(batch) != next_offset or batch.last_offset >= offset_stop:
+            if batch.base_offset != next_offset or batch.last_offset >= offset_stop:
                 reason = _misplaced(source, position, stop, batch, next_offset, offset_stop)
                 if reason:
                     damage = (position, reason, False)
@@ -97,20 +97,18 @@ def _misplaced(
         return None
     try:
         behind = parse_batch(source.pread(min(HEADER_PEEK_BYTES, stop - successor), successor), 0, header_only=True)
+        if behind.magic != MAGIC_V2:
+            # Where a compressed message set begins, only its messages tell.
+            behind = parse_batch(source.pread(min(behind.size, stop - successor), successor))
     except CorruptDataError:
         return None  # nothing there that could testify
-    behind_offset = _first_known_offset(behind)
+    behind_offset = behind.base_offset
     if next_offset <= behind_offset <= batch.last_offset:
         return (
             f"batch of offsets {batch.base_offset} to {batch.last_offset}, "
             f"expected {next_offset} and below {behind_offset}, where the next batch begins"
         )
     return None
-
-
-def _first_known_offset(batch: Batch) -> int:
-    """The base offset; of a compressed message set, which would have to be decompressed for it, the last one."""
-    return batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
 
 
 def _next_fitting(
