@@ -162,3 +162,12 @@ def test_a_reader_that_looks_again_sees_the_same_end(tmp_path: Path) -> None:
         first = [record.offset for record in log.read(on_corrupt="skip")]
         assert log.end_offset == 1
         assert [record.offset for record in log.read(on_corrupt="skip")] == first == [0]
+
+
+def test_a_reader_finds_times_that_the_writer_has_not_indexed_yet(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os", index_interval_bytes=4000) as writer:
+        for number in range(9):
+            writer.append_many([bytes(1500)], timestamps=[1_700_000_000_000 + number])
+            with Log(tmp_path / "log", read_only=True) as log:
+                assert log.offset_for_time(1_700_000_000_000 + number) == number
+                assert log.offset_for_time("max_timestamp") == number
