@@ -1,0 +1,23 @@
+"""What several files of unit tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kstore.cli.main import main
+from tests.dump_helpers import Dump
+
+
+@pytest.fixture
+def dump(capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dump:
+    """``kstore dump-log`` in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main(["dump-log", *arguments])
+        out, err = capfdbinary.readouterr()
+        return status, out.decode(), err.decode()
+
+    return run
