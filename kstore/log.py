@@ -432,16 +432,22 @@ class Log:
         return None
 
     def _latest_record(self, published: Published) -> TimestampOffset | None:
-        best: tuple[int, LogSegment, int] | None = None
-        for segment in self._source.segments.range(self._source.start_offset, published.high_watermark):
+        start_offset = self._source.start_offset
+        candidates: list[tuple[int, LogSegment, int]] = []
+        for segment in self._source.segments.range(start_offset, published.high_watermark):
             limit = published.position if segment.base_offset == published.base_offset else segment.size
-            largest = segment.largest_timestamp(limit).timestamp
-            if largest != NO_TIMESTAMP and (best is None or largest > best[0]):
-                best = (largest, segment, limit)
-        if best is None:
-            return None
-        largest, segment, limit = best
-        return segment.find_offset_by_timestamp(largest, self._source.start_offset, limit)
+            candidates.append((segment.largest_timestamp(limit).timestamp, segment, limit))
+        latest: TimestampOffset | None = None
+        for largest, segment, limit in sorted(candidates, key=lambda candidate: -candidate[0]):
+            if largest <= (NO_TIMESTAMP if latest is None else latest.timestamp):
+                break
+            found = segment.find_offset_by_timestamp(largest, start_offset, limit)
+            if found is None or found.offset >= published.high_watermark:
+                # That time is a marker's, a deleted record's, or one that may still vanish.
+                found = segment.latest_record(start_offset, published.high_watermark, limit)
+            if found is not None and (latest is None or found.timestamp > latest.timestamp):
+                latest = found
+        return latest
 
     # --- what readers ask (log_reader.Readable) ---------------------------------------------------------------------
 

@@ -367,6 +367,25 @@ class LogSegment:
                     return TimestampOffset(found, offset)
         return None
 
+    def latest_record(self, start_offset: int, stop_offset: int, stop: int) -> TimestampOffset | None:
+        """The first record of those with the greatest timestamp, from ``start_offset`` to below ``stop_offset``.
+
+        By a walk up to position ``stop``, past damaged batches. None where no record there has a timestamp.
+        """
+        limit = self._context.config.max_batch_bytes_uncompressed
+        latest = TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
+        for item in self.walk_from(self.locate(start_offset, stop), stop):
+            if isinstance(item, Damage) or item[1].is_control or item[1].max_timestamp <= latest.timestamp:
+                continue
+            try:
+                pairs = item[1].offsets_and_timestamps(first_offset=start_offset, max_bytes_uncompressed=limit)
+            except CorruptDataError:
+                continue
+            for offset, timestamp in zip(*pairs, strict=True):
+                if offset < stop_offset and timestamp > latest.timestamp:
+                    latest = TimestampOffset(timestamp, offset)
+        return latest if latest.offset != NO_OFFSET else None
+
     def _indexed_offset(self, timestamp: int, stop: int) -> int:
         """The offset of the greatest time index entry <= ``timestamp`` that its batch agrees with, else the base."""
         try:
