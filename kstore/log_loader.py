@@ -147,6 +147,7 @@ def load(context: SegmentContext, durability: Durability, *, advance: Callable[[
             loaded.position = state.clean_size
         else:
             _recover(loaded, state, marks, advance)
+        producers.remove_strays(loaded.end_offset)
         return loaded
     except BaseException:
         state_file.close()

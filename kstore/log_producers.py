@@ -104,6 +104,15 @@ class LogProducers:
         """Removes the snapshots below the first segment."""
         self._remove([at for at in self._snapshots if at < base_offset])
 
+    def remove_strays(self, end: int) -> None:
+        """Removes snapshots beyond ``end`` and those that no segment begins with, but for the newest.
+
+        Every close leaves one; without this they would become more with each life of the log.
+        """
+        newest = max((at for at in self._snapshots if at <= end), default=-1)
+        kept = {newest, *self._segments.bases}
+        self._remove([at for at in self._snapshots if at > end or at not in kept])
+
     def _remove(self, offsets: Sequence[int]) -> None:
         for offset in offsets:
             try:

@@ -151,7 +151,9 @@ class LogView:
         with self._lock:
             published = self.published
             unstable = self.producers.up_to(published.offset, published.position).first_unstable_offset
-        return published.high_watermark if unstable is None else min(unstable, published.high_watermark)
+        if unstable is None:
+            return published.high_watermark
+        return max(min(unstable, published.high_watermark), self.start_offset)
 
     def close(self) -> None:
         self._closed = True

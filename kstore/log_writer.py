@@ -583,6 +583,7 @@ class LogWriter:
             # Oldest first, so that a crash leaves no hole; what is left below the start is removed at the next open.
             ends = zip(self.segments, bases[1:], strict=False)
             self._drop(segment for segment, next_base in ends if next_base <= before)
+            self.producers.delete_before(self.segments.first.base_offset)
             return before
 
     def _drop(self, segments: object) -> None:
@@ -619,7 +620,10 @@ class LogWriter:
         with self._lock:
             published = self.published
             unstable = self.producers.up_to(published.offset, published.position).first_unstable_offset
-        return published.high_watermark if unstable is None else min(unstable, published.high_watermark)
+        if unstable is None:
+            return published.high_watermark
+        # What a transaction began with may have been deleted.
+        return max(min(unstable, published.high_watermark), self.start_offset)
 
     # --- close ------------------------------------------------------------------------------------------------------
 
