@@ -240,7 +240,8 @@ def test_a_lost_or_damaged_snapshot_costs_nothing(change: str, clean: bool, tmp_
         else:
             content = bytearray(snapshot.read_bytes())
             content[-1] ^= 1
-            snapshot.write_bytes({"truncated": content[:-9], "empty": b""}.get(change, bytes(content)))
+            whole = bytes(content)
+            snapshot.write_bytes({"truncated": whole[:-9], "empty": b""}.get(change, whole))
     for read_only in (True, False):
         with Log(path, read_only=read_only) as again:
             assert (again.last_stable_offset, committed(again)) == (9, [2, 3, 4, 8])
