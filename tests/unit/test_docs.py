@@ -1,0 +1,279 @@
+"""What the documents say is so: examples run, and names, sizes and constants are those of the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import runpy
+import struct
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+import kstore
+from kstore.cli.main import COMMANDS
+from kstore.config import LogConfig, settings
+from kstore.fetch import FetchSlice
+from kstore.files.local import SYSTEM_FS
+from kstore.indexes import offset_index, time_index, transaction_index
+from kstore.log import DURABILITIES, Log
+from kstore.record import batch, control, legacy
+from kstore.record.compression import CODECS, LZ4_FRAME_MAGIC, SNAPPY_HEADER
+from kstore.state import log_state, producer_snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")])
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FORMAT = (ROOT / "FORMAT.md").read_text(encoding="utf-8")
+
+Field = tuple[int, int, str]
+
+
+def section(text: str, heading: str) -> str:
+    """What stands below a heading, up to the next one."""
+    match = re.search(rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert match is not None, f"no heading {heading!r}"
+    return match[1]
+
+
+def code_blocks(text: str, language: str = "") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of every row of the tables in ``text``."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def layout(heading: str) -> list[Field]:
+    """Position, size and name of each field of fixed size in a table of FORMAT.md."""
+    table = [cells for cells in rows(section(FORMAT, heading)) if cells[0].isdigit() and cells[1].isdigit()]
+    return [(int(at), int(size), name) for at, size, name, *_ in table]
+
+
+def assert_contiguous(fields: list[Field], end: int) -> None:
+    expected = 0
+    for at, size, name in fields:
+        assert at == expected, f"{name} is said to be at {at}, expected {expected}"
+        expected += size
+    assert expected == end
+
+
+def sizes(packed: struct.Struct) -> list[int]:
+    """The size of each field of a struct without padding."""
+    codes = re.findall(r"\d+s|[a-zA-Z]", packed.format[1:])
+    return [struct.calcsize(">" + code) for code in codes]
+
+
+def int_sizes(text: str) -> list[int]:
+    """The sizes of the integers that a text names, "int32" and the like."""
+    return [int(bits) // 8 for bits in re.findall(r"\bu?int(16|32|64)\b", text)]
+
+
+# --- README.md --------------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_s_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = code_blocks(README, "python")
+    (tmp_path / "example.py").write_text(example)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("example.py")
+    assert capsys.readouterr().out.splitlines() == [
+        "0 b'hello'",
+        "1 b'a'",
+        "2 b'b'",
+        "3 b'c'",
+        "0 4",
+        "[b'a', b'b', b'c']",
+    ]
+
+
+def test_names_in_the_readme_are_settings_or_parts_of_the_library() -> None:
+    known = {setting.name for setting in settings()} | set(dir(kstore)) | set(dir(Log)) | set(dir(FetchSlice))
+    for method in (Log, Log.append, Log.append_many, Log.append_batches, Log.read, Log.fetch):
+        known |= set(inspect.signature(method).parameters)
+    known |= {"read_committed", "read_uncommitted"}
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", README, flags=re.DOTALL))
+    named = {name for span in spans for name in re.findall(r"(?<![\w/.=-])[a-z]+(?:_[a-z]+)+\b(?!/|\.)", span)}
+    assert {"segment_bytes", "append_batches", "on_corrupt", "flush_ms"} <= named
+    assert named - known == set()
+
+
+def test_settings_in_the_readme_are_taken_as_they_are_written() -> None:
+    found = dict(re.findall(r'`(\w+)="([^"]+)"`', README))
+    assert {"segment_bytes", "compression_type"} <= set(found)
+    LogConfig.from_settings(**found)
+
+
+def test_the_durabilities_of_the_readme_are_those_that_there_are() -> None:
+    named = [cells[0] for cells in rows(section(README, "What it promises")) if cells[0].startswith('`"')]
+    assert [re.findall(r'`"(\w+)"`', cell) for cell in named] == [[name] for name in DURABILITIES]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_and_their_options_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    code = [*code_blocks(text, "(?:sh)?"), *re.findall(r"`(kstore [^`]+)`", text)]
+    for line in "\n".join(code).splitlines():
+        for call in re.split(r"\s{3,}|\|", line.partition("#")[0]):
+            match = re.match(r"\s*kstore ([a-z-]+)(.*)", call)
+            if match is None:
+                continue
+            name, rest = match.groups()
+            assert name in COMMANDS, f"{call!r}: no command {name!r}"
+            command = import_module(COMMANDS[name]).command
+            assert isinstance(command, click.Command)
+            options = {
+                option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+            }
+            for option in re.findall(r"(?<!\S)--[a-z-]+", rest):
+                assert option in options | {"--help"}, f"{call!r}: {name} has no {option}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_every_file_that_the_readme_tells_to_read_is_there() -> None:
+    named = re.findall(r"`(?:kstore/)?([\w/]+\.py)`", section(README, "Reading the code"))
+    assert named
+    for name in named:
+        assert (ROOT / "kstore" / name).exists(), f"README names kstore/{name}"
+
+
+# --- FORMAT.md --------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_the_batch_header_is_its_struct() -> None:
+    fields = layout("Record batch, version 2")
+    assert_contiguous(fields, batch.BATCH_HEADER_BYTES)
+    assert [size for _, size, _ in fields] == sizes(batch.BATCH_HEADER)
+    assert tuple(name for _, _, name in fields) == batch.BatchHeader._fields
+    assert next(at + size for at, size, name in fields if name == "crc") == batch.CRC_START
+    prefix = layout("The prefix that all entries of a `.log` share")
+    assert [(at, size) for at, size, _ in prefix] == [(0, 8), (8, 4), (12, 4), (16, 1)]
+
+
+def test_the_bits_of_the_attributes_are_those_of_the_code() -> None:
+    row = next(cells for cells in rows(section(FORMAT, "Record batch, version 2")) if cells[2] == "attributes")
+    bits = {name: int(bit) for bit, name in re.findall(r"(\d) ([a-z][a-z ]+)", row[3].replace("0-2 codec", ""))}
+    assert {name: 1 << bit for name, bit in bits.items()} == {
+        "timestamp type": batch.ATTRIBUTE_LOG_APPEND_TIME,
+        "transactional": batch.ATTRIBUTE_TRANSACTIONAL,
+        "control": batch.ATTRIBUTE_CONTROL,
+        "delete horizon": batch.ATTRIBUTE_DELETE_HORIZON,
+    }
+    assert batch.ATTRIBUTE_CODEC == 0b111
+
+
+def test_the_example_of_a_batch_is_one() -> None:
+    lines = re.findall(r"^    ([0-9a-f ]+)$", section(FORMAT, "Record batch, version 2"), re.MULTILINE)
+    data = bytes.fromhex("".join(lines).replace(" ", ""))
+    (found,) = kstore.parse_batches(data)
+    found.ensure_valid()
+    (record,) = found.records()
+    assert (len(data), record.offset, record.timestamp, record.key, record.value, record.headers) == (
+        78,
+        0,
+        1_700_000_000_000,
+        b"k",
+        b"hello",
+        (("h", b"\x01"),),
+    )
+
+
+def test_the_table_of_old_messages_fits_the_prefix_in_the_code() -> None:
+    fields = layout("Message sets, versions 0 and 1")
+    assert fields[:4] == [(0, 12, "offset, size"), (12, 4, "crc"), (16, 1, "magic"), (17, 1, "attributes")]
+    assert (fields[0][1], fields[4][0]) == (legacy.LOG_OVERHEAD_BYTES, legacy.PREFIX_BYTES)
+
+
+def test_the_table_of_codecs_is_that_of_the_code() -> None:
+    table = {int(cells[0]): cells for cells in rows(section(FORMAT, "Compression")) if cells[0].isdigit()}
+    assert {id: cells[1] for id, cells in table.items()} == {codec.id: codec.name for codec in CODECS}
+    assert f"`{SNAPPY_HEADER[:8].hex()}`, int32 1, int32 1" in table[2][2]
+    assert f"`{LZ4_FRAME_MAGIC.hex()} " in table[3][2]
+
+
+def test_the_control_records_are_those_of_the_code() -> None:
+    text = section(FORMAT, "Control batches")
+    for kind in (control.ControlRecordType.ABORT, control.ControlRecordType.COMMIT):
+        assert f"{kind.value} {kind.name}" in text
+    assert "version int16 (0), type int16" in text
+    assert sizes(control.KEY) == [2, 2]
+    assert "version int16 (0),\ncoordinator epoch int32" in text
+    assert sizes(control.END_TRANSACTION_VALUE) == [2, 4]
+
+
+def test_index_entries_have_the_sizes_of_the_table() -> None:
+    table = {cells[0].strip("`"): cells for cells in rows(section(FORMAT, "Indexes")) if cells[0].startswith("`")}
+    assert {suffix: cells[1] for suffix, cells in table.items()} == {
+        ".index": f"{offset_index.ENTRY.size} bytes",
+        ".timeindex": f"{time_index.ENTRY.size} bytes",
+        ".txnindex": f"{transaction_index.ENTRY.size} bytes",
+    }
+
+
+def test_the_producer_snapshot_is_that_of_the_code() -> None:
+    text = section(FORMAT, "Producer snapshot")
+    header, _, entry = text.partition("entries of")
+    widths = {"int16": 2, "int32": 4, "uint32": 4, "int64": 8}
+    assert [widths[name] for name in re.findall(r"\b(?:u?int\d\d)\b", header)] == sizes(
+        producer_snapshot.SNAPSHOT_HEADER
+    )
+    assert entry.startswith(f" {producer_snapshot.SNAPSHOT_ENTRY.size} bytes")
+    # "epoch int16" and so on: each field says its type.
+    assert int_sizes(entry) == sizes(producer_snapshot.SNAPSHOT_ENTRY)
+    assert len(int_sizes(entry)) == len(producer_snapshot.ProducerEntry._fields)
+    assert f"int16 version {producer_snapshot.VERSION}," in text
+
+
+def test_the_table_of_kstore_state_is_its_struct() -> None:
+    fields = layout("kstore.state")
+    assert_contiguous(fields, log_state.RECORD.size + log_state.CRC.size)
+    # Version is an int16 in the table, and in the struct too.
+    assert [size for _, size, _ in fields] == [*sizes(log_state.RECORD), log_state.CRC.size]
+    text = section(FORMAT, "kstore.state")
+    assert f"`{log_state.MAGIC.decode()}`" in text
+    assert text.split()[0] == str(log_state.FILE_SIZE)
+    assert f"two slots of {log_state.SLOT_SIZE}" in text
+    assert f"Live slot, at {log_state.LIVE_POSITION}: magic `{log_state.LIVE_MAGIC.decode()}`" in text
+    assert f"CRC-32C of these {log_state.LIVE.size} bytes" in text
+    durability = next(cells[3] for cells in rows(text) if cells[2] == "durability")
+    assert durability.startswith(", ".join(f"{number} {name}" for number, name in enumerate(DURABILITIES)))
+
+
+def test_a_log_s_directory_holds_what_the_table_of_files_names(tmp_path: Path) -> None:
+    with Log(tmp_path / "log") as log:
+        log.append(b"x")
+        log.roll()
+    table = " ".join(cells[0] for cells in rows(FORMAT.partition("## ")[0]))
+    for name in SYSTEM_FS.list(log.path):
+        assert re.sub(r"^\d{20}", "<base>", name) in table, f"FORMAT.md does not name {name}"
+
+
+# --- tests/README.md --------------------------------------------------------------------------------------------------
+
+
+def test_every_test_that_the_inventory_names_is_there() -> None:
+    text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    file = ""
+    names = 0
+    for path, name in re.findall(r"([\w/]+\.py)|::(test_\w+)", text):
+        if path:
+            file = path
+            continue
+        names += 1
+        candidates = [ROOT / "tests" / file, ROOT / "tests" / "unit" / file]
+        source = next((each for each in candidates if each.exists()), None)
+        assert source is not None, f"tests/README.md names {file}"
+        assert f"def {name}(" in source.read_text(encoding="utf-8"), f"no {name} in {file}"
+    assert names > 200
