@@ -416,7 +416,9 @@ class LogWriter:
         tail = new.activate()
         sealed = old.tail
         old.seal()
-        self.producers.snapshot(base_offset)
+        if (old.base_offset, old.size) == (self.published.base_offset, self.published.position):
+            # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
+            self.producers.snapshot(base_offset)
         self.segments.add(new)
         self._tail = tail
         self._seal_before_append = False
