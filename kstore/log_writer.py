@@ -33,6 +33,7 @@ from kstore.group_commit import GroupCommit, Pending
 from kstore.log_loader import Loaded
 from kstore.record._codec import BatchBuffer, EncodedBatch, patch_header
 from kstore.record.builder import build_batches
+from kstore.record.walk import OFFSET_MAX
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.segment import LogSegment
 from kstore.segment_tail import SegmentTail
@@ -164,6 +165,8 @@ class LogWriter:
         self._last_append_ms = self._clock.now_ms()
         self._closed: Exception | None = None
         self._poisoned: Exception | None = None
+        # Committed reads stop here: behind it a transaction index lacks what could not be written to it.
+        self._stable_offset_max = OFFSET_MAX
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
         self._codec = self._config.target_codec("none")
         self._level = self._config.compression_level(self._codec)
@@ -249,6 +252,7 @@ class LogWriter:
         if now_ms - self._last_append_ms > tail.idle_ms_max and self._is_idle(tail, now_ms):
             tail = self._roll(offset)
         self._last_append_ms = now_ms
+        stable_offset = before.offset
         run: list[memoryview] = []
         marks: list[tuple[int, int, int, int]] = []
         written: list[tuple[PendingAppend, int, int]] = []
@@ -260,7 +264,8 @@ class LogWriter:
                 append.error = InvalidOffsetError(f"the first offset is {first_offset}, expected at least {offset}")
                 continue
             if append.with_producers:
-                self.producers.up_to(before.offset, before.position)
+                unstable = self.producers.up_to(before.offset, before.position).first_unstable_offset
+                stable_offset = before.offset if unstable is None else unstable
             buffer = append.buffer
             for number, batch in enumerate(append.batches):
                 _, start, size, count, _, max_timestamp, _ = batch
@@ -282,8 +287,22 @@ class LogWriter:
         self._publish(Published(offset, tail.base_offset, tail.position, offset))
         for append, first_offset, last_offset in written:
             append.finish(first_offset, last_offset)
-            if append.with_producers:
-                self.producers.extend_to(last_offset + 1, tail.position)
+            if append.with_producers and self._poisoned is None:
+                self._note_producers(last_offset + 1, tail.position, stable_offset)
+
+    def _note_producers(self, end: int, position: int, stable_offset: int) -> None:
+        """Takes in the producers of what was published.
+
+        Where that fails the append stands and the log is poisoned: only recovery can make the transaction index whole,
+        and until then committed reads end where they ended before.
+        """
+        try:
+            self.producers.extend_to(end, position)
+        except BaseException as error:
+            self._stable_offset_max = stable_offset
+            self._poison(error)
+            if not isinstance(error, Exception):
+                raise
 
     def _write_run(self, tail: SegmentTail, run: list[memoryview], marks: list[tuple[int, int, int, int]]) -> None:
         """One write for all batches of ``run``, which go into one segment; then their index entries."""
@@ -622,10 +641,9 @@ class LogWriter:
         with self._lock:
             published = self.published
             unstable = self.producers.up_to(published.offset, published.position).first_unstable_offset
-        if unstable is None:
-            return published.high_watermark
+        stable = published.high_watermark if unstable is None else min(unstable, published.high_watermark)
         # What a transaction began with may have been deleted.
-        return max(min(unstable, published.high_watermark), self.start_offset)
+        return max(min(stable, self._stable_offset_max), self.start_offset)
 
     # --- close ------------------------------------------------------------------------------------------------------
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from kstore.errors import PoisonedError
 from kstore.files.fs import read_file
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.record.builder import build_batch
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
-from kstore.types import AbortedTransaction
+from kstore.types import AbortedTransaction, Durability
+from tests.fake_fs import FailingFs, Fault
 from tests.log_cases import data, edit, files, killed, marker, offsets, segment_bases, transaction
 
 TXN_INDEX = ".txnindex"
@@ -194,6 +196,21 @@ def test_a_torn_marker_is_cut_and_its_transaction_open_again(tmp_path: Path) -> 
         assert committed(again) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+def test_an_abort_that_cannot_be_indexed_is_served_to_nobody(durability: Durability, tmp_path: Path) -> None:
+    fs = FailingFs(SYSTEM_FS, Fault(1, suffix=TXN_INDEX))
+    with Log(tmp_path / "log", durability=durability, fs=fs) as log:
+        append(log, data(0), transaction(1, 1, 2))
+        log.flush()
+        append(log, marker(1, 3, commit=False))
+        assert (log.end_offset, log.last_stable_offset, committed(log)) == (4, 1, [0])
+        with pytest.raises(PoisonedError):
+            append(log, data(4))
+    with Log(tmp_path / "log", durability=durability) as again:
+        assert (again.recovery.clean, again.last_stable_offset, committed(again)) == (False, 4, [0])
+        assert again.aborted_transactions(0, 4) == [AbortedTransaction(1, 1, 3, 4)]
+
+
 # --- snapshots --------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +233,21 @@ def test_a_snapshot_is_written_at_each_roll_and_at_close(tmp_path: Path) -> None
     assert (first[1].last_sequence, first[1].last_offset, first[1].current_txn_first_offset) == (1, 1, 0)
     assert (second[1].coordinator_epoch, second[1].current_txn_first_offset) == (0, -1)
     assert (second[2].last_sequence, second[2].last_offset, second[2].current_txn_first_offset) == (5, 3, 3)
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_roll_within_an_append_forgets_no_transaction(durability: Durability, tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability=durability, segment_bytes=1024) as log:
+        append(log, transaction(1, 0))
+        append(log, transaction(2, 1, size=600) + transaction(2, 2, size=600, sequence=1))
+        assert segment_bases(log.path) == [0, 2]
+        append(log, marker(1, 3, commit=True))
+        copy = killed(log, tmp_path / "killed")
+    for path in (copy, log.path):
+        with Log(path) as again:
+            assert (again.last_stable_offset, committed(again)) == (1, [0])
+            append(again, marker(2, 4, commit=False))
+            assert committed(again) == [0]
 
 
 def test_a_log_without_producers_has_no_snapshot(tmp_path: Path) -> None:
