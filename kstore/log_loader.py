@@ -232,7 +232,11 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     loaded.end_offset = loaded.recovery_point = decision.end_offset
     loaded.position = last.size
     loaded.seal = decision.seal
-    loaded.producers.truncate_to(decision.end_offset)
+    if loaded.end_offset < loaded.start_offset:
+        # All records were deleted, and a truncation took the last batch: nothing below the start is given out again.
+        loaded.end_offset = loaded.recovery_point = loaded.start_offset
+        loaded.seal = True
+    loaded.producers.truncate_to(loaded.end_offset)
     report.seconds = loaded.context.clock.monotonic() - started
     _store(loaded)
 
