@@ -23,6 +23,7 @@ from kstore.errors import (
     ClosedError,
     ConfigError,
     CorruptDataError,
+    CorruptIndexError,
     InvalidRecordError,
     InvalidTimestampError,
     LogNotFoundError,
@@ -366,7 +367,16 @@ class Log:
         source = self._source
         _one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         source.refresh()
-        bound = self.read_bound(committed=isolation_level == "read_committed")
+        committed = isolation_level == "read_committed"
+        try:
+            return self._fetch(source, offset, max_bytes, committed=committed)
+        except FileNotFoundError:
+            # A segment was removed, or is just coming, in a change that is soon over; what it left is looked at anew.
+            source.settle()
+            return self._fetch(source, offset, max_bytes, committed=committed)
+
+    def _fetch(self, source: LogWriter | LogView, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
+        bound = self.read_bound(committed=committed)
         if not source.start_offset <= offset <= source.published.high_watermark:
             raise OffsetOutOfRangeError(
                 offset, start_offset=source.start_offset, end_offset=source.published.high_watermark
@@ -379,7 +389,7 @@ class Log:
             if batch is not None:
                 size = min(max(max_bytes, batch.size), self._position_of(segment, bound, limit) - batch.position)
                 aborted = None
-                if isolation_level == "read_committed":
+                if committed:
                     aborted = self.aborted_transactions(offset, bound.offset)
                 return FetchSlice(
                     segment.log_file(),
@@ -392,6 +402,8 @@ class Log:
                     source.context.config.max_batch_bytes_uncompressed,
                 )
             found = self.segment_for(end) if end < bound.offset else None
+        if not len(source.segments):
+            raise LogNotFoundError(errno.ENOENT, "the log has no segment yet", str(self.path))
         last = source.segments.last
         return FetchSlice(last.log_file(), last.base_offset, bound.position, 0, offset, bound.offset)
 
@@ -472,7 +484,24 @@ class Log:
 
     def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
         """The aborted transactions that overlap offsets ``start`` to ``stop``. For readers."""
-        return self._source.producers.aborted_transactions(start, stop)
+        source = self._source
+        truncation_count = source.truncation_count
+        try:
+            return source.producers.aborted_transactions(start, stop)
+        except (CorruptIndexError, FileNotFoundError):
+            source.settle()
+            if source.truncation_count == truncation_count:
+                raise
+            return source.producers.aborted_transactions(start, stop)
+
+    @property
+    def truncation_count(self) -> int:
+        """How often the log's end was cut since it was opened. For readers."""
+        return self._source.truncation_count
+
+    def settle(self) -> None:
+        """Waits for a change of the segments that is under way. For readers."""
+        self._source.settle()
 
     def wait_beyond(self, offset: int, timeout: float | None, *, committed: bool) -> bool:
         """Waits until records at or above ``offset`` may be read. For readers."""

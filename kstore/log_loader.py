@@ -224,7 +224,7 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
             advance(findings[-1].size)
     decision = decide(findings, doubt)
     for segment in scanned[:-1]:
-        segment.seal()
+        segment.seal(sync=True)
     if decision.cut is not None:
         _cut(loaded, scanned, findings, decision)
     report.corrupt.extend(decision.fenced)
@@ -244,7 +244,7 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
 def _ends_at(loaded: Loaded, offset: int) -> bool:
     """Whether the last segment ends with a whole batch, and the next offset is ``offset``."""
     last = loaded.segments.last
-    return last.end(last.size) == (offset, last.size)
+    return last.end(last.size)[:2] == (offset, last.size)
 
 
 def _scan(loaded: Loaded, segment: LogSegment, transactions: TransactionRebuild) -> SegmentFindings:

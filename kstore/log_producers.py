@@ -13,6 +13,7 @@ from kstore.errors import CorruptDataError, StorageError
 from kstore.files.checkpoint import replace_file
 from kstore.files.fs import read_file
 from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
+from kstore.index import TransactionIndex
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
 from kstore.segment import LogSegment, SegmentContext
@@ -35,16 +36,25 @@ class LogProducers:
         self._snapshots = sorted(snapshots)
         self._state: ProducerState | None = None
         self._next_offset = 0
+        # Whether the state says more than the newest snapshot.
         self._changed = False
+        # Whether a producer ever wrote to the log, as far as known.
+        self._in_use = bool(snapshots)
+        # Ended in what was read since the snapshot: beside a live writer an index may not list them yet.
+        self._seen_aborted: list[AbortedTransaction] = []
+        # Indexes with entries that are not on disk yet, by base offset; kept open, since errors are told to who wrote.
+        self._unsynced: dict[int, TransactionIndex] = {}
 
     def up_to(self, end: int, position: int) -> ProducerState:
         """The state at offset ``end``, byte ``position`` of the last segment; reads what is new since the last call."""
         if self._state is None or self._next_offset > end:
             self._next_offset, self._state = self._newest_snapshot(end)
+            self._changed = False
+            self._seen_aborted = []
         if self._next_offset < end:
             for segment in self._segments.range(self._next_offset, end):
                 stop = position if segment is self._segments.last else segment.size
-                self._replay(segment, stop, end)
+                self._seen_aborted += self._replay(segment, stop, end)
             self._next_offset = end
         return self._state
 
@@ -55,12 +65,12 @@ class LogProducers:
             stop = position if segment is self._segments.last else segment.size
             aborted = self._replay(segment, stop, end)
             if aborted:
-                index = segment.transaction_index(writable=True)
+                index = self._unsynced.get(segment.base_offset)
+                if index is None:
+                    index = self._unsynced[segment.base_offset] = segment.transaction_index(writable=True)
                 for transaction in aborted:
                     index.append(transaction)
-                index.close()
         self._next_offset = end
-        self._changed = True
 
     def _replay(self, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
         assert self._state is not None
@@ -71,9 +81,14 @@ class LogProducers:
             _, batch = item
             if batch.producer_id >= 0 and self._next_offset <= batch.base_offset < end:
                 ended = self._state.update(batch)
+                self._changed = self._in_use = True
                 if ended is not None:
                     aborted.append(ended)
         return aborted
+
+    def note_use(self) -> None:
+        """A producer's batch was seen."""
+        self._in_use = True
 
     def _newest_snapshot(self, end: int) -> tuple[int, ProducerState]:
         for offset in reversed([offset for offset in self._snapshots if offset <= end]):
@@ -95,14 +110,33 @@ class LogProducers:
             self._snapshots = sorted([*self._snapshots, offset])
         self._changed = False
 
-    def truncate_to(self, offset: int) -> None:
-        """Forgets what lies at or above ``offset``, its snapshots too."""
-        self._remove([at for at in self._snapshots if at > offset])
+    def secure(self, base_offset: int) -> None:
+        """Before the segments below ``base_offset`` go: what only their batches tell goes into a snapshot there."""
+        if not self._in_use or base_offset in self._snapshots:
+            return
+        below = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
+        below._changed = bool(below.up_to(base_offset, 0).entries)
+        below.snapshot(base_offset)
+        self._snapshots = sorted({*self._snapshots, *below._snapshots})
+
+    def take_unsynced(self) -> list[TransactionIndex]:
+        """The transaction indexes that are not on disk: the caller syncs them, and then their names."""
+        taken, self._unsynced = self._unsynced, {}
+        return list(taken.values())
+
+    def truncate_to(self, end: int) -> None:
+        """Forgets what lies behind ``end``, the end of the last batch that is left; its snapshots too, durably."""
+        removed = [at for at in self._snapshots if at > end]
+        self._remove(removed)
+        if removed:
+            # One that came back after a power cut would tell of batches that others have replaced.
+            self._context.fs.sync_dir(self._context.directory)
         self._state = None
+        self._unsynced.clear()
 
     def delete_before(self, base_offset: int) -> None:
-        """Removes the snapshots below the first segment."""
-        self._remove([at for at in self._snapshots if at < base_offset])
+        """Removes the snapshots below the first segment, but for the newest: batches from it on may be all there is."""
+        self._remove([at for at in self._snapshots[:-1] if at < base_offset])
 
     def remove_strays(self, end: int) -> None:
         """Removes snapshots beyond ``end`` and those that no segment begins with, but for the newest.
@@ -128,8 +162,9 @@ class LogProducers:
             result = segment.transaction_index().collect_aborted(start, stop)
             found.extend(result.transactions)
             if result.is_complete:
-                break
-        return found
+                return found
+        missing = [aborted for aborted in self._seen_aborted if aborted not in found]
+        return found + [gone for gone in missing if gone.last_offset >= start and gone.first_offset < stop]
 
 
 class TransactionRebuild:
@@ -146,6 +181,7 @@ class TransactionRebuild:
             return
         if self._state is None:
             self._state = self._producers.up_to(segment.base_offset, 0)
+            self._producers.note_use()
         try:
             ended = self._state.update(batch)
         except CorruptDataError as error:
@@ -157,7 +193,7 @@ class TransactionRebuild:
     def finish(self, segment: LogSegment) -> None:
         """Writes the segment's index, unless it says the same already."""
         aborted, self._aborted = self._aborted, []
-        index = segment.transaction_index(writable=True)
+        index = segment.transaction_index()
         try:
             if list(index.entries()) == aborted:
                 return
@@ -165,8 +201,5 @@ class TransactionRebuild:
             logger.warning("%s: rebuilt: %s", index.path, error)
         finally:
             index.close()
-        index = segment.transaction_index(writable=True)
-        index.truncate()
-        for transaction in aborted:
-            index.append(transaction)
-        index.close()
+        # At once: a reader in another process believes what it finds.
+        segment.replace_transaction_index(aborted)

@@ -23,9 +23,19 @@ __all__ = ["LogReader", "ReadBound", "Readable"]
 
 Item = TypeVar("Item")
 
+# So often a segment may go away while it is read before its absence is an error.
+MISSING_MAX = 10
+
+
+class _TruncatedError(Exception):
+    """The log was truncated while it was read."""
+
 
 class ReadBound(Protocol):
-    """How far a read may go: offsets below ``offset``, bytes of segment ``base_offset`` below ``position``."""
+    """How far a read may go: offsets below ``offset``, bytes of segment ``base_offset`` below ``position``.
+
+    No batch in these bytes ends at or above ``high_watermark``; one may hold ``offset``.
+    """
 
     @property
     def offset(self) -> int: ...
@@ -36,6 +46,9 @@ class ReadBound(Protocol):
     @property
     def position(self) -> int: ...
 
+    @property
+    def high_watermark(self) -> int: ...
+
 
 class Readable(Protocol):
     """What a reader asks of the log."""
@@ -44,7 +57,9 @@ class Readable(Protocol):
     def start_offset(self) -> int: ...
 
     @property
-    def end_offset(self) -> int: ...
+    def truncation_count(self) -> int:
+        """Counts on when anything is about to be cut from the log's end."""
+        ...
 
     def read_bound(self, *, committed: bool) -> ReadBound: ...
 
@@ -53,6 +68,10 @@ class Readable(Protocol):
         ...
 
     def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]: ...
+
+    def settle(self) -> None:
+        """Waits for a change of the segments that is under way, or takes one in."""
+        ...
 
     def wait_beyond(self, offset: int, timeout: float | None, *, committed: bool) -> bool:
         """Returns True when records at or above ``offset`` may be read, False after ``timeout`` seconds or a close."""
@@ -102,8 +121,7 @@ class LogReader(Generic[Item]):
                 yield first
         try:
             while True:
-                bound = self._log.read_bound(committed=self._committed)
-                yield from self._up_to(bound)
+                yield from self._to_the_end()
                 if self._offset >= self._stop or not self._follow:
                     return
                 if not self._log.wait_beyond(self._offset, self._timeout, committed=self._committed):
@@ -149,9 +167,14 @@ class LogReader(Generic[Item]):
         batch = parse_batch(found.data)
         return batch if batch.base_offset <= self._offset and batch.last_offset == found.offset else None
 
-    def _up_to(self, bound: ReadBound) -> Iterator[Iterable[Item]]:
+    def _to_the_end(self) -> Iterator[Iterable[Item]]:
+        """What there is now, up to the end as it was when this was called."""
+        # Counted before the bound: what a truncation takes away below it is told by a count that differs.
+        self._truncation_count = self._log.truncation_count
+        bound = self._log.read_bound(committed=self._committed)
         stop = min(self._stop, bound.offset)
         aborted = Aborted(self._log.aborted_transactions(self._offset, stop)) if self._committed else None
+        missing_count = 0
         while self._offset < stop:
             found = self._log.segment_for(self._offset)
             if found is None:
@@ -161,14 +184,21 @@ class LogReader(Generic[Item]):
                 # What came next when this read began has been deleted since: it must not be passed over in silence.
                 raise OffsetOutOfRangeError(self._offset, start_offset=self._log.start_offset, end_offset=bound.offset)
             try:
-                yield from self._segment(segment, min(segment_end, bound.offset), stop, bound, aborted)
-            except FileNotFoundError:
-                # Retention removed the segment after it was looked up: what it held is gone, and is said to be gone.
-                if self._offset >= self._log.start_offset:
+                yield from self._segment(segment, min(segment_end, bound.high_watermark), stop, bound, aborted)
+            except (FileNotFoundError, _TruncatedError) as error:
+                # The segment was removed, or cut, after it was looked up: by retention, or by a truncation.
+                missing_count += isinstance(error, FileNotFoundError)
+                self._log.settle()
+                self._truncation_count = self._log.truncation_count
+                if self._offset < self._log.start_offset:
+                    raise OffsetOutOfRangeError(
+                        self._offset, start_offset=self._log.start_offset, end_offset=bound.offset
+                    ) from None
+                if missing_count > MISSING_MAX:
                     raise
-                raise OffsetOutOfRangeError(
-                    self._offset, start_offset=self._log.start_offset, end_offset=bound.offset
-                ) from None
+                bound = self._log.read_bound(committed=self._committed)
+                stop = min(self._stop, bound.offset)
+                continue
             self._offset = max(self._offset, min(segment_end, stop))
 
     def _segment(
@@ -220,9 +250,9 @@ class LogReader(Generic[Item]):
         """Deals with damage as the caller asked; what lies outside the range that is read is no loss."""
         lost = lost._replace(last=min(lost.last, stop - 1))
         if lost.last >= lost.first:
-            if lost.first >= self._log.end_offset:
-                self._offset = stop  # it was truncated meanwhile: no damage, just not there any more
-                return
+            self._log.settle()
+            if self._log.truncation_count != self._truncation_count:
+                raise _TruncatedError  # no damage: it was cut, and perhaps written again, while it was read
             if self._on_corrupt == "raise":
                 raise CorruptBatchError(
                     lost.reason,

@@ -11,16 +11,17 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from typing import NamedTuple
 
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.files.boot import boot_id
-from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SNAPSHOT_SUFFIX, classify
+from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SNAPSHOT_SUFFIX, classify, segment_name
 from kstore.kafka_marks import read_kafka_marks
 from kstore.log_loader import OWN_NAMES, is_log
 from kstore.log_producers import LogProducers
 from kstore.log_writer import Published
 from kstore.record.walk import Damage, walk
-from kstore.segment import LogSegment, SegmentContext
+from kstore.segment import LogSegment, SegmentContext, SegmentEnd
 from kstore.segments import LogSegments
 from kstore.state.log_state import read_state
 from kstore.types import RecoveryReport
@@ -33,6 +34,18 @@ POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.05
 
 
+# Base offset, size and CRC, where every format has them: one batch in ten thousand million looks like another.
+HEAD_SIZE = 21
+
+
+class TailMark(NamedTuple):
+    """What the last batch that was seen begins with, at ``position`` of segment ``base_offset``."""
+
+    base_offset: int
+    position: int
+    head: bytes
+
+
 class LogView:
     """What can be read of a log at the moment. Thread-safe: ``refresh`` is guarded, and publishes by one store."""
 
@@ -40,13 +53,17 @@ class LogView:
         self.context = context
         self.report = RecoveryReport()
         self._lock = threading.Lock()
+        self._mark: TailMark | None = None
+        # What tells of truncations, each beyond doubt only together with the other: a new record in the state comes
+        # before every cut, and of many other things; and a cut, once it is made, can be seen.
+        self._generation = self._cut_count = 0
         self._inode = 0
         self._closed = False
         self.segments = LogSegments()
         self.published = Published(0, 0, 0, 0)
         self.start_offset = 0
+        self.producers = LogProducers(context, self.segments, ())
         self.refresh()
-        self.producers = LogProducers(context, self.segments, self._snapshots)
 
     def refresh(self) -> None:
         """Looks again for what the writer has done. Raises: LogNotFoundError, NotALogError, StorageError."""
@@ -59,6 +76,15 @@ class LogView:
                     continue  # retention or a roll was at work between the listing and the look
             self._look()
 
+    @property
+    def truncation_count(self) -> int:
+        """Differs from what it was whenever the writer may have cut anything since; may differ without that."""
+        return self._generation + self._cut_count
+
+    def settle(self) -> None:
+        """Takes in a change of the segments that was under way."""
+        self.refresh()
+
     def _look(self) -> None:
         context = self.context
         names = classify(self._list())
@@ -66,39 +92,51 @@ class LogView:
             raise NotALogError(errno.ENOTDIR, "not a log: it holds no segment", str(context.directory))
         bases = names.bases[LOG_SUFFIX]
         state = read_state(context.fs, context.directory / KSTORE_STATE) if KSTORE_STATE in names.others else None
+        self._generation = state.generation if state else self._generation
         start_offset = (
             state.log_start_offset if state else read_kafka_marks(context.fs, context.directory).log_start_offset
         )
-        self._snapshots = names.bases[SNAPSHOT_SUFFIX]
         self.report.ignored = sorted(name for name in names.others if name not in OWN_NAMES)
-        known = dict(zip(self.segments.bases, self.segments, strict=True))
         if not bases:
+            # Its making, or its emptying, is not through.
+            self._mark = None
+            self.segments.replace([])
             self.published = Published(start_offset or 0, start_offset or 0, 0, start_offset or 0)
             return
+        stat = context.fs.stat(context.directory / segment_name(bases[-1], LOG_SUFFIX))
+        is_clean = state is not None and state.fits(bases[-1], stat)
+        known = dict(zip(self.segments.bases, self.segments, strict=True))
+        if not self._mark_holds(is_clean=is_clean):
+            # Truncated since, and perhaps written again: nothing that was known of the tail and its producers holds.
+            self._mark = None
+            self._cut_count += 1
+            known.clear()
+            self.context.handles.clear()
+            self.producers = LogProducers(context, self.segments, names.bases[SNAPSHOT_SUFFIX])
         last = known.get(bases[-1]) or LogSegment(context, bases[-1])
-        stat = context.fs.stat(last.path(LOG_SUFFIX))
         if stat.inode != self._inode:
             # Another file under the same name: nothing that was known of it holds.
-            known.pop(bases[-1], None)
             last.forget()
             self._inode = stat.inode
+            self._cut_count += 1
         last.resize(stat.size)
-        if list(self.segments.bases) != bases:
+        if list(known) != bases:
             for base, segment in known.items():
                 if base != bases[-1]:
                     segment.resize(-1)  # it may have grown before it was sealed
             self.segments.replace([*(known.get(base) or LogSegment(context, base) for base in bases[:-1]), last])
-        if state is not None and state.fits(bases[-1], stat):
+        if is_clean:
+            assert state is not None
             end_offset, position = state.durable_end, stat.size
-            self.report.clean = True
+            self._mark = None
         else:
             end_offset, position = self._find_end(last, stat.size)
-            self.report.clean = False
+        self.report.clean = is_clean
         high_watermark = end_offset
         if state is not None and not state.clean and state.durability == "sync" and state.boot_id == boot_id():
             high_watermark = min(end_offset, state.durable_end)
-        self.start_offset = max(start_offset or 0, bases[0])
-        self.published = Published(end_offset, bases[-1], position, max(high_watermark, self.start_offset))
+        self.start_offset = start = max(start_offset or 0, bases[0])
+        self.published = Published(max(end_offset, start), bases[-1], position, max(high_watermark, start))
 
     def _list(self) -> list[str]:
         fs, directory = self.context.fs, self.context.directory
@@ -117,16 +155,29 @@ class LogView:
 
     def _find_end(self, segment: LogSegment, size: int) -> tuple[int, int]:
         """The offset and position behind the last whole batch; goes on from where it was when last looked."""
-        published = self.published
-        if published.base_offset != segment.base_offset or not 0 < published.position <= size:
-            return segment.end(size)
-        end_offset, position = published.offset, published.position
-        # By what stands there alone, as the first look: an index entry would make the log longer than recovery does.
-        for item in walk(segment.log_file(), position, size, next_offset=end_offset):
-            if not isinstance(item, Damage):
-                at, batch = item
-                end_offset, position = batch.last_offset + 1, at + batch.size
-        return end_offset, position
+        published, mark = self.published, self._mark
+        if mark is None or mark.base_offset != segment.base_offset or not 0 < published.position <= size:
+            end = segment.end(size)
+        else:
+            end = SegmentEnd(published.offset, published.position, mark.position)
+            for item in walk(segment.log_file(), end.position, size, next_offset=end.offset):
+                if not isinstance(item, Damage):
+                    at, batch = item
+                    end = SegmentEnd(batch.last_offset + 1, at + batch.size, at)
+        head = segment.log_file().pread(HEAD_SIZE, end.batch_position) if end.position else b""
+        self._mark = TailMark(segment.base_offset, end.batch_position, head) if head else None
+        return end.offset, end.position
+
+    def _mark_holds(self, *, is_clean: bool) -> bool:
+        """Whether the batch that was the last one still stands where it stood. A closed log has none: it stays so."""
+        mark = self._mark
+        if mark is None:
+            return self.published.position == 0 or (self.report.clean and is_clean)
+        path = self.context.directory / segment_name(mark.base_offset, LOG_SUFFIX)
+        try:
+            return self.context.fs.open(path).pread(HEAD_SIZE, mark.position) == mark.head
+        except FileNotFoundError:
+            return False
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool:
         """Polls, at growing intervals, for the high watermark to pass ``offset``; False after ``timeout`` seconds."""
@@ -148,6 +199,14 @@ class LogView:
 
     def last_stable_offset(self) -> int:
         """See ``LogWriter.last_stable_offset``."""
+        for _ in range(LISTINGS_MAX):
+            try:
+                return self._last_stable_offset()
+            except FileNotFoundError:
+                self.refresh()  # a segment was removed meanwhile
+        return self._last_stable_offset()
+
+    def _last_stable_offset(self) -> int:
         with self._lock:
             published = self.published
             unstable = self.producers.up_to(published.offset, published.position).first_unstable_offset

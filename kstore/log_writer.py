@@ -30,6 +30,7 @@ from kstore.files.lock import DirectoryLock
 from kstore.files.paths import LOG_SUFFIX
 from kstore.flusher import Flusher
 from kstore.group_commit import GroupCommit, Pending
+from kstore.index import TransactionIndex
 from kstore.log_loader import Loaded
 from kstore.record._codec import BatchBuffer, EncodedBatch, patch_header
 from kstore.record.builder import build_batches
@@ -162,6 +163,8 @@ class LogWriter:
         self._durable_end = loaded.end_offset
         # Sealed since the last flush: the descriptors that wrote are kept, since a failed writeback is told to them.
         self._unflushed: list[SegmentTail] = []
+        # Counts on before anything is cut: a reader that met half of it knows by that what it met.
+        self.truncation_count = 0
         self._last_append_ms = self._clock.now_ms()
         self._closed: Exception | None = None
         self._poisoned: Exception | None = None
@@ -434,10 +437,13 @@ class LogWriter:
             self.context.fs.sync_dir(self.context.directory)
         tail = new.activate()
         sealed = old.tail
-        old.seal()
+        # Indexes are hints, but below the recovery point nothing looks after them any more.
+        old.seal(sync=self._sync)
         if (old.base_offset, old.size) == (self.published.base_offset, self.published.position):
             # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
             self.producers.snapshot(base_offset)
+        if self._sync:
+            self._sync_indexes(self.producers.take_unsynced())
         self.segments.add(new)
         self._tail = tail
         self._seal_before_append = False
@@ -466,23 +472,34 @@ class LogWriter:
             self.ensure_writable()
             target = self.published
             tails = self._dirty_tails()
-        self._sync_tails(tails)
+            indexes = self.producers.take_unsynced()
+        self._sync_tails(tails, indexes)
         with self._lock:
             if self._closed is None and self._poisoned is None:
                 self._flushed(target, tails)
 
     def _flush_locked(self) -> None:
         tails = self._dirty_tails()
-        self._sync_tails(tails)
+        self._sync_tails(tails, self.producers.take_unsynced())
         self._flushed(self.published, tails)
 
     def _dirty_tails(self) -> list[SegmentTail]:
         return [*self._unflushed, *([self._tail] if self._tail is not None else [])]
 
-    def _sync_tails(self, tails: Sequence[SegmentTail]) -> None:
+    def _sync_indexes(self, indexes: Sequence[TransactionIndex]) -> None:
+        """Unlike the other indexes, those of transactions are believed, so they are as durable as the log."""
+        for index in indexes:
+            index.flush()
+        if indexes:
+            self.context.fs.sync_dir(self.context.directory)
+
+    def _sync_tails(self, tails: Sequence[SegmentTail], indexes: Sequence[TransactionIndex]) -> None:
         try:
             for tail in tails:
                 tail.file.fdatasync()
+                if tail is not self._tail:
+                    tail.sync_indexes(self.context.fs)
+            self._sync_indexes(indexes)
             self.context.fs.sync_dir(self.context.directory)
         except SyncFailedError as error:
             self._poison(error)
@@ -539,25 +556,30 @@ class LogWriter:
         assert keep is not None
         found = keep.batch_at(offset, keep.size)
         position = keep.size if found is None else found.position
-        end_in_file = offset if found is None else min(found.base_offset, offset)
+        end_in_file = min(keep.end(position).offset, offset)
         # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
+        self.truncation_count += 1
         self.start_offset = min(self.start_offset, offset)
         self._durable_end = min(self._durable_end, end_in_file)
         self._recovery_point = min(self._recovery_point, keep.base_offset)
         self.published = Published(offset, keep.base_offset, position, min(offset, self.published.high_watermark))
         self._store_state(durable_end=end_in_file)
         try:
+            self.producers.truncate_to(end_in_file)
             dropped = [segment for segment in self.segments if segment.base_offset > keep.base_offset]
             self._drop(reversed(dropped))
             self._tail = keep.activate()
             self._tail.truncate_to(offset, position)
             keep.truncate_transactions_to(offset)
-            self.producers.truncate_to(offset)
+            self._seal_before_append = False
+            if end_in_file < offset:
+                # A batch went as a whole: the offsets of its first part are not given out again, and the name of the
+                # next segment is what remembers that.
+                self._roll_now()
         except BaseException as error:
             self._poison(error)
             raise
         self._durable_end = offset
-        self._seal_before_append = False
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """See ``Log.truncate_fully_and_start_at``."""
@@ -568,17 +590,21 @@ class LogWriter:
             self._start_at(offset)
 
     def _start_at(self, offset: int) -> None:
+        self.truncation_count += 1
         self.start_offset = offset
         self._recovery_point = self._durable_end = offset
         self.published = Published(offset, offset, 0, offset)
         self._store_state()
         try:
-            self._drop(reversed(list(self.segments)))
+            dropped = list(self.segments)
+            segment = LogSegment(self.context, offset, size=0)
+            # At once: readers never meet a map without segments.
+            self.segments.replace([segment])
             self._unflushed.clear()
-            segment = LogSegment(self.context, offset)
+            for old in reversed(dropped):
+                old.delete()
             segment.create()
             self.context.fs.sync_dir(self.context.directory)
-            self.segments.add(segment)
             self._tail = segment.activate()
             self.producers.truncate_to(-1)
         except BaseException as error:
@@ -601,6 +627,7 @@ class LogWriter:
             if self._tail is None:
                 self._begin()
             bases = self.segments.bases
+            self.producers.secure(max(base for base in bases if base <= before))
             # Oldest first, so that a crash leaves no hole; what is left below the start is removed at the next open.
             ends = zip(self.segments, bases[1:], strict=False)
             self._drop(segment for segment, next_base in ends if next_base <= before)
@@ -620,6 +647,11 @@ class LogWriter:
 
     def refresh(self) -> None:
         """Nothing to look for: what is published is all there is."""
+
+    def settle(self) -> None:
+        """Waits for a change of the segments that is under way."""
+        with self._lock:
+            pass
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool:
         """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when the log closes."""
@@ -684,9 +716,10 @@ class LogWriter:
         if last.tail is not None and self._tail is None:
             self._tail = last.tail  # recovery left it open
         if not self._sync or self._tail is None:
-            self._sync_tails(self._dirty_tails())
+            self._sync_tails(self._dirty_tails(), ())
         self.producers.snapshot(self.published.offset)
-        last.seal()
+        self._sync_indexes(self.producers.take_unsynced())
+        last.seal(sync=True)
         self._unflushed.clear()
         self._durable_end = self._recovery_point = self.published.offset
         if self._seal_before_append:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.errors import CorruptDataError, StorageError
+from kstore.files.checkpoint import replace_file
 from kstore.files.fs import File, FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_name
@@ -25,7 +26,7 @@ from kstore.index import OffsetIndex, TimeIndex, TransactionIndex
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX, Damage, walk
 from kstore.segment_tail import SegmentTail
-from kstore.types import NO_OFFSET, NO_TIMESTAMP, OffsetPosition, TimestampOffset
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, AbortedTransaction, OffsetPosition, TimestampOffset
 
 __all__ = ["LogSegment", "SegmentContext"]
 
@@ -78,6 +79,14 @@ class BatchPosition(NamedTuple):
     base_offset: int
     position: int
     size: int
+
+
+class SegmentEnd(NamedTuple):
+    """The next ``offset`` and the ``position`` behind the last whole batch, which begins at ``batch_position``."""
+
+    offset: int
+    position: int
+    batch_position: int
 
 
 class IndexedBatch(NamedTuple):
@@ -190,6 +199,12 @@ class LogSegment:
             mode=context.config.file_mode,
         )
 
+    def replace_transaction_index(self, aborted: Sequence[AbortedTransaction]) -> None:
+        """Puts an index of ``aborted`` in place of the one that stands there, durably."""
+        context = self._context
+        data = TransactionIndex.encode(aborted)
+        replace_file(context.fs, self.path(TXN_INDEX_SUFFIX), data, mode=context.config.file_mode)
+
     # --- lookup -----------------------------------------------------------------------------------------------------
 
     def locate(self, target: int, stop: int, *, use_index: bool = True, file: File | None = None) -> Located:
@@ -272,8 +287,8 @@ class LogSegment:
         except (StorageError, CorruptDataError):
             return OffsetPosition(self.base_offset, 0)
 
-    def end(self, stop: int) -> tuple[int, int]:
-        """The offset and the position behind the last whole batch up to position ``stop``; damage is passed over.
+    def end(self, stop: int) -> SegmentEnd:
+        """The end of the last whole batch up to position ``stop``; damage is passed over.
 
         Walks from the last index entry on, if a whole batch stands there, else from the start.
         """
@@ -282,12 +297,12 @@ class LogSegment:
             for item in walk(self.log_file(), start, stop, next_offset=self.base_offset):
                 if not isinstance(item, Damage):
                     position, batch = item
-                    end = batch.last_offset + 1, position + batch.size
+                    end = SegmentEnd(batch.last_offset + 1, position + batch.size, position)
                 elif start and end is None:
                     break  # the entry led into damage: what lies before it is not known
             if end is not None:
                 return end
-        return self.base_offset, 0
+        return SegmentEnd(self.base_offset, 0, 0)
 
     def _last_indexed_position(self, stop: int) -> int:
         try:
@@ -416,12 +431,15 @@ class LogSegment:
 
     # --- change -----------------------------------------------------------------------------------------------------
 
-    def seal(self) -> None:
-        """Makes the active segment a sealed one: last time index entry, indexes trimmed, spare blocks given back."""
+    def seal(self, *, sync: bool = False) -> None:
+        """Makes the active segment a sealed one: last time index entry, indexes trimmed, spare blocks given back.
+
+        ``sync`` puts the indexes on disk too: who has forgotten the segment's doubt never looks at them again.
+        """
         if self.tail is not None:
             self._largest = TimestampOffset(self.tail.max_timestamp, self.tail.offset_of_max_timestamp)
             self._size = self.tail.position
-            self.tail.seal()
+            self.tail.seal(sync=sync)
             self.tail = None
 
     def truncate_transactions_to(self, offset: int) -> None:

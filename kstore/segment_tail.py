@@ -265,20 +265,31 @@ class SegmentTail:
         if not self._resume():
             self.rebuild()
 
-    def seal(self) -> None:
-        """Last time entry, indexes trimmed to their entries, spare blocks given back; the files are closed."""
+    def seal(self, *, sync: bool) -> None:
+        """Last time entry, indexes trimmed to their entries, spare blocks given back; the files are closed.
+
+        ``sync``: the indexes are on disk then, as far as they can be: they are hints, and no failure of theirs counts.
+        """
         try:
             self._add_time_entry(final=True)
         except (StorageError, IndexFullError, InvalidOffsetError) as error:
             logger.warning("%s: no last entry: %s", self.time_index.path, error)
         for index in (self.offset_index, self.time_index):
             try:
-                index.seal()
+                index.seal(sync=sync)
             except StorageError as error:
                 logger.warning("%s: not trimmed: %s", index.path, error)
         if self._allocated > self.position:
             self.file.truncate(self.position)
         self.abandon()
+
+    def sync_indexes(self, fs: FileSystem) -> None:
+        """Puts the indexes of a tail that was sealed without a sync on disk, as far as they can be: they are hints."""
+        for index in (self.offset_index, self.time_index):
+            try:
+                fs.open(index.path).fdatasync()
+            except StorageError as error:
+                logger.warning("%s: not synced: %s", index.path, error)
 
     def abandon(self) -> None:
         """Lets go of the files as they are. Readers that hold the ``.log`` go on with it."""

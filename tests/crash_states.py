@@ -1,6 +1,6 @@
 """What a disk may hold after a power cut, made from the recorded file operations of a run.
 
-    disk = Disk(recorded_root)                     # as it was before the run
+    disk = Disk(root)                              # as it is before the run
     for operation in recording.operations[:k]:
         disk.apply(operation)
     disk.write_to(target, choose)                  # the run died there; ``choose`` says what of the unsynced persisted
@@ -117,14 +117,15 @@ def _units(change: _Change) -> Iterator[_Change]:
 class Disk:
     """Files and names, certain and pending, below one directory."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root.parent
+    def __init__(self, root: Path, *, is_empty: bool = False) -> None:
+        """The disk as it is below ``root`` now or, with ``is_empty``, with nothing there."""
+        self._root = root
         self._inodes: dict[int, _Inode] = {}
         # What is on disk for sure, and what the running process sees: paths to inodes, None for a directory.
         self._durable: dict[str, int | None] = {}
         self._pending: dict[str, list[tuple[str, int | None, bool]]] = {}
         self._seen: dict[str, int | None] = {}
-        for path in sorted(root.rglob("*")) if root.exists() else ():
+        for path in () if is_empty else sorted(root.rglob("*")):
             if path.is_dir():
                 self._durable[str(path)] = None
             else:

@@ -90,8 +90,8 @@ class Partition:
         if last is None:
             return None
         try:
-            end_offset, position = last.end(last.size)
-            return end_offset if position == last.size else None
+            end = last.end(last.size)
+            return end.offset if end.position == last.size else None
         finally:
             self._context.handles.clear()
 

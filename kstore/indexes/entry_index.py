@@ -312,10 +312,10 @@ class EntryIndex(Generic[Entry]):
         elif self._file is not None:
             self._file.fdatasync()
 
-    def seal(self) -> None:
-        """Makes the index read-only and its file as long as its entries; not synced. Nothing if it is so already.
+    def seal(self, *, sync: bool = False) -> None:
+        """Makes the index read-only and its file as long as its entries, with ``sync`` durably. Nothing if it is so.
 
-        Raises: StorageError when the file could not be cut; the index is read-only all the same.
+        Raises: StorageError when the file could not be cut or synced; the index is read-only all the same.
         """
         file, mapping = self._file, self._mapping
         if file is None:
@@ -329,6 +329,8 @@ class EntryIndex(Generic[Entry]):
         try:
             if file.size() != self.size:
                 file.truncate(self.size)
+            if sync:
+                file.fdatasync()
         finally:
             file.close()
 

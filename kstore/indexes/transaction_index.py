@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
 from kstore.errors import (
@@ -98,6 +98,11 @@ class TransactionIndex:
         index._count, index._ragged = divmod(index._file.size(), ENTRY.size)
         index._load_last()
         return index
+
+    @staticmethod
+    def encode(transactions: Iterable[AbortedTransaction]) -> bytes:
+        """The content of a file that holds ``transactions``."""
+        return b"".join(ENTRY.pack(VERSION, *transaction) for transaction in transactions)
 
     def _load_last(self) -> None:
         self._last_offset = NO_OFFSET

@@ -83,9 +83,9 @@ class Life:
         self.fs.mark("durable", end)
 
 
-def crashes(life: Life, before: Path) -> Iterator[tuple[int, Disk, dict[str, int]]]:
+def crashes(life: Life, root: Path) -> Iterator[tuple[int, Disk, dict[str, int]]]:
     """The disk after each operation, with what was promised by then."""
-    disk = Disk(before)
+    disk = Disk(root, is_empty=True)
     promised: dict[str, int] = {}
     for number, operation in enumerate(life.fs.operations):
         if operation.kind.startswith("mark "):
@@ -141,9 +141,8 @@ def cut_power(
     states = 0
     # The path is the same each time: what was recorded names it.
     shutil.move(tmp_path / "log", tmp_path / "lived")
-    (tmp_path / "before").mkdir()
     with another_boot(tmp_path):
-        for number, disk, promised in crashes(life, tmp_path / "before"):
+        for number, disk, promised in crashes(life, tmp_path):
             if number in chosen:
                 for choose in choices():
                     state = tmp_path / "state"

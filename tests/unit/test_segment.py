@@ -35,7 +35,7 @@ def test_a_lookup_in_an_empty_segment_finds_nothing(tmp_path: Path) -> None:
     made = segment(tmp_path)
     assert made.batch_at(40, made.size) is None
     assert offsets_in(made) == []
-    assert made.end(made.size) == (40, 0)
+    assert made.end(made.size)[:2] == (40, 0)
 
 
 def test_a_read_below_the_first_offset_begins_with_the_first_batch(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_reads_stop_at_the_position_they_are_given(tmp_path: Path) -> None:
     made = filled(tmp_path)
     second = made.batch_at(52, made.size)
     assert second is not None
-    assert made.end(second.position) == (52, second.position)
+    assert made.end(second.position)[:2] == (52, second.position)
     assert made.batch_at(52, second.position) is None
 
 

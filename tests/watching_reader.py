@@ -1,0 +1,165 @@
+"""Readers that read a log again and again while others change it: in a thread of the writer, or in another process.
+
+What they may meet is a typed error that says that records are gone; what they may not is a wrong record, another
+error, or an end of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from kstore.errors import (
+    ClosedError,
+    CorruptBatchError,
+    LogNotFoundError,
+    NotALogError,
+    OffsetOutOfRangeError,
+    StorageError,
+)
+from kstore.log import Log
+from tests.evidence import Crashed, Hung, Untyped, Wrong
+from tests.telling_values import hold_against
+
+__all__ = ["ReadingProcess", "watched_by_threads"]
+
+# What truncation, deletion and closing may do to a read. A damaged batch is none of it: a log that is changed in order
+# never shows one.
+EXPECTED = (ClosedError, OffsetOutOfRangeError)
+# A reader in another process may come before the directory is there, or between two of its files.
+EXPECTED_ELSEWHERE = (*EXPECTED, LogNotFoundError, NotALogError)
+SECONDS_MAX = 60.0
+
+
+def read_once(log: Log, generator: random.Random) -> int:
+    """One read of one kind, from a random place; returns how many records it gave."""
+    start, stop = log.start_offset, log.high_watermark
+    first = generator.randint(start, max(start, stop))
+    match generator.randrange(4):
+        case 0:
+            return hold_against(log.read(start), start)
+        case 1:
+            return hold_against(log.read(first, isolation_level="read_committed"), first)
+        case 2:
+            # A slice is bytes of a file: what a truncation cuts under it cannot be told from damage.
+            with contextlib.suppress(CorruptBatchError):
+                return hold_against(log.fetch(first).records(), first)
+            return 0
+        case _:
+            return hold_against(log.read(first, first + 3), first)
+
+
+@contextlib.contextmanager
+def watched_by_threads(log: Log, count: int, *, corrupt: bool = False) -> Iterator[list[int]]:
+    """Reads ``log`` in ``count`` threads while the block runs; gives the list of how many records each has read.
+
+    Raises, at the end of the block: Wrong, Untyped, Hung.
+    """
+    stop = threading.Event()
+    found: list[BaseException] = []
+    reads = [0] * count
+
+    def work(number: int) -> None:
+        generator = random.Random(number)
+        while not stop.is_set():
+            try:
+                reads[number] += read_once(log, generator)
+            except EXPECTED:
+                if log.closed:
+                    return
+            except CorruptBatchError as error:
+                if not corrupt:
+                    found.append(Wrong(f"damage that is none: {error!r}"))
+                    return
+            except BaseException as error:
+                found.append(error if isinstance(error, AssertionError) else Untyped(repr(error)))
+                return
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield reads
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(SECONDS_MAX)
+    if any(thread.is_alive() for thread in threads):
+        raise Hung("a reader did not stop")
+    if found:
+        raise found[0]
+
+
+def _serve(connection: Connection) -> None:
+    """In the other process: reads the log at the last path that was sent, until the next message."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    generator = random.Random(0)
+    path: str | None = None
+    corrupt = False
+    log: Log | None = None
+    count, verdict = 0, ""
+    while True:
+        if path is None or verdict or connection.poll():
+            message = connection.recv()
+            connection.send((count, verdict))
+            if message == "end":
+                return
+            (path, corrupt), log, count, verdict = message, None, 0, ""
+            continue
+        try:
+            if log is None or generator.random() < 0.1:
+                log = Log(path, read_only=True)
+            count += read_once(log, generator)
+        except EXPECTED_ELSEWHERE:
+            log = None
+        except CorruptBatchError as error:
+            if not corrupt:
+                verdict = f"Wrong: damage that is none: {error!r}"
+        except AssertionError as error:
+            verdict = f"{type(error).__name__}: {error}"
+        except StorageError as error:
+            verdict = f"StorageError: {error!r}"
+        except BaseException as error:
+            verdict = f"Untyped: {error!r}"
+
+
+class ReadingProcess:
+    """A process that reads a log, read-only, as often as it can."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def watch(self, path: Path | None, *, corrupt: bool = False) -> int:
+        """Reads the log at ``path`` from now on, or none; returns how many records were read before.
+
+        ``corrupt``: there is damage in it.
+
+        Raises: Wrong, Untyped for what was found; Crashed where the process has died; Hung.
+        """
+        try:
+            self._connection.send((None if path is None else str(path), corrupt))
+            if not self._connection.poll(SECONDS_MAX):
+                raise Hung("the reading process does not answer")
+            count, verdict = self._connection.recv()
+        except (EOFError, OSError) as error:
+            self._process.join(1)
+            raise Crashed(f"the reading process ended with {self._process.exitcode}") from error
+        if verdict:
+            kind = Wrong if verdict.startswith("Wrong") else Untyped
+            raise kind(verdict)
+        return int(count)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.send("end")
+        self._process.join(SECONDS_MAX)
