@@ -1,28 +1,79 @@
-"""Runs the benchmarks and prints one table.
+"""Runs the benchmarks and prints a page of their results.
 
-usage: python -m tools.bench [NAME...]      all of them by default; the directory is TMPDIR's, on a real disk
+Run as ``python -m tools.bench``; ``--help`` tells the options. What is written goes to the current directory, which
+should be on a real disk.
 """
 
-import platform
+import argparse
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from tools.bench.log_lines import BENCHES
-from tools.bench.measure import table
+from tools.bench.append_lines import append_many, append_one
+from tools.bench.comparison import comparison
+from tools.bench.durable_lines import durable, durable_slow_disk
+from tools.bench.lookup_lines import lookup_large, lookup_small
+from tools.bench.machine import machine_words
+from tools.bench.measure import Line, Run
+from tools.bench.memory_lines import memory
+from tools.bench.open_lines import recovery, segments
+from tools.bench.read_lines import read, read_values
+from tools.bench.report import report
+
+LINES: dict[str, Callable[[Run], list[Line]]] = {
+    function.__name__: function
+    for function in (
+        append_many,
+        append_one,
+        read,
+        read_values,
+        lookup_small,
+        lookup_large,
+        segments,
+        recovery,
+        durable,
+        durable_slow_disk,
+        memory,
+    )
+}
+COMPARISON = comparison.__name__
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the benchmarks to run; all by default")
+    parser.add_argument("--list", action="store_true", help="print the names and exit")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each figure is taken (default: 7)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page to FILE too")
+    args = parser.parse_args()
+    unknown = [name for name in args.names if name not in (*LINES, COMPARISON)]
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join((*LINES, COMPARISON))}")
+    return args
 
 
 def main() -> None:
-    chosen = [bench for bench in BENCHES if not sys.argv[1:] or bench.__name__ in sys.argv[1:]]
-    if not chosen:
-        sys.exit(f"no such benchmark; there are {', '.join(bench.__name__ for bench in BENCHES)}")
-    lines = []
+    args = parse_args()
+    names = args.names or [*LINES, COMPARISON]
+    if args.list:
+        sys.stdout.write("\n".join(names) + "\n")
+        return
+    lines: list[Line] = []
+    compared = ""
     with tempfile.TemporaryDirectory(prefix="kstore-bench-", dir=".") as directory:
-        for bench in chosen:
-            print(f"{bench.__name__} ...", file=sys.stderr, flush=True)
-            lines.append(bench(Path(directory)))
-    print(f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}\n")
-    print(table(lines))
+        run = Run(Path(directory), args.rounds)
+        for name in names:
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            if name == COMPARISON:
+                compared = comparison(run)
+            else:
+                lines += LINES[name](run)
+        page = report(machine_words(Path(directory)), lines, compared)
+    sys.stdout.write(page)
+    if args.write is not None:
+        args.write.write_text(page, encoding="utf-8")
 
 
-main()
+if __name__ == "__main__":
+    main()

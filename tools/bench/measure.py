@@ -9,19 +9,29 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Line", "in_turn", "percentile", "seconds_of", "table"]
+__all__ = ["MILLION", "Line", "Run", "in_turn", "percentile", "rate_line", "rows_as_table", "seconds_of", "table"]
+
+MILLION = 1e6
+
+
+class Run(NamedTuple):
+    """Where a benchmark may write, and how often it repeats what it measures."""
+
+    root: Path
+    rounds: int
 
 
 class Line(NamedTuple):
-    """One line of the report. ``target`` is what is asked for, in words; ``reached`` is None without one."""
+    """One line of the report. ``asked`` is what is asked for, in words; ``reached`` is None without one."""
 
     name: str
     figure: str
     limit: str
     ratio: str
-    target: str
+    asked: str
     reached: bool | None
 
 
@@ -32,7 +42,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def in_turn(
-    work: Callable[[], float], limit: Callable[[], float], *, rounds: int = 7, warm_up: int = 1
+    work: Callable[[], float], limit: Callable[[], float], *, rounds: int, warm_up: int = 1
 ) -> tuple[float, float]:
     """Runs both ``rounds`` times in turn; each returns a rate. The work's median, the limit's upper quartile."""
     for _ in range(warm_up):
@@ -50,12 +60,35 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
+def rate_line(
+    name: str,
+    rate: float,
+    limit: float,
+    limit_name: str,
+    *,
+    ratio_min: float | None = None,
+    rate_min: float | None = None,
+) -> Line:
+    """A line of records a second; asked is a share of the limit, or a rate."""
+    asked, reached = "", None
+    if ratio_min is not None:
+        asked, reached = f"{ratio_min} of it", rate >= ratio_min * limit
+    if rate_min is not None:
+        asked, reached = f"{rate_min / MILLION:.0f} M records/s", rate >= rate_min
+    figure, bound = f"{rate / MILLION:.1f} M records/s", f"{limit_name} {limit / MILLION:.1f} M/s"
+    return Line(name, figure, bound, f"{rate / limit:.2f}", asked, reached)
+
+
 def table(lines: Sequence[Line]) -> str:
     """The lines as a Markdown table."""
-    head = ("", "measured", "this machine's limit", "ratio", "at least", "reached")
     marks = {True: "yes", False: "NO", None: "-"}
-    rows = [head, *((*line[:5], marks[line.reached]) for line in lines)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    head = ("", "measured", "beside it, in the same run", "ratio", "asked", "reached")
+    return rows_as_table([head, *((*line[:5], marks[line.reached]) for line in lines)])
+
+
+def rows_as_table(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row is its head."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     text = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
     ]

@@ -1,0 +1,52 @@
+"""The logs that are measured: what they hold, and how they are made.
+
+Values of 100 bytes, 1,000 distinct ones, in batches of 1,000 records unless a line says otherwise; in the page cache.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kstore
+
+__all__ = ["BATCH_BYTES", "BATCH_COUNT", "RECORDS", "RECORD_BYTES", "fill", "fresh", "many_segments", "values"]
+
+VALUE_SIZE = 100
+BATCH_COUNT = 1_000
+RECORDS = 1_000_000
+# What 1,000 such records take on disk in one batch, header included.
+BATCH_BYTES = 109_061
+RECORD_BYTES = BATCH_BYTES / BATCH_COUNT
+
+
+def values(count: int = BATCH_COUNT, size: int = VALUE_SIZE) -> list[bytes]:
+    generator = random.Random(7)
+    return [generator.randbytes(size) for _ in range(count)]
+
+
+@contextmanager
+def fresh(root: Path, name: str) -> Iterator[Path]:
+    """A path at which there is nothing, before and after."""
+    path = root / name
+    shutil.rmtree(path, ignore_errors=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def fill(path: Path, records: int, batch_count: int = BATCH_COUNT, **settings: Any) -> None:
+    batch = values(batch_count)
+    with kstore.Log(path, durability="os", **settings) as log:
+        for _ in range(records // batch_count):
+            log.append_many(batch)
+
+
+def many_segments(path: Path, count: int) -> None:
+    """A log of ``count`` segments, each with one small batch, closed in order."""
+    fill(path, 10 * count, 10, segment_bytes=1200)

@@ -1,0 +1,67 @@
+"""Looking up one offset and reading the record there, one at a time, beside a bare pread of its batch."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import kstore
+from tools.bench.logs import BATCH_BYTES, RECORDS, fill, fresh
+from tools.bench.measure import Line, Run, percentile
+
+__all__ = ["lookup_large", "lookup_line", "lookup_small"]
+
+LOOKUPS = 2_000
+# So many of the records make a batch of 16 KiB.
+SMALL_COUNT = 149
+SMALL_BYTES = 16 << 10
+
+
+def lookup_small(run: Run) -> list[Line]:
+    with fresh(run.root, "lookup") as path:
+        fill(path, 200_000, SMALL_COUNT)
+        return [lookup_line(run, path, "lookup and read one, segment open, batches of 16 KiB", 12, SMALL_BYTES)]
+
+
+def lookup_large(run: Run) -> list[Line]:
+    with fresh(run.root, "lookup") as path:
+        fill(path, RECORDS)
+        return [lookup_line(run, path, "lookup and read one, segment open, batches of 1,000", 22, BATCH_BYTES)]
+
+
+def lookup_line(run: Run, path: Path, name: str, asked_us: float, batch_bytes: int, *, opens: bool = False) -> Line:
+    """The line for the log at ``path``. With ``opens`` most lookups meet a segment that is not open; then the limit
+    is to open, read and close a file too."""
+    generator = random.Random(11)
+    files = sorted(path.glob("*.log"))
+    p50s, p99s, floors = [], [], []
+    fd = os.open(files[0], os.O_RDONLY)
+    with kstore.Log(path, read_only=True) as log:
+        end = log.end_offset
+        for _ in range(run.rounds):
+            times, bare = [], []
+            for _ in range(LOOKUPS):
+                offset = generator.randrange(end)
+                started = time.perf_counter_ns()
+                record = next(log.read(offset))
+                times.append((time.perf_counter_ns() - started) / 1e3)
+                assert record.offset == offset
+                name_of_file = os.fspath(generator.choice(files))
+                started = time.perf_counter_ns()
+                if opens:
+                    file = os.open(name_of_file, os.O_RDONLY)
+                    os.pread(file, batch_bytes, 0)
+                    os.close(file)
+                else:
+                    os.pread(fd, batch_bytes, 0)
+                bare.append((time.perf_counter_ns() - started) / 1e3)
+            p50s.append(percentile(times, 0.5))
+            p99s.append(percentile(times, 0.99))
+            floors.append(percentile(bare, 0.5))
+    os.close(fd)
+    p50, p99, floor = (percentile(each, 0.5) for each in (p50s, p99s, floors))
+    limit = f"{'open, pread, close' if opens else f'pread of {batch_bytes >> 10} KiB'} {floor:.1f} us"
+    return Line(name, f"p50 {p50:.1f} us, p99 {p99:.1f} us", limit, f"{p50 / floor:.1f}", f"p50 {asked_us} us",
+                p50 <= asked_us)  # fmt: skip

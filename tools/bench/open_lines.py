@@ -1,0 +1,71 @@
+"""Opening: a log of 10,000 segments closed in order, with lookups in it; and one that has to be recovered."""
+
+from __future__ import annotations
+
+import time
+
+import kstore
+from kstore.files.local import SYSTEM_FS
+from tools.bench.logs import RECORDS, fill, fresh, many_segments
+from tools.bench.lookup_lines import lookup_line
+from tools.bench.measure import Line, Run, in_turn, seconds_of
+
+__all__ = ["recovery", "segments"]
+
+SEGMENTS = 10_000
+# A batch of ten records, all that a segment holds.
+SEGMENT_BYTES = 1_141
+RECOVERED = 4 * RECORDS
+
+
+def segments(run: Run) -> list[Line]:
+    with fresh(run.root, "segments") as path:
+        many_segments(path, SEGMENTS)
+
+        def opened() -> float:
+            started = time.perf_counter()
+            log = kstore.Log(path)
+            seconds = time.perf_counter() - started
+            assert log.recovery.clean
+            log.close()
+            return 1 / seconds
+
+        rate, limit = in_turn(opened, lambda: 1 / seconds_of(lambda: SYSTEM_FS.list(path)), rounds=run.rounds)
+        ms, limit_ms = 1000 / rate, 1000 / limit
+        name, beside = f"open, {SEGMENTS:,} segments closed in order", f"one directory listing {limit_ms:.1f} ms"
+        return [
+            Line(name, f"{ms:.0f} ms", beside, f"{ms / limit_ms:.1f}", "75 ms", ms <= 75),
+            lookup_line(run, path, f"lookup and read one, segment not open, one of {SEGMENTS:,}", 20, SEGMENT_BYTES,
+                        opens=True),
+        ]  # fmt: skip
+
+
+def recovery(run: Run) -> list[Line]:
+    with fresh(run.root, "recovery") as path:
+        fill(path, RECOVERED)
+        total = sum(file.stat().st_size for file in path.glob("*.log"))
+
+        def recovered() -> float:
+            (path / "kstore.state").unlink()
+            started = time.perf_counter()
+            log = kstore.Log(path)
+            seconds = time.perf_counter() - started
+            assert log.recovery.records_scanned == RECOVERED
+            log.close()
+            return total / seconds
+
+        def limit() -> float:
+            file = SYSTEM_FS.open(next(path.glob("*.log")))
+            file.advise(0, 0, "dontneed")
+
+            def read_all() -> None:
+                at = 0
+                while data := file.pread(1 << 20, at):
+                    at += len(data)
+
+            return total / seconds_of(read_all)
+
+        rate, bound = in_turn(recovered, limit, rounds=run.rounds)
+    return [Line("recovery after a crash, every record decoded", f"{rate / 1e9:.2f} GB/s",
+                 f"pread, the cache dropped {bound / 1e9:.2f} GB/s", f"{rate / bound:.2f}", "2.5 GB/s",
+                 rate >= 2.5e9)]  # fmt: skip

@@ -1,0 +1,170 @@
+"""The stores that kstore is measured beside, each by the fastest of its documented ways to be used as a log.
+
+All of them keep values under the numbers from 0 on. ``synced`` says that an append is on disk when it returns; without
+it nothing is ever synced. A lookup sees what was appended last, so lmdb begins a transaction for each.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import kstore
+
+__all__ = ["PEERS", "Peer", "Store"]
+
+# Larger than what any of the comparisons writes.
+MAP_BYTES = 1 << 30
+CHUNK_BYTES = 1 << 20
+KEY = struct.Struct("=Q")
+
+
+class Store(Protocol):
+    """A log of values."""
+
+    def append_many(self, values: Sequence[bytes]) -> object: ...
+    def append(self, value: bytes) -> object: ...
+    def values(self) -> Iterator[bytes | None]: ...
+    def value_at(self, number: int) -> bytes | None: ...
+    def close(self) -> None: ...
+
+
+class KstoreLog:
+    """One log; every read checks the CRC."""
+
+    def __init__(self, path: Path, synced: bool) -> None:
+        self._log = kstore.Log(path, durability="sync" if synced else "os")
+        self.append_many = self._log.append_many
+        self.append = self._log.append
+        self.close = self._log.close
+
+    def values(self) -> Iterator[bytes | None]:
+        return iter(self._log.read_values())
+
+    def value_at(self, number: int) -> bytes | None:
+        return next(self._log.read(number)).value
+
+
+class SqliteTable:
+    """A table of rowid and blob in WAL mode; a transaction for each append."""
+
+    def __init__(self, path: Path, synced: bool) -> None:
+        path.mkdir()
+        self._base = sqlite3.connect(path / "log.db", isolation_level=None)
+        self._base.execute("PRAGMA journal_mode = WAL")
+        self._base.execute(f"PRAGMA synchronous = {'FULL' if synced else 'OFF'}")
+        self._base.execute(f"PRAGMA mmap_size = {MAP_BYTES}")
+        self._base.execute("CREATE TABLE log (number INTEGER PRIMARY KEY, value BLOB NOT NULL)")
+
+    def append_many(self, values: Sequence[bytes]) -> None:
+        self._base.execute("BEGIN")
+        self._base.executemany("INSERT INTO log (value) VALUES (?)", zip(values, strict=True))
+        self._base.execute("COMMIT")
+
+    def append(self, value: bytes) -> None:
+        self._base.execute("INSERT INTO log (value) VALUES (?)", (value,))
+
+    def values(self) -> Iterator[bytes]:
+        return map(itemgetter(0), self._base.execute("SELECT value FROM log ORDER BY number"))
+
+    def value_at(self, number: int) -> bytes:
+        # The first number that SQLite gives is 1.
+        value: bytes = self._base.execute("SELECT value FROM log WHERE number = ?", (number + 1,)).fetchone()[0]
+        return value
+
+    def close(self) -> None:
+        self._base.close()
+
+
+class LmdbTree:
+    """A tree of integer keys, appended to at its end; a transaction for each append."""
+
+    def __init__(self, path: Path, synced: bool) -> None:
+        import lmdb
+
+        self._env = lmdb.open(str(path), map_size=MAP_BYTES, max_dbs=1, sync=synced, metasync=synced)
+        self._tree = self._env.open_db(b"log", integerkey=True)
+        self._next = 0
+
+    def append_many(self, values: Sequence[bytes]) -> None:
+        items = list(zip(map(KEY.pack, range(self._next, self._next + len(values))), values, strict=True))
+        with self._env.begin(self._tree, write=True) as transaction:
+            transaction.cursor().putmulti(items, append=True)
+        self._next += len(values)
+
+    def append(self, value: bytes) -> None:
+        with self._env.begin(self._tree, write=True) as transaction:
+            transaction.put(KEY.pack(self._next), value, append=True)
+        self._next += 1
+
+    def values(self) -> Iterator[bytes]:
+        # The transaction ends with the last reference, that of the iterator.
+        return iter(self._env.begin(self._tree).cursor().iternext(keys=False, values=True))
+
+    def value_at(self, number: int) -> bytes | None:
+        with self._env.begin(self._tree) as transaction:
+            return transaction.get(KEY.pack(number))
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class PlainFile:
+    """Values of one size, one behind the other: no checks, no offsets, no recovery. What is the least to be paid."""
+
+    def __init__(self, path: Path, synced: bool) -> None:
+        path.mkdir()
+        self._fd = os.open(path / "values", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._synced = synced
+        self._size = 0
+
+    def append_many(self, values: Sequence[bytes]) -> None:
+        self._size = len(values[0])
+        self._write(b"".join(values))
+
+    def append(self, value: bytes) -> None:
+        self._size = len(value)
+        self._write(value)
+
+    def _write(self, data: bytes) -> None:
+        os.write(self._fd, data)
+        if self._synced:
+            os.fdatasync(self._fd)
+
+    def values(self) -> Iterator[bytes]:
+        unpack = struct.Struct(f"{self._size}s").iter_unpack
+        return chain.from_iterable(chain.from_iterable(map(unpack, self._chunks())))
+
+    def _chunks(self) -> Iterator[bytes]:
+        chunk_bytes = CHUNK_BYTES // self._size * self._size
+        at = 0
+        while chunk := os.pread(self._fd, chunk_bytes, at):
+            at += len(chunk)
+            yield chunk
+
+    def value_at(self, number: int) -> bytes:
+        return os.pread(self._fd, self._size, number * self._size)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Peer(NamedTuple):
+    """A store's name, and how one is made at a path where there is nothing."""
+
+    name: str
+    open: Callable[[Path, bool], Store]
+
+
+PEERS: tuple[Peer, ...] = (
+    Peer("kstore", KstoreLog),
+    Peer("sqlite3, WAL", SqliteTable),
+    Peer("lmdb", LmdbTree),
+    Peer("plain file", PlainFile),
+)

@@ -1,0 +1,47 @@
+"""The report of a run as Markdown: the machine, the lines, the comparison, and what was not reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tools.bench.measure import Line, table
+
+__all__ = ["report"]
+
+RERUN = """\
+`make bench` prints this page (about 3 minutes; nothing else should run on the machine), and
+`python -m tools.bench --write BENCHMARKS.md` writes it. `python -m tools.bench NAME...` runs some of it; `--list` names
+them."""
+
+HOW = """\
+Values of 100 bytes, in the page cache. A figure and what stands beside it are taken in turn, round by round, so that a
+slow spell of the machine hits both: the figure is the median of the rounds, a limit of the machine the upper quartile,
+since a limit that stalls would flatter. "asked" is the project's own aim. The code is in `tools/bench/`."""
+
+NOT_THERE = """\
+Not measured, since it is not built yet: a producer's `send`, and Arrow."""
+
+COMPARISON = """\
+The same values, in the same order; it is checked that all of them come back. Synced: an append is on disk when it
+returns. Not synced: nothing is. Each store is used by the fastest of its documented ways (`executemany` in one
+transaction; `putmulti` with `append`; an iterator over all; a lookup that sees the newest records). kstore checks a CRC
+with every read; SQLite, lmdb and the plain file check nothing. The plain file has no offsets and survives no torn
+write: it shows what the machine gives. On disk: blocks, after closing."""
+
+
+def report(machine: Sequence[tuple[str, str]], lines: Sequence[Line], compared: str) -> str:
+    """The page; parts without anything in them are left out."""
+    parts = ["# Benchmarks", RERUN, "## The machine", "\n".join(f"- {what}: {which}" for what, which in machine)]
+    if lines:
+        parts += ["## Beside the machine's own limit", HOW, table(lines), _missed(lines), NOT_THERE]
+    if compared:
+        parts += ["## Beside other stores", COMPARISON, compared]
+    return "\n\n".join(parts) + "\n"
+
+
+def _missed(lines: Sequence[Line]) -> str:
+    missed = [line for line in lines if line.reached is False]
+    if not missed:
+        return "All that is asked was reached in this run."
+    said = "\n".join(f"- {line.name}: {line.figure}, asked {line.asked} ({line.limit})" for line in missed)
+    return f"Not reached in this run:\n\n{said}"
