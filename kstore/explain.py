@@ -12,7 +12,7 @@ from kstore.errors import CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.entry_index import WARM_BYTES
 from kstore.log import Log
-from kstore.log_writer import Published
+from kstore.published import Published
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage

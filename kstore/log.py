@@ -21,43 +21,40 @@ from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import LogConfig
 from kstore.errors import (
     ClosedError,
-    ConfigError,
-    CorruptDataError,
     CorruptIndexError,
-    InvalidRecordError,
-    InvalidTimestampError,
     LogNotFoundError,
     OffsetOutOfRangeError,
     ReadOnlyError,
-    RecordError,
 )
 from kstore.fetch import FetchSlice
 from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
-from kstore.files.lock import DirectoryLock, probe_lock
-from kstore.log_loader import ensure_directory, ensure_log_or_empty, load, make_directory
+from kstore.log_check import check_batches
+from kstore.log_fetch import fetch_slice
+from kstore.log_loader import ensure_directory
 from kstore.log_reader import LogReader
+from kstore.log_times import first_at, latest_record
 from kstore.log_view import LogView
-from kstore.log_writer import Headers, LogWriter, PendingAppend, Published
+from kstore.log_writer import Headers, LogWriter, open_writer
+from kstore.pending_append import PendingAppend
+from kstore.published import Published
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
-from kstore.record.walk import OFFSET_MAX, Damage, walk
+from kstore.record.walk import OFFSET_MAX
+from kstore.rules.arguments import check_keys, check_timestamps, milliseconds, one_of
 from kstore.rules.validate import split_batches, validate
 from kstore.segment import LogSegment, SegmentContext
 from kstore.types import (
-    LOG_APPEND_TIME,
     NO_OFFSET,
     NO_TIMESTAMP,
     AbortedTransaction,
     AppendInfo,
-    CorruptRange,
     Durability,
     IsolationLevel,
     OnCorrupt,
     RecoveryReport,
-    TimestampOffset,
 )
 
 __all__ = ["Log", "TimePoint"]
@@ -109,7 +106,7 @@ class Log:
         self._writer: LogWriter | None = None
         self._view: LogView | None = None
         self.path = Path(path)
-        _one_of("durability", durability, DURABILITIES)
+        one_of("durability", durability, DURABILITIES)
         config = LogConfig.from_settings(**settings)
         directory = self.path.absolute()
         context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max))
@@ -119,7 +116,7 @@ class Log:
             ensure_directory(fs, directory)
             self._view = LogView(context)
         else:
-            self._writer = _open_writer(context, durability)
+            self._writer = open_writer(context, durability)
         self._closed = False
 
     @property
@@ -231,9 +228,9 @@ class Log:
         """
         writer = self._writing
         if timestamps is not None:
-            _check_timestamps(timestamps, writer.context.config, writer.context.clock.now_ms())
+            check_timestamps(timestamps, writer.context.config, writer.context.clock.now_ms())
         if writer.is_compacted:
-            _check_keys(keys, len(values))
+            check_keys(keys, len(values))
         if not values:
             return _nothing_appended(writer.published.offset)
         return writer.append_many(values, keys, timestamps, headers)
@@ -329,8 +326,8 @@ class Log:
         timeout: float | None,
     ) -> LogReader:  # type: ignore[type-arg]  # the two callers name it
         source = self._source
-        _one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
-        _one_of("on_corrupt", on_corrupt, ON_CORRUPT)
+        one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
+        one_of("on_corrupt", on_corrupt, ON_CORRUPT)
         published = source.published
         if start is None:
             start = source.start_offset
@@ -365,54 +362,15 @@ class Log:
         Raises: OffsetOutOfRangeError, CorruptBatchError where the batch of ``offset`` is damaged, StorageError.
         """
         source = self._source
-        _one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
+        one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         source.refresh()
         committed = isolation_level == "read_committed"
         try:
-            return self._fetch(source, offset, max_bytes, committed=committed)
+            return fetch_slice(self, source, offset, max_bytes, committed=committed)
         except FileNotFoundError:
             # A segment was removed, or is just coming, in a change that is soon over; what it left is looked at anew.
             source.settle()
-            return self._fetch(source, offset, max_bytes, committed=committed)
-
-    def _fetch(self, source: LogWriter | LogView, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
-        bound = self.read_bound(committed=committed)
-        if not source.start_offset <= offset <= source.published.high_watermark:
-            raise OffsetOutOfRangeError(
-                offset, start_offset=source.start_offset, end_offset=source.published.high_watermark
-            )
-        found = self.segment_for(offset) if offset < bound.offset else None
-        while found is not None:
-            segment, end = found
-            limit = bound.position if segment.base_offset == bound.base_offset else segment.size
-            batch = segment.batch_at(offset, limit)
-            if batch is not None:
-                size = min(max(max_bytes, batch.size), self._position_of(segment, bound, limit) - batch.position)
-                aborted = None
-                if committed:
-                    aborted = self.aborted_transactions(offset, bound.offset)
-                return FetchSlice(
-                    segment.log_file(),
-                    segment.base_offset,
-                    batch.position,
-                    size,
-                    offset,
-                    bound.offset,
-                    aborted,
-                    source.context.config.max_batch_bytes_uncompressed,
-                )
-            found = self.segment_for(end) if end < bound.offset else None
-        if not len(source.segments):
-            raise LogNotFoundError(errno.ENOENT, "the log has no segment yet", str(self.path))
-        last = source.segments.last
-        return FetchSlice(last.log_file(), last.base_offset, bound.position, 0, offset, bound.offset)
-
-    def _position_of(self, segment: LogSegment, bound: Published, limit: int) -> int:
-        """Where reading ends in ``segment``: before the first batch at or above the bound's offset."""
-        if bound.offset == self._source.published.offset or segment.base_offset != bound.base_offset:
-            return limit
-        batch = segment.batch_at(bound.offset, limit)
-        return limit if batch is None else batch.position
+            return fetch_slice(self, source, offset, max_bytes, committed=committed)
 
     def offset_for_time(self, when: TimePoint) -> int | None:
         """The first offset whose record is at or after ``when``; None where there is none.
@@ -428,38 +386,10 @@ class Log:
         if when == "latest":
             return published.high_watermark
         if when == "max_timestamp":
-            found = self._latest_record(published)
+            found = latest_record(source, published)
         else:
-            found = self._first_at(_milliseconds(when), published)
+            found = first_at(source, milliseconds(when), published)
         return None if found is None else found.offset
-
-    def _first_at(self, timestamp_ms: int, published: Published) -> TimestampOffset | None:
-        start_offset = self._source.start_offset
-        for segment in self._source.segments.range(start_offset, published.high_watermark):
-            limit = published.position if segment.base_offset == published.base_offset else segment.size
-            if segment.largest_timestamp(limit).timestamp >= timestamp_ms:
-                found = segment.find_offset_by_timestamp(timestamp_ms, start_offset, limit)
-                if found is not None:
-                    return found if found.offset < published.high_watermark else None
-        return None
-
-    def _latest_record(self, published: Published) -> TimestampOffset | None:
-        start_offset = self._source.start_offset
-        candidates: list[tuple[int, LogSegment, int]] = []
-        for segment in self._source.segments.range(start_offset, published.high_watermark):
-            limit = published.position if segment.base_offset == published.base_offset else segment.size
-            candidates.append((segment.largest_timestamp(limit).timestamp, segment, limit))
-        latest: TimestampOffset | None = None
-        for largest, segment, limit in sorted(candidates, key=lambda candidate: -candidate[0]):
-            if largest <= (NO_TIMESTAMP if latest is None else latest.timestamp):
-                break
-            found = segment.find_offset_by_timestamp(largest, start_offset, limit)
-            if found is None or found.offset >= published.high_watermark:
-                # That time is a marker's, a deleted record's, or one that may still vanish.
-                found = segment.latest_record(start_offset, published.high_watermark, limit)
-            if found is not None and (latest is None or found.timestamp > latest.timestamp):
-                latest = found
-        return latest
 
     # --- what readers ask (log_reader.Readable) ---------------------------------------------------------------------
 
@@ -558,15 +488,7 @@ class Log:
         """
         source = self._source
         source.refresh()
-        published = source.published
-        report = RecoveryReport()
-        segments = source.segments.range(source.start_offset, published.offset)
-        for segment in segments:
-            _, end = self.segment_for(segment.base_offset) or (segment, OFFSET_MAX)
-            limit = published.position if segment.base_offset == published.base_offset else segment.size
-            _verify(segment, limit, min(end, published.offset), source.context.config, report)
-        report.clean = not report.corrupt
-        return report
+        return check_batches(source)
 
     def check(self) -> None:
         """Asserts the invariants of the log, its segments and indexes; raises AssertionError. For tests and doubt."""
@@ -609,91 +531,5 @@ class Log:
             warnings.warn(f"unclosed {self!r}: the next open has to recover it", ResourceWarning, stacklevel=2)
 
 
-def _open_writer(context: SegmentContext, durability: Durability) -> LogWriter:
-    fs, directory = context.fs, context.directory
-    if fs.exists(directory):
-        # Looked at before the lock is taken: nothing is left behind in a directory that is somebody else's.
-        ensure_log_or_empty(fs, directory)
-    else:
-        make_directory(fs, directory, mode=directory_mode(context.config.file_mode))
-    probe_lock(directory.parent)
-    lock = DirectoryLock(directory, mode=context.config.file_mode)
-    try:
-        loaded = load(context, durability)
-        if lost := loaded.report.summary():
-            logger.warning("%s: recovery: %s", directory, lost)
-        return LogWriter(loaded, lock)
-    except BaseException:
-        lock.release()
-        raise
-
-
-def directory_mode(file_mode: int) -> int:
-    """The mode of a directory whose files have ``file_mode``: who may read them may also look through it."""
-    return file_mode | (file_mode & 0o444) >> 2
-
-
-def _verify(segment: LogSegment, limit: int, end: int, config: LogConfig, report: RecoveryReport) -> None:
-    file = segment.log_file()
-    path = str(file.path)
-    dropped = 0
-    for item in walk(file, 0, limit, next_offset=segment.base_offset, offset_stop=end):
-        if isinstance(item, Damage):
-            last = item.next_offset - 1 if item.next_offset is not None else end - 1
-            report.corrupt.append(CorruptRange(item.first_offset, last, item.position, item.reason, path))
-            continue
-        position, batch = item
-        if position - dropped >= DROP_BYTES and segment.tail is None:
-            # What is read once, from end to end, should not push out of memory what others read often.
-            file.advise(dropped, position - dropped, "dontneed")
-            dropped = position
-        try:
-            batch.check(config.max_batch_bytes_uncompressed)
-        except CorruptDataError as error:
-            report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
-        report.batches_scanned += 1
-        report.records_scanned += batch.record_count
-    report.segments_scanned += 1
-    report.bytes_scanned += limit
-
-
 def _nothing_appended(end_offset: int) -> AppendInfo:
     return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, NO_OFFSET, NO_TIMESTAMP, "none", "none", 0, 0, 0, True)
-
-
-def _check_timestamps(timestamps: Sequence[int], config: LogConfig, now_ms: int) -> None:
-    if not timestamps or config.message_timestamp_type == LOG_APPEND_TIME:
-        return
-    lowest = max(now_ms - config.message_timestamp_before_max_ms, 0)
-    highest = now_ms + config.message_timestamp_after_max_ms
-    if lowest <= min(timestamps) and max(timestamps) <= highest:
-        return
-    errors = [
-        RecordError(index, f"timestamp {timestamp} ms, expected {lowest} to {highest}")
-        for index, timestamp in enumerate(timestamps)
-        if timestamp != NO_TIMESTAMP and not lowest <= timestamp <= highest
-    ]
-    if errors:
-        raise InvalidTimestampError(f"{errors[0].message} (record {errors[0].index} of {len(timestamps)})", errors)
-
-
-def _check_keys(keys: Sequence[bytes | None] | None, count: int) -> None:
-    missing = range(count) if keys is None else [index for index, key in enumerate(keys) if key is None]
-    if missing:
-        errors = [RecordError(index, "no key, and a compacted log needs one") for index in missing]
-        raise InvalidRecordError(f"record {errors[0].index} has no key, and a compacted log needs one", errors)
-
-
-def _milliseconds(when: int | datetime | str) -> int:
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise ValueError(f"the time {when.isoformat()} has no time zone: give an aware datetime")
-        return round(when.timestamp() * 1000)
-    if isinstance(when, int):
-        return when
-    raise ValueError(f"a time is ms since the epoch, a datetime, 'earliest', 'latest' or 'max_timestamp', not {when!r}")
-
-
-def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name} is {value!r}, expected one of {', '.join(map(repr, allowed))}")

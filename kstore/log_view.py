@@ -19,7 +19,7 @@ from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SNAPSHOT_SUFFIX, classi
 from kstore.kafka_marks import read_kafka_marks
 from kstore.log_loader import OWN_NAMES, is_log
 from kstore.log_producers import LogProducers
-from kstore.log_writer import Published
+from kstore.published import Published
 from kstore.record.walk import Damage, walk
 from kstore.segment import LogSegment, SegmentContext, SegmentEnd
 from kstore.segments import LogSegments

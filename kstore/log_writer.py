@@ -1,4 +1,4 @@
-"""The one writer of a log: it assigns offsets, rolls, flushes, truncates and publishes.
+"""The one writer of a log: it takes appends, assigns offsets, decides when to roll, and publishes.
 
 One lock is held for what changes the files: patching the headers, the write, the index entries, the roll. Encoding and
 the CRC come before it, since the CRC leaves out the base offset. Readers never take it: they see one immutable value,
@@ -14,7 +14,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from kstore.errors import (
     BatchTooLargeError,
@@ -22,26 +21,24 @@ from kstore.errors import (
     InvalidOffsetError,
     OffsetOutOfRangeError,
     PoisonedError,
-    StorageError,
     SyncFailedError,
 )
-from kstore.files.boot import boot_id
-from kstore.files.lock import DirectoryLock
-from kstore.files.paths import LOG_SUFFIX
+from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.flusher import Flusher
-from kstore.group_commit import GroupCommit, Pending
-from kstore.index import TransactionIndex
-from kstore.log_loader import Loaded
-from kstore.record._codec import BatchBuffer, EncodedBatch, patch_header
+from kstore.group_commit import GroupCommit
+from kstore.log_files import LogFiles
+from kstore.log_loader import Loaded, ensure_log_or_empty, load, make_directory
+from kstore.pending_append import PendingAppend
+from kstore.published import Published
+from kstore.record._codec import BatchBuffer, patch_header
 from kstore.record.builder import build_batches
 from kstore.record.walk import OFFSET_MAX
 from kstore.rules.roll import idle_reason, roll_reason
-from kstore.segment import LogSegment
+from kstore.segment import SegmentContext
 from kstore.segment_tail import SegmentTail
-from kstore.state.log_state import LogState
-from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, AppendInfo
+from kstore.types import LOG_APPEND_TIME, AppendInfo, Durability
 
-__all__ = ["LogWriter", "PendingAppend", "Published"]
+__all__ = ["LogWriter", "directory_mode", "open_writer"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,123 +50,20 @@ SPARE_BUFFERS_MAX = 16
 SPARE_BUFFER_BYTES_MAX = 4 << 20
 
 
-class Published(NamedTuple):
-    """What readers see: the log ends at ``offset``, in segment ``base_offset`` at byte ``position``.
-
-    ``high_watermark`` is where reads stop; it is below ``offset`` only in a poisoned log.
-    """
-
-    offset: int
-    base_offset: int
-    position: int
-    high_watermark: int
-
-
-class PendingAppend(Pending[AppendInfo]):
-    """One append: encoded batches in ``buffer``; their offsets are assigned when it is committed.
-
-    ``spans`` gives the first and last offset of each batch where they keep the offsets that they have.
-    ``append_time_ms`` is NO_TIMESTAMP unless the log stamps; ``with_producers``: a batch has a producer id.
-    """
-
-    __slots__ = (
-        "append_time_ms",
-        "batches",
-        "buffer",
-        "offsets_monotonic",
-        "source_codec",
-        "spans",
-        "target_codec",
-        "with_producers",
-    )
-
-    def __init__(
-        self,
-        buffer: BatchBuffer,
-        batches: Sequence[EncodedBatch],
-        codec: str,
-        *,
-        append_time_ms: int = NO_TIMESTAMP,
-        source_codec: str = "",
-        spans: Sequence[tuple[int, int]] | None = None,
-        offsets_monotonic: bool = True,
-        with_producers: bool = False,
-    ) -> None:
-        super().__init__()
-        self.buffer = buffer
-        self.batches = batches
-        self.append_time_ms = append_time_ms
-        self.source_codec = source_codec or codec
-        self.target_codec = codec
-        self.spans = spans
-        self.offsets_monotonic = offsets_monotonic
-        self.with_producers = with_producers
-
-    def finish(self, first_offset: int, last_offset: int) -> None:
-        """Sets the result, now that the append is published."""
-        base_offset = first_offset
-        record_count = size = 0
-        max_timestamp, offset_of_max = NO_TIMESTAMP, NO_OFFSET
-        for number, batch in enumerate(self.batches):
-            _, _, batch_size, count, _, timestamp, delta = batch
-            if self.spans is not None:
-                base_offset = self.spans[number][0]
-            if timestamp > max_timestamp:
-                max_timestamp, offset_of_max = timestamp, base_offset + delta
-            record_count += count
-            size += batch_size
-            base_offset += count
-        if self.append_time_ms != NO_TIMESTAMP:
-            offset_of_max = last_offset  # all have the same time; Kafka names the last
-        self.result = AppendInfo(
-            first_offset,
-            last_offset,
-            max_timestamp,
-            offset_of_max,
-            self.append_time_ms,
-            self.source_codec,
-            self.target_codec,
-            len(self.batches),
-            record_count,
-            size,
-            self.offsets_monotonic,
-        )
-
-
-class LogWriter:
+class LogWriter(LogFiles):
     """Everything that changes a log. Thread-safe."""
 
     def __init__(self, loaded: Loaded, lock: DirectoryLock) -> None:
-        self.loaded = loaded
-        self._directory_lock = lock
-        self.context = loaded.context
-        self.segments = loaded.segments
-        self.producers = loaded.producers
-        self.start_offset = loaded.start_offset
-        self.published = Published(
-            loaded.end_offset, loaded.segments.last.base_offset, loaded.position, loaded.end_offset
-        )
+        super().__init__(loaded, lock)
         self._config = loaded.context.config
         self._clock = loaded.context.clock
-        self._durability = loaded.durability
-        self._sync = loaded.durability == "sync"
+        # Guards everything that ``LogFiles`` has, and what follows.
         self._lock = threading.Lock()
-        self._grown = threading.Condition(threading.Lock())
-        self._follower_count = 0  # guarded by _grown; read without it by every append
-        self._tail: SegmentTail | None = None  # guarded by _lock, as all below
-        self._seal_before_append = loaded.seal
-        self._state_file = loaded.state_file
-        self._recovery_point = loaded.recovery_point
-        self._durable_end = loaded.end_offset
-        # Sealed since the last flush: the descriptors that wrote are kept, since a failed writeback is told to them.
-        self._unflushed: list[SegmentTail] = []
-        # Counts on before anything is cut: a reader that met half of it knows by that what it met.
-        self.truncation_count = 0
         self._last_append_ms = self._clock.now_ms()
-        self._closed: Exception | None = None
-        self._poisoned: Exception | None = None
         # Committed reads stop here: behind it a transaction index lacks what could not be written to it.
         self._stable_offset_max = OFFSET_MAX
+        self._grown = threading.Condition(threading.Lock())
+        self._follower_count = 0  # guarded by _grown; read without it by every append
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
         self._codec = self._config.target_codec("none")
         self._level = self._config.compression_level(self._codec)
@@ -179,6 +73,9 @@ class LogWriter:
         self.is_compacted = self._config.is_compacted
         self._group = GroupCommit(self._commit, self._clock) if self._sync else None
         self._flusher = Flusher(self, self._config.flush_ms / 1000)
+
+    def _flush_soon(self) -> None:
+        self._flusher.note()
 
     # --- append -----------------------------------------------------------------------------------------------------
 
@@ -344,35 +241,10 @@ class LogWriter:
         except Exception as second:
             self._poison(second)
 
-    def _back_to(self, before: Published) -> None:
-        """Removes the segments that a failed append has rolled into, and cuts the one that it began in."""
-        for segment in reversed(self.segments.range(before.base_offset, 2**63 - 1)):
-            if segment.base_offset > before.base_offset:
-                segment.delete()
-                self.segments.remove([segment.base_offset])
-        self._unflushed = [tail for tail in self._unflushed if tail.base_offset < before.base_offset]
-        self._tail = self.segments.last.activate()
-        self._tail.truncate_to(before.offset, before.position)
-
     def catch_up(self) -> None:
         """Takes in what other processes have appended: nothing, since a log has one writer."""
 
     # --- roll -------------------------------------------------------------------------------------------------------
-
-    def _begin(self) -> SegmentTail:
-        """Opens the active segment for appending; from here on the log on disk counts as not closed in order."""
-        self._store_state()
-        if self._seal_before_append:
-            # Fenced damage, or missing offsets, stand where the next batch would go: it goes into a segment of its own.
-            return self._roll(self.published.offset)
-        self._tail = self.segments.last.activate()
-        if self._tail.position != self.published.position:
-            raise StorageError(
-                None,
-                f"the log ends at {self._tail.position} bytes, expected {self.published.position}",
-                str(self._tail.file.path),
-            )
-        return self._tail
 
     def _roll_due(self, tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
         """Whether a batch that the segment does not take without a thought goes into a new one."""
@@ -415,46 +287,6 @@ class LogWriter:
             self._roll_now()
             return True
 
-    def _roll_now(self) -> int:
-        tail = self._roll(self.published.offset)
-        self.published = self.published._replace(base_offset=tail.base_offset, position=tail.position)
-        return tail.base_offset
-
-    def _roll(self, base_offset: int) -> SegmentTail:
-        """Seals the active segment and begins one at ``base_offset``, which follows all that is in the log.
-
-        The new file comes first: where there is no room for it, the old segment just goes on.
-        """
-        old = self.segments.last
-        if old.base_offset == base_offset and old.size == 0:
-            self._tail = old.activate()
-            return self._tail
-        new = LogSegment(self.context, base_offset)
-        new.delete()  # a crash may have left files of this name; the map does not know them, so nothing can be in them
-        new.create()
-        if self._sync:
-            # Until then a crash may lose the new file's name, with what was acknowledged in it.
-            self.context.fs.sync_dir(self.context.directory)
-        tail = new.activate()
-        sealed = old.tail
-        # Indexes are hints, but below the recovery point nothing looks after them any more.
-        old.seal(sync=self._sync)
-        if (old.base_offset, old.size) == (self.published.base_offset, self.published.position):
-            # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
-            self.producers.snapshot(base_offset)
-        if self._sync:
-            self._sync_indexes(self.producers.take_unsynced())
-        self.segments.add(new)
-        self._tail = tail
-        self._seal_before_append = False
-        if self._sync:
-            self._recovery_point = base_offset
-            self._store_state()
-        elif sealed is not None:
-            self._unflushed.append(sealed)
-            self._flusher.note()
-        return tail
-
     def roll(self) -> int:
         """Begins a new segment, if the active one holds anything; returns the active segment's base offset."""
         with self._lock:
@@ -478,62 +310,6 @@ class LogWriter:
             if self._closed is None and self._poisoned is None:
                 self._flushed(target, tails)
 
-    def _flush_locked(self) -> None:
-        tails = self._dirty_tails()
-        self._sync_tails(tails, self.producers.take_unsynced())
-        self._flushed(self.published, tails)
-
-    def _dirty_tails(self) -> list[SegmentTail]:
-        return [*self._unflushed, *([self._tail] if self._tail is not None else [])]
-
-    def _sync_indexes(self, indexes: Sequence[TransactionIndex]) -> None:
-        """Unlike the other indexes, those of transactions are believed, so they are as durable as the log."""
-        for index in indexes:
-            index.flush()
-        if indexes:
-            self.context.fs.sync_dir(self.context.directory)
-
-    def _sync_tails(self, tails: Sequence[SegmentTail], indexes: Sequence[TransactionIndex]) -> None:
-        try:
-            for tail in tails:
-                tail.file.fdatasync()
-                if tail is not self._tail:
-                    tail.sync_indexes(self.context.fs)
-            self._sync_indexes(indexes)
-            self.context.fs.sync_dir(self.context.directory)
-        except SyncFailedError as error:
-            self._poison(error)
-            raise
-
-    def _flushed(self, target: Published, tails: Sequence[SegmentTail]) -> None:
-        self._unflushed = [tail for tail in self._unflushed if tail not in tails]
-        self._durable_end = max(self._durable_end, target.offset)
-        self._recovery_point = max(self._recovery_point, min(target.offset, self.published.offset))
-        self._store_state()
-
-    def _store_state(self, *, clean: bool = False, durable_end: int | None = None, **clean_mark: int) -> None:
-        if durable_end is None:
-            durable_end = min(self._durable_end, self.published.offset)
-        self._state_file.store(
-            LogState(
-                durability=self._durability,
-                clean=clean,
-                recovery_point=min(self._recovery_point, self.published.offset),
-                log_start_offset=self.start_offset,
-                durable_end=durable_end,
-                boot_id=boot_id(),
-                **clean_mark,
-            )
-        )
-
-    def _poison(self, error: BaseException) -> None:
-        """No more writes, no second sync, and reads up to the durable end only."""
-        if self._poisoned is None:
-            self._poisoned = error if isinstance(error, Exception) else StorageError(str(error))
-            durable_end = min(self._durable_end, self.published.offset)
-            self.published = self.published._replace(high_watermark=durable_end)
-            logger.error("%s: poisoned: %s; reads end at offset %d", self.context.directory, error, durable_end)
-
     # --- truncate ---------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
@@ -549,38 +325,6 @@ class LogWriter:
                 return
             self._truncate(offset)
 
-    def _truncate(self, offset: int) -> None:
-        if self._tail is None:
-            self._begin()
-        keep = self.segments.floor(offset)
-        assert keep is not None
-        found = keep.batch_at(offset, keep.size)
-        position = keep.size if found is None else found.position
-        end_in_file = min(keep.end(position).offset, offset)
-        # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
-        self.truncation_count += 1
-        self.start_offset = min(self.start_offset, offset)
-        self._durable_end = min(self._durable_end, end_in_file)
-        self._recovery_point = min(self._recovery_point, keep.base_offset)
-        self.published = Published(offset, keep.base_offset, position, min(offset, self.published.high_watermark))
-        self._store_state(durable_end=end_in_file)
-        try:
-            self.producers.truncate_to(end_in_file)
-            dropped = [segment for segment in self.segments if segment.base_offset > keep.base_offset]
-            self._drop(reversed(dropped))
-            self._tail = keep.activate()
-            self._tail.truncate_to(offset, position)
-            keep.truncate_transactions_to(offset)
-            self._seal_before_append = False
-            if end_in_file < offset:
-                # A batch went as a whole: the offsets of its first part are not given out again, and the name of the
-                # next segment is what remembers that.
-                self._roll_now()
-        except BaseException as error:
-            self._poison(error)
-            raise
-        self._durable_end = offset
-
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """See ``Log.truncate_fully_and_start_at``."""
         if offset < 0:
@@ -588,29 +332,6 @@ class LogWriter:
         with self._lock:
             self.ensure_writable()
             self._start_at(offset)
-
-    def _start_at(self, offset: int) -> None:
-        self.truncation_count += 1
-        self.start_offset = offset
-        self._recovery_point = self._durable_end = offset
-        self.published = Published(offset, offset, 0, offset)
-        self._store_state()
-        try:
-            dropped = list(self.segments)
-            segment = LogSegment(self.context, offset, size=0)
-            # At once: readers never meet a map without segments.
-            self.segments.replace([segment])
-            self._unflushed.clear()
-            for old in reversed(dropped):
-                old.delete()
-            segment.create()
-            self.context.fs.sync_dir(self.context.directory)
-            self._tail = segment.activate()
-            self.producers.truncate_to(-1)
-        except BaseException as error:
-            self._poison(error)
-            raise
-        self._seal_before_append = False
 
     def delete_records(self, before: int) -> int:
         """See ``Log.delete_records``."""
@@ -621,27 +342,8 @@ class LogWriter:
                 raise OffsetOutOfRangeError(before, start_offset=self.start_offset, end_offset=end)
             if before <= self.start_offset:
                 return self.start_offset
-            self.start_offset = before
-            self._recovery_point = max(self._recovery_point, min(before, self._durable_end))
-            self._store_state()
-            if self._tail is None:
-                self._begin()
-            bases = self.segments.bases
-            self.producers.secure(max(base for base in bases if base <= before))
-            # Oldest first, so that a crash leaves no hole; what is left below the start is removed at the next open.
-            ends = zip(self.segments, bases[1:], strict=False)
-            self._drop(segment for segment, next_base in ends if next_base <= before)
-            self.producers.delete_before(self.segments.first.base_offset)
+            self._delete_before(before)
             return before
-
-    def _drop(self, segments: object) -> None:
-        dropped = list(segments)  # type: ignore[call-overload]
-        self.segments.remove([segment.base_offset for segment in dropped])
-        for segment in dropped:
-            self._unflushed = [tail for tail in self._unflushed if tail.base_offset != segment.base_offset]
-            segment.delete()
-        if dropped:
-            self.context.fs.sync_dir(self.context.directory)
 
     # --- read -------------------------------------------------------------------------------------------------------
 
@@ -679,17 +381,6 @@ class LogWriter:
 
     # --- close ------------------------------------------------------------------------------------------------------
 
-    def ensure_writable(self) -> None:
-        """Raises what stands against a write: ClosedError, ForkedError, PoisonedError."""
-        if self._closed is not None:
-            raise self._closed
-        if self._poisoned is not None:
-            raise PoisonedError(
-                getattr(self._poisoned, "errno", None),
-                f"no writes since a failure of unknown outcome ({self._poisoned}): reopen the log to recover",
-                str(self.context.directory),
-            ) from self._poisoned
-
     def close(self) -> None:
         """Flushes, marks the log as closed in order, and lets go of it. A second close does nothing.
 
@@ -708,37 +399,30 @@ class LogWriter:
         with self._grown:
             self._grown.notify_all()
 
-    def _close_in_order(self) -> None:
-        current = self._state_file.current
-        last = self.segments.last
-        if current is not None and current.clean and last.tail is None:
-            return  # nothing has changed since the last clean close
-        if last.tail is not None and self._tail is None:
-            self._tail = last.tail  # recovery left it open
-        if not self._sync or self._tail is None:
-            self._sync_tails(self._dirty_tails(), ())
-        self.producers.snapshot(self.published.offset)
-        self._sync_indexes(self.producers.take_unsynced())
-        last.seal(sync=True)
-        self._unflushed.clear()
-        self._durable_end = self._recovery_point = self.published.offset
-        if self._seal_before_append:
-            return  # the end is fenced damage: only recovery knows that nothing may be appended behind it
-        stat = self.context.fs.stat(last.path(LOG_SUFFIX))
-        self._store_state(
-            clean=True,
-            clean_base=last.base_offset,
-            clean_inode=stat.inode,
-            clean_size=stat.size,
-            clean_mtime_ns=stat.mtime_ns,
-        )
 
-    def _let_go(self) -> None:
-        self._tail = None
-        for segment in self.segments:
-            if segment.tail is not None:
-                segment.tail.abandon()
-                segment.tail = None
-        self.context.handles.clear()
-        self._state_file.close()
-        self._directory_lock.release()
+def open_writer(context: SegmentContext, durability: Durability) -> LogWriter:
+    """The writer of the log in ``context.directory``, which is created or recovered as needed.
+
+    Raises: NotALogError, LockedError, ReadOnlyError, DiskFullError, StorageError.
+    """
+    fs, directory = context.fs, context.directory
+    if fs.exists(directory):
+        # Looked at before the lock is taken: nothing is left behind in a directory that is somebody else's.
+        ensure_log_or_empty(fs, directory)
+    else:
+        make_directory(fs, directory, mode=directory_mode(context.config.file_mode))
+    probe_lock(directory.parent)
+    lock = DirectoryLock(directory, mode=context.config.file_mode)
+    try:
+        loaded = load(context, durability)
+        if lost := loaded.report.summary():
+            logger.warning("%s: recovery: %s", directory, lost)
+        return LogWriter(loaded, lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def directory_mode(file_mode: int) -> int:
+    """The mode of a directory whose files have ``file_mode``: who may read them may also look through it."""
+    return file_mode | (file_mode & 0o444) >> 2

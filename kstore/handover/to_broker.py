@@ -50,9 +50,8 @@ from kstore.files.paths import (
 from kstore.handover.partition import Facts, Partition
 from kstore.handover.report import HandoverReport, PartitionReport
 from kstore.handover.store import Store
-from kstore.log import directory_mode
 from kstore.log_loader import is_log
-from kstore.log_writer import LogWriter
+from kstore.log_writer import LogWriter, directory_mode
 from kstore.rules.handover import broker_chokes_on, choose_topic_ids, format_topic_id
 from kstore.types import CorruptRange
 

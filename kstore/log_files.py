@@ -1,0 +1,308 @@
+"""What the one writer of a log does to its files: begin, roll, flush, truncate, delete, close.
+
+Each step is in an order that a crash may cut anywhere; DESIGN.md says why. A step whose outcome is not known poisons
+the log: it then serves what is known to be durable and takes no writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from kstore.errors import PoisonedError, StorageError, SyncFailedError
+from kstore.files.boot import boot_id
+from kstore.files.lock import DirectoryLock
+from kstore.files.paths import LOG_SUFFIX
+from kstore.index import TransactionIndex
+from kstore.log_loader import Loaded
+from kstore.published import Published
+from kstore.segment import LogSegment
+from kstore.segment_tail import SegmentTail
+from kstore.state.log_state import LogState
+
+__all__ = ["LogFiles"]
+
+logger = logging.getLogger(__name__)
+
+
+class LogFiles:
+    """The files of one log, open for writing. Not thread-safe: the writer, which this is the base of, has the lock."""
+
+    def __init__(self, loaded: Loaded, lock: DirectoryLock) -> None:
+        self.loaded = loaded
+        self.context = loaded.context
+        self.segments = loaded.segments
+        self.producers = loaded.producers
+        self.start_offset = loaded.start_offset
+        self.published = Published(
+            loaded.end_offset, loaded.segments.last.base_offset, loaded.position, loaded.end_offset
+        )
+        # Counts on before anything is cut: a reader that met half of it knows by that what it met.
+        self.truncation_count = 0
+        self._directory_lock = lock
+        self._durability = loaded.durability
+        self._sync = loaded.durability == "sync"
+        self._tail: SegmentTail | None = None
+        self._seal_before_append = loaded.seal
+        self._state_file = loaded.state_file
+        self._recovery_point = loaded.recovery_point
+        self._durable_end = loaded.end_offset
+        # Sealed since the last flush: the descriptors that wrote are kept, since a failed writeback is told to them.
+        self._unflushed: list[SegmentTail] = []
+        self._closed: Exception | None = None
+        self._poisoned: Exception | None = None
+
+    def _flush_soon(self) -> None:
+        """Something is sealed and not on disk."""
+
+    # --- roll ---------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> SegmentTail:
+        """Opens the active segment for appending; from here on the log on disk counts as not closed in order."""
+        self._store_state()
+        if self._seal_before_append:
+            # Fenced damage, or missing offsets, stand where the next batch would go: it goes into a segment of its own.
+            return self._roll(self.published.offset)
+        self._tail = self.segments.last.activate()
+        if self._tail.position != self.published.position:
+            raise StorageError(
+                None,
+                f"the log ends at {self._tail.position} bytes, expected {self.published.position}",
+                str(self._tail.file.path),
+            )
+        return self._tail
+
+    def _roll_now(self) -> int:
+        tail = self._roll(self.published.offset)
+        self.published = self.published._replace(base_offset=tail.base_offset, position=tail.position)
+        return tail.base_offset
+
+    def _roll(self, base_offset: int) -> SegmentTail:
+        """Seals the active segment and begins one at ``base_offset``, which follows all that is in the log.
+
+        The new file comes first: where there is no room for it, the old segment just goes on.
+        """
+        old = self.segments.last
+        if old.base_offset == base_offset and old.size == 0:
+            self._tail = old.activate()
+            return self._tail
+        new = LogSegment(self.context, base_offset)
+        new.delete()  # a crash may have left files of this name; the map does not know them, so nothing can be in them
+        new.create()
+        if self._sync:
+            # Until then a crash may lose the new file's name, with what was acknowledged in it.
+            self.context.fs.sync_dir(self.context.directory)
+        tail = new.activate()
+        sealed = old.tail
+        # Indexes are hints, but below the recovery point nothing looks after them any more.
+        old.seal(sync=self._sync)
+        if (old.base_offset, old.size) == (self.published.base_offset, self.published.position):
+            # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
+            self.producers.snapshot(base_offset)
+        if self._sync:
+            self._sync_indexes(self.producers.take_unsynced())
+        self.segments.add(new)
+        self._tail = tail
+        self._seal_before_append = False
+        if self._sync:
+            self._recovery_point = base_offset
+            self._store_state()
+        elif sealed is not None:
+            self._unflushed.append(sealed)
+            self._flush_soon()
+        return tail
+
+    def _back_to(self, before: Published) -> None:
+        """Removes the segments that a failed append has rolled into, and cuts the one that it began in."""
+        for segment in reversed(self.segments.range(before.base_offset, 2**63 - 1)):
+            if segment.base_offset > before.base_offset:
+                segment.delete()
+                self.segments.remove([segment.base_offset])
+        self._unflushed = [tail for tail in self._unflushed if tail.base_offset < before.base_offset]
+        self._tail = self.segments.last.activate()
+        self._tail.truncate_to(before.offset, before.position)
+
+    # --- flush --------------------------------------------------------------------------------------------------------
+
+    def _flush_locked(self) -> None:
+        tails = self._dirty_tails()
+        self._sync_tails(tails, self.producers.take_unsynced())
+        self._flushed(self.published, tails)
+
+    def _dirty_tails(self) -> list[SegmentTail]:
+        return [*self._unflushed, *([self._tail] if self._tail is not None else [])]
+
+    def _sync_indexes(self, indexes: Sequence[TransactionIndex]) -> None:
+        """Unlike the other indexes, those of transactions are believed, so they are as durable as the log."""
+        for index in indexes:
+            index.flush()
+        if indexes:
+            self.context.fs.sync_dir(self.context.directory)
+
+    def _sync_tails(self, tails: Sequence[SegmentTail], indexes: Sequence[TransactionIndex]) -> None:
+        try:
+            for tail in tails:
+                tail.file.fdatasync()
+                if tail is not self._tail:
+                    tail.sync_indexes(self.context.fs)
+            self._sync_indexes(indexes)
+            self.context.fs.sync_dir(self.context.directory)
+        except SyncFailedError as error:
+            self._poison(error)
+            raise
+
+    def _flushed(self, target: Published, tails: Sequence[SegmentTail]) -> None:
+        self._unflushed = [tail for tail in self._unflushed if tail not in tails]
+        self._durable_end = max(self._durable_end, target.offset)
+        self._recovery_point = max(self._recovery_point, min(target.offset, self.published.offset))
+        self._store_state()
+
+    def _store_state(self, *, clean: bool = False, durable_end: int | None = None, **clean_mark: int) -> None:
+        if durable_end is None:
+            durable_end = min(self._durable_end, self.published.offset)
+        self._state_file.store(
+            LogState(
+                durability=self._durability,
+                clean=clean,
+                recovery_point=min(self._recovery_point, self.published.offset),
+                log_start_offset=self.start_offset,
+                durable_end=durable_end,
+                boot_id=boot_id(),
+                **clean_mark,
+            )
+        )
+
+    def _poison(self, error: BaseException) -> None:
+        """No more writes, no second sync, and reads up to the durable end only."""
+        if self._poisoned is None:
+            self._poisoned = error if isinstance(error, Exception) else StorageError(str(error))
+            durable_end = min(self._durable_end, self.published.offset)
+            self.published = self.published._replace(high_watermark=durable_end)
+            logger.error("%s: poisoned: %s; reads end at offset %d", self.context.directory, error, durable_end)
+
+    # --- truncate, delete ---------------------------------------------------------------------------------------------
+
+    def _truncate(self, offset: int) -> None:
+        if self._tail is None:
+            self._begin()
+        keep = self.segments.floor(offset)
+        assert keep is not None
+        found = keep.batch_at(offset, keep.size)
+        position = keep.size if found is None else found.position
+        end_in_file = min(keep.end(position).offset, offset)
+        # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
+        self.truncation_count += 1
+        self.start_offset = min(self.start_offset, offset)
+        self._durable_end = min(self._durable_end, end_in_file)
+        self._recovery_point = min(self._recovery_point, keep.base_offset)
+        self.published = Published(offset, keep.base_offset, position, min(offset, self.published.high_watermark))
+        self._store_state(durable_end=end_in_file)
+        try:
+            self.producers.truncate_to(end_in_file)
+            dropped = [segment for segment in self.segments if segment.base_offset > keep.base_offset]
+            self._drop(reversed(dropped))
+            self._tail = keep.activate()
+            self._tail.truncate_to(offset, position)
+            keep.truncate_transactions_to(offset)
+            self._seal_before_append = False
+            if end_in_file < offset:
+                # A batch went as a whole: the offsets of its first part are not given out again, and the name of the
+                # next segment is what remembers that.
+                self._roll_now()
+        except BaseException as error:
+            self._poison(error)
+            raise
+        self._durable_end = offset
+
+    def _start_at(self, offset: int) -> None:
+        self.truncation_count += 1
+        self.start_offset = offset
+        self._recovery_point = self._durable_end = offset
+        self.published = Published(offset, offset, 0, offset)
+        self._store_state()
+        try:
+            dropped = list(self.segments)
+            segment = LogSegment(self.context, offset, size=0)
+            # At once: readers never meet a map without segments.
+            self.segments.replace([segment])
+            self._unflushed.clear()
+            for old in reversed(dropped):
+                old.delete()
+            segment.create()
+            self.context.fs.sync_dir(self.context.directory)
+            self._tail = segment.activate()
+            self.producers.truncate_to(-1)
+        except BaseException as error:
+            self._poison(error)
+            raise
+        self._seal_before_append = False
+
+    def _delete_before(self, before: int) -> None:
+        self.start_offset = before
+        self._recovery_point = max(self._recovery_point, min(before, self._durable_end))
+        self._store_state()
+        if self._tail is None:
+            self._begin()
+        bases = self.segments.bases
+        self.producers.secure(max(base for base in bases if base <= before))
+        # Oldest first, so that a crash leaves no hole; what is left below the start is removed at the next open.
+        ends = zip(self.segments, bases[1:], strict=False)
+        self._drop(segment for segment, next_base in ends if next_base <= before)
+        self.producers.delete_before(self.segments.first.base_offset)
+
+    def _drop(self, segments: object) -> None:
+        dropped = list(segments)  # type: ignore[call-overload]
+        self.segments.remove([segment.base_offset for segment in dropped])
+        for segment in dropped:
+            self._unflushed = [tail for tail in self._unflushed if tail.base_offset != segment.base_offset]
+            segment.delete()
+        if dropped:
+            self.context.fs.sync_dir(self.context.directory)
+
+    # --- close --------------------------------------------------------------------------------------------------------
+
+    def ensure_writable(self) -> None:
+        """Raises what stands against a write: ClosedError, ForkedError, PoisonedError."""
+        if self._closed is not None:
+            raise self._closed
+        if self._poisoned is not None:
+            raise PoisonedError(
+                getattr(self._poisoned, "errno", None),
+                f"no writes since a failure of unknown outcome ({self._poisoned}): reopen the log to recover",
+                str(self.context.directory),
+            ) from self._poisoned
+
+    def _close_in_order(self) -> None:
+        current = self._state_file.current
+        last = self.segments.last
+        if current is not None and current.clean and last.tail is None:
+            return  # nothing has changed since the last clean close
+        if last.tail is not None and self._tail is None:
+            self._tail = last.tail  # recovery left it open
+        if not self._sync or self._tail is None:
+            self._sync_tails(self._dirty_tails(), ())
+        self.producers.snapshot(self.published.offset)
+        self._sync_indexes(self.producers.take_unsynced())
+        last.seal(sync=True)
+        self._unflushed.clear()
+        self._durable_end = self._recovery_point = self.published.offset
+        if self._seal_before_append:
+            return  # the end is fenced damage: only recovery knows that nothing may be appended behind it
+        stat = self.context.fs.stat(last.path(LOG_SUFFIX))
+        self._store_state(
+            clean=True,
+            clean_base=last.base_offset,
+            clean_inode=stat.inode,
+            clean_size=stat.size,
+            clean_mtime_ns=stat.mtime_ns,
+        )
+
+    def _let_go(self) -> None:
+        self._tail = None
+        for segment in self.segments:
+            if segment.tail is not None:
+                segment.tail.abandon()
+                segment.tail = None
+        self.context.handles.clear()
+        self._state_file.close()
+        self._directory_lock.release()

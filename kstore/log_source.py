@@ -1,0 +1,53 @@
+"""What the log's face asks of what is behind it: a writer, or a view that only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kstore.published import Published
+from kstore.segment import SegmentContext
+from kstore.segments import LogSegments
+from kstore.types import AbortedTransaction
+
+__all__ = ["LogSource"]
+
+
+class Producers(Protocol):
+    def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]: ...
+
+
+class LogSource(Protocol):
+    """A log's segments, and how much of them is published."""
+
+    @property
+    def context(self) -> SegmentContext: ...
+
+    @property
+    def segments(self) -> LogSegments: ...
+
+    @property
+    def producers(self) -> Producers: ...
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def published(self) -> Published: ...
+
+    @property
+    def truncation_count(self) -> int:
+        """Differs from what it was whenever anything may have been cut from the end since."""
+        ...
+
+    def refresh(self) -> None:
+        """Takes in what another process, the writer, has done."""
+        ...
+
+    def settle(self) -> None:
+        """Waits for a change of the segments that is under way, or takes one in."""
+        ...
+
+    def last_stable_offset(self) -> int: ...
+
+    def wait_beyond(self, offset: int, timeout: float | None) -> bool: ...

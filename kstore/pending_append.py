@@ -1,0 +1,82 @@
+"""One append on its way through the writer: encoded batches, and the result that they get when they are published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kstore.group_commit import Pending
+from kstore.record._codec import BatchBuffer, EncodedBatch
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, AppendInfo
+
+__all__ = ["PendingAppend"]
+
+
+class PendingAppend(Pending[AppendInfo]):
+    """One append: encoded batches in ``buffer``; their offsets are assigned when it is committed.
+
+    ``spans`` gives the first and last offset of each batch where they keep the offsets that they have.
+    ``append_time_ms`` is NO_TIMESTAMP unless the log stamps; ``with_producers``: a batch has a producer id.
+    """
+
+    __slots__ = (
+        "append_time_ms",
+        "batches",
+        "buffer",
+        "offsets_monotonic",
+        "source_codec",
+        "spans",
+        "target_codec",
+        "with_producers",
+    )
+
+    def __init__(
+        self,
+        buffer: BatchBuffer,
+        batches: Sequence[EncodedBatch],
+        codec: str,
+        *,
+        append_time_ms: int = NO_TIMESTAMP,
+        source_codec: str = "",
+        spans: Sequence[tuple[int, int]] | None = None,
+        offsets_monotonic: bool = True,
+        with_producers: bool = False,
+    ) -> None:
+        super().__init__()
+        self.buffer = buffer
+        self.batches = batches
+        self.append_time_ms = append_time_ms
+        self.source_codec = source_codec or codec
+        self.target_codec = codec
+        self.spans = spans
+        self.offsets_monotonic = offsets_monotonic
+        self.with_producers = with_producers
+
+    def finish(self, first_offset: int, last_offset: int) -> None:
+        """Sets the result, now that the append is published."""
+        base_offset = first_offset
+        record_count = size = 0
+        max_timestamp, offset_of_max = NO_TIMESTAMP, NO_OFFSET
+        for number, batch in enumerate(self.batches):
+            _, _, batch_size, count, _, timestamp, delta = batch
+            if self.spans is not None:
+                base_offset = self.spans[number][0]
+            if timestamp > max_timestamp:
+                max_timestamp, offset_of_max = timestamp, base_offset + delta
+            record_count += count
+            size += batch_size
+            base_offset += count
+        if self.append_time_ms != NO_TIMESTAMP:
+            offset_of_max = last_offset  # all have the same time; Kafka names the last
+        self.result = AppendInfo(
+            first_offset,
+            last_offset,
+            max_timestamp,
+            offset_of_max,
+            self.append_time_ms,
+            self.source_codec,
+            self.target_codec,
+            len(self.batches),
+            record_count,
+            size,
+            self.offsets_monotonic,
+        )
