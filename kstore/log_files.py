@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files.boot import boot_id
 from kstore.files.lock import DirectoryLock
-from kstore.files.paths import LOG_SUFFIX
+from kstore.files.paths import LOG_SUFFIX, classify
 from kstore.index import TransactionIndex
-from kstore.log_loader import Loaded
+from kstore.log_loader import Loaded, transaction_index_bytes
 from kstore.published import Published
 from kstore.segment import LogSegment
 from kstore.segment_tail import SegmentTail
@@ -295,7 +295,14 @@ class LogFiles:
             clean_inode=stat.inode,
             clean_size=stat.size,
             clean_mtime_ns=stat.mtime_ns,
+            clean_txn_bytes=self._transaction_index_bytes(),
         )
+
+    def _transaction_index_bytes(self) -> int:
+        if not self.producers.in_use:
+            return 0
+        fs, directory = self.context.fs, self.context.directory
+        return transaction_index_bytes(fs, directory, classify(fs.list(directory)))
 
     def _let_go(self) -> None:
         self._tail = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kstore.errors import CorruptDataError, CorruptFileError, DiskFullError, NotALogError, StorageError
@@ -34,6 +34,7 @@ from kstore.files.paths import (
     DirectoryNames,
     classify,
     cut_name,
+    segment_name,
 )
 from kstore.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.log_producers import LogProducers, TransactionRebuild
@@ -45,7 +46,7 @@ from kstore.segments import LogSegments
 from kstore.state.log_state import LogState, StateFile
 from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
 
-__all__ = ["Loaded", "is_log", "load", "make_directory"]
+__all__ = ["Loaded", "is_log", "load", "make_directory", "transaction_index_bytes"]
 
 COPY_BYTES = 1 << 20
 # The disk reads so far ahead while what is there is checked.
@@ -142,7 +143,12 @@ def load(context: SegmentContext, durability: Durability, *, advance: Callable[[
             seal=False,
             report=report,
         )
-        if state is not None and state.fits(segments.last.base_offset, fs.stat(segments.last.path(LOG_SUFFIX))):
+        fits = state is not None and state.fits(segments.last.base_offset, fs.stat(segments.last.path(LOG_SUFFIX)))
+        if state is not None and fits and transaction_index_bytes(fs, directory, names) != state.clean_txn_bytes:
+            report.notes.append("a transaction index is lost or damaged: all of them are made anew")
+            # All that it says of what is durable holds.
+            fits, state = False, replace(state, recovery_point=0, durability="sync")
+        if state is not None and fits:
             loaded.end_offset = loaded.recovery_point = state.durable_end
             loaded.position = state.clean_size
         else:
@@ -152,6 +158,17 @@ def load(context: SegmentContext, durability: Durability, *, advance: Callable[[
     except BaseException:
         state_file.close()
         raise
+
+
+def transaction_index_bytes(fs: FileSystem, directory: Path, names: DirectoryNames) -> int:
+    """The size of all transaction indexes that are there; most logs have none."""
+    size = 0
+    for base_offset in names.bases[TXN_INDEX_SUFFIX]:
+        try:
+            size += fs.stat(directory / segment_name(base_offset, TXN_INDEX_SUFFIX)).size
+        except FileNotFoundError:
+            pass  # it went with its segment
+    return size
 
 
 def _leader_epoch(context: SegmentContext, report: RecoveryReport) -> int:

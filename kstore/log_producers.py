@@ -39,7 +39,7 @@ class LogProducers:
         # Whether the state says more than the newest snapshot.
         self._changed = False
         # Whether a producer ever wrote to the log, as far as known.
-        self._in_use = bool(snapshots)
+        self.in_use = bool(snapshots)
         # Ended in what was read since the snapshot: beside a live writer an index may not list them yet.
         self._seen_aborted: list[AbortedTransaction] = []
         # Indexes with entries that are not on disk yet, by base offset; kept open, since errors are told to who wrote.
@@ -81,14 +81,14 @@ class LogProducers:
             _, batch = item
             if batch.producer_id >= 0 and self._next_offset <= batch.base_offset < end:
                 ended = self._state.update(batch)
-                self._changed = self._in_use = True
+                self._changed = self.in_use = True
                 if ended is not None:
                     aborted.append(ended)
         return aborted
 
     def note_use(self) -> None:
         """A producer's batch was seen."""
-        self._in_use = True
+        self.in_use = True
 
     def _newest_snapshot(self, end: int) -> tuple[int, ProducerState]:
         for offset in reversed([offset for offset in self._snapshots if offset <= end]):
@@ -112,7 +112,7 @@ class LogProducers:
 
     def secure(self, base_offset: int) -> None:
         """Before the segments below ``base_offset`` go: what only their batches tell goes into a snapshot there."""
-        if not self._in_use or base_offset in self._snapshots:
+        if not self.in_use or base_offset in self._snapshots:
             return
         below = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
         below._changed = bool(below.up_to(base_offset, 0).entries)

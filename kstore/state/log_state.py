@@ -21,7 +21,8 @@ record, at the start of a slot
  64     8  clean_inode       int64   inode, size and modification time of its .log; where one does not fit,
  72     8  clean_size        int64   the mark is not believed
  80     8  clean_mtime_ns    int64
- 88     4  crc               uint32  CRC-32C of bytes 0 to 87
+ 88     8  clean_txn_bytes   int64   size of all .txnindex files: one that is lost is noticed, since it is believed
+ 96     4  crc               uint32  CRC-32C of bytes 0 to 95
 
 live, at the start of its slot
   0     4  magic             bytes   "KSL1"
@@ -53,11 +54,11 @@ CLEAN_FLAG = 1
 SLOT_SIZE = 512
 LIVE_POSITION = 2 * SLOT_SIZE
 FILE_SIZE = 4096
-RECORD = struct.Struct(">4shbbqqqq16sqqqq")
+RECORD = struct.Struct(">4shbbqqqq16sqqqqq")
 LIVE = struct.Struct(">4sqq")
 CRC = struct.Struct(">I")
 
-assert RECORD.size == 88
+assert RECORD.size == 96
 assert LIVE.size == 20
 
 
@@ -76,6 +77,7 @@ class LogState:
     clean_inode: int = 0
     clean_size: int = 0
     clean_mtime_ns: int = 0
+    clean_txn_bytes: int = 0
 
     def fits(self, base_offset: int, stat: FileStat) -> bool:
         """Whether the clean mark holds for the active segment that was found."""
@@ -102,6 +104,7 @@ class LogState:
             self.clean_inode,
             self.clean_size,
             self.clean_mtime_ns,
+            self.clean_txn_bytes,
         )
         return record + CRC.pack(crc32c.crc32c(record))
 

@@ -374,3 +374,27 @@ def test_a_snapshot_beyond_the_end_of_a_closed_log_never_counts(tmp_path: Path) 
         assert log.last_stable_offset == 0
     with Log(log.path) as log:
         assert log.last_stable_offset == 0
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+@pytest.mark.parametrize("harm", ["lost", "cut"])
+@pytest.mark.promise("rebuilt")
+def test_a_transaction_index_that_is_lost_after_a_clean_close_is_missed(
+    harm: str, durability: Durability, tmp_path: Path
+) -> None:
+    with Log(tmp_path / "log", durability=durability) as log:
+        interleaved(log)
+        before = committed(log)
+    index = tmp_path / "log" / next(iter(files(tmp_path / "log", TXN_INDEX)))
+    content = index.read_bytes()
+    if harm == "lost":
+        index.unlink()
+    else:
+        index.write_bytes(content[:-34])
+    with Log(tmp_path / "log", durability=durability) as log:
+        assert not log.recovery.clean
+        assert log.recovery.notes
+        assert committed(log) == before
+    assert index.read_bytes() == content
+    with Log(tmp_path / "log", durability=durability) as log:
+        assert log.recovery.clean
