@@ -24,7 +24,7 @@ from uuid import uuid4
 from kstore.files import boot
 from tests.fake_fs import NO_INODE, Operation
 
-__all__ = ["Choice", "Disk", "another_boot", "everything", "nothing", "some"]
+__all__ = ["Choice", "Disk", "all_but", "another_boot", "everything", "nothing", "only", "some", "write_state"]
 
 SECTOR_SIZE = 512
 
@@ -40,6 +40,27 @@ def nothing(count: int) -> list[bool]:
 def everything(count: int) -> list[bool]:
     """The kindest disk; what a process that was killed leaves."""
     return [True] * count
+
+
+def all_but(number: int) -> Choice:
+    """Everything persisted but one unit: the ``number``-th that is asked for."""
+    return _single(number, is_kept=False)
+
+
+def only(number: int) -> Choice:
+    """Of all that was not synced one unit persisted: the ``number``-th that is asked for."""
+    return _single(number, is_kept=True)
+
+
+def _single(number: int, *, is_kept: bool) -> Choice:
+    asked = 0
+
+    def choose(count: int) -> list[bool]:
+        nonlocal asked
+        first, asked = asked, asked + count
+        return [(at == number) == is_kept for at in range(first, asked)]
+
+    return choose
 
 
 def some(generator: random.Random) -> Choice:
@@ -195,12 +216,13 @@ class Disk:
 
     _fdatasync = _sync_mapping = _fsync
 
-    def pending_count(self) -> int:
-        """How many changes may or may not have persisted."""
-        return sum(len(inode.pending) for inode in self._inodes.values()) + sum(map(len, self._pending.values()))
+    def unit_count(self) -> int:
+        """How many units may or may not have persisted."""
+        sectors = sum(len(list(_units(change))) for inode in self._inodes.values() for change in inode.pending)
+        return sectors + sum(map(len, self._pending.values()))
 
-    def write_to(self, target: Path, choose: Choice) -> None:
-        """Writes one of the states that the disk may be in to ``target``, a directory in place of the root."""
+    def state(self, choose: Choice) -> dict[str, bytes | None]:
+        """One of the states that the disk may be in: paths below the root to contents, None for a directory."""
         names = dict(self._durable)
         for changes in self._pending.values():
             kept = sum(choose(len(changes)))
@@ -208,15 +230,27 @@ class Disk:
                 kept -= 1  # half a rename
             for path, inode, is_there in changes[:kept]:
                 _set(names, path, inode, is_there)
-        target.mkdir(parents=True, exist_ok=True)
-        for path, inode in sorted(names.items()):
-            if not path.startswith(f"{self._root}/"):
-                continue
-            copy = target / Path(path).relative_to(self._root)
-            if inode is None:
-                copy.mkdir(exist_ok=True)
-            elif copy.parent.is_dir():
-                copy.write_bytes(self._inodes[inode].content(choose))
+        root = f"{self._root}/"
+        return {
+            path.removeprefix(root): None if inode is None else self._inodes[inode].content(choose)
+            for path, inode in sorted(names.items())
+            if path.startswith(root)
+        }
+
+    def write_to(self, target: Path, choose: Choice) -> None:
+        """Writes one of the states that the disk may be in to ``target``, a directory in place of the root."""
+        write_state(self.state(choose), target)
+
+
+def write_state(state: dict[str, bytes | None], target: Path) -> None:
+    """Writes what ``Disk.state`` gave to the directory ``target``."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name, content in state.items():
+        path = target / name
+        if content is None:
+            path.mkdir(exist_ok=True)
+        elif path.parent.is_dir():
+            path.write_bytes(content)
 
 
 def _set(names: dict[str, int | None], path: str, inode: int | None, is_there: bool) -> None:

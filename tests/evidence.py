@@ -98,7 +98,7 @@ def verdict_of(message: str) -> str:
     return next((name for name, verdict in VERDICTS.items() if verdict.__name__ == kind), "other")
 
 
-def shuffled(items: Iterable[int], seed: int, count: int) -> list[int]:
+def shuffled(items: Iterable[int], seed: float, count: int) -> list[int]:
     """At most ``count`` of ``items``, chosen by ``seed``, in their order."""
     pool = list(items)
     if len(pool) <= count:
