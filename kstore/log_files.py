@@ -88,6 +88,14 @@ class LogFiles:
             return self._tail
         new = LogSegment(self.context, base_offset)
         new.delete()  # a crash may have left files of this name; the map does not know them, so nothing can be in them
+        try:
+            return self._replace_active(old, new)
+        except BaseException as error:
+            self._go_on_with(old, new, error)
+            raise
+
+    def _replace_active(self, old: LogSegment, new: LogSegment) -> SegmentTail:
+        base_offset = new.base_offset
         new.create()
         if self._sync:
             # Until then a crash may lose the new file's name, with what was acknowledged in it.
@@ -103,14 +111,28 @@ class LogFiles:
             self._sync_indexes(self.producers.take_unsynced())
         self.segments.add(new)
         self._tail = tail
-        self._seal_before_append = False
         if self._sync:
+            known = self._known()
             self._recovery_point = base_offset
-            self._store_state()
+            self._store_state_or(known)
         elif sealed is not None:
             self._unflushed.append(sealed)
             self._flush_soon()
+        self._seal_before_append = False
         return tail
+
+    def _go_on_with(self, old: LogSegment, new: LogSegment, error: BaseException) -> None:
+        """After a roll that failed ``old`` is the active segment again; where it cannot be, the log is poisoned."""
+        try:
+            if isinstance(error, SyncFailedError):
+                raise error
+            self.segments.remove([new.base_offset])
+            new.delete()
+            self._unflushed = [tail for tail in self._unflushed if tail.base_offset != old.base_offset]
+            old.forget()
+            self._tail = None if self._seal_before_append else old.activate()
+        except Exception as failure:
+            self._poison(failure)
 
     def _back_to(self, before: Published) -> None:
         """Removes the segments that a failed append has rolled into, and cuts the one that it began in."""
@@ -172,6 +194,17 @@ class LogFiles:
             )
         )
 
+    def _known(self) -> tuple[int, int, int, Published]:
+        return self.start_offset, self._durable_end, self._recovery_point, self.published
+
+    def _store_state_or(self, known: tuple[int, int, int, Published], *, durable_end: int | None = None) -> None:
+        """Stores what is about to be done; where that fails nothing is done, and ``known`` holds again."""
+        try:
+            self._store_state(durable_end=durable_end)
+        except BaseException:
+            self.start_offset, self._durable_end, self._recovery_point, self.published = known
+            raise
+
     def _poison(self, error: BaseException) -> None:
         """No more writes, no second sync, and reads up to the durable end only."""
         if self._poisoned is None:
@@ -191,12 +224,13 @@ class LogFiles:
         position = keep.size if found is None else found.position
         end_in_file = min(keep.end(position).offset, offset)
         # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
+        known = self._known()
         self.truncation_count += 1
         self.start_offset = min(self.start_offset, offset)
         self._durable_end = min(self._durable_end, end_in_file)
         self._recovery_point = min(self._recovery_point, keep.base_offset)
         self.published = Published(offset, keep.base_offset, position, min(offset, self.published.high_watermark))
-        self._store_state(durable_end=end_in_file)
+        self._store_state_or(known, durable_end=end_in_file)
         try:
             self.producers.truncate_to(end_in_file)
             dropped = [segment for segment in self.segments if segment.base_offset > keep.base_offset]
@@ -215,11 +249,12 @@ class LogFiles:
         self._durable_end = offset
 
     def _start_at(self, offset: int) -> None:
+        known = self._known()
         self.truncation_count += 1
         self.start_offset = offset
         self._recovery_point = self._durable_end = offset
         self.published = Published(offset, offset, 0, offset)
-        self._store_state()
+        self._store_state_or(known)
         try:
             dropped = list(self.segments)
             segment = LogSegment(self.context, offset, size=0)
@@ -238,9 +273,10 @@ class LogFiles:
         self._seal_before_append = False
 
     def _delete_before(self, before: int) -> None:
+        known = self._known()
         self.start_offset = before
         self._recovery_point = max(self._recovery_point, min(before, self._durable_end))
-        self._store_state()
+        self._store_state_or(known)
         if self._tail is None:
             self._begin()
         bases = self.segments.bases

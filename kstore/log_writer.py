@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from kstore.errors import (
     BatchTooLargeError,
@@ -230,19 +231,34 @@ class LogWriter(LogFiles):
 
     def _undo(self, before: Published, error: BaseException) -> None:
         """Brings the files back to ``before``, unless the append was published; else the log is poisoned."""
-        if self.published is not before or self._tail is None:
-            return
         if isinstance(error, SyncFailedError | PoisonedError):
             self._poison(error)
+        if self._poisoned is not None or self.published is not before or self._tail is None:
             return
         try:
             if self._tail.base_offset != before.base_offset or self._tail.position != before.position:
                 self._back_to(before)
-        except Exception as second:
+        except BaseException as second:
             self._poison(second)
 
     def catch_up(self) -> None:
         """Takes in what other processes have appended: nothing, since a log has one writer."""
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """The lock, for what changes the files of a log that takes writes."""
+        with self._lock, self._poisoned_by_syncs():
+            self.ensure_writable()
+            yield
+
+    @contextmanager
+    def _poisoned_by_syncs(self) -> Iterator[None]:
+        """A sync that fails in here poisons the log, whatever was synced. Needs the lock."""
+        try:
+            yield
+        except SyncFailedError as error:
+            self._poison(error)
+            raise
 
     # --- roll -------------------------------------------------------------------------------------------------------
 
@@ -284,13 +300,13 @@ class LogWriter(LogFiles):
                 return False
             if not self._is_idle(tail, self._clock.now_ms()):
                 return False
-            self._roll_now()
+            with self._poisoned_by_syncs():
+                self._roll_now()
             return True
 
     def roll(self) -> int:
         """Begins a new segment, if the active one holds anything; returns the active segment's base offset."""
-        with self._lock:
-            self.ensure_writable()
+        with self._changing():
             if self._tail is None:
                 self._begin()
             return self._roll_now()
@@ -300,13 +316,12 @@ class LogWriter(LogFiles):
     def flush(self) -> None:
         """Everything that is published to disk, and the recovery point with it."""
         self.roll_if_idle()
-        with self._lock:
-            self.ensure_writable()
+        with self._changing():
             target = self.published
             tails = self._dirty_tails()
             indexes = self.producers.take_unsynced()
         self._sync_tails(tails, indexes)
-        with self._lock:
+        with self._lock, self._poisoned_by_syncs():
             if self._closed is None and self._poisoned is None:
                 self._flushed(target, tails)
 
@@ -316,8 +331,7 @@ class LogWriter(LogFiles):
         """See ``Log.truncate_to``."""
         if offset < 0:
             raise InvalidOffsetError(f"cannot truncate to offset {offset}, expected at least 0")
-        with self._lock:
-            self.ensure_writable()
+        with self._changing():
             if offset >= self.published.offset:
                 return
             if offset < self.segments.first.base_offset:
@@ -329,14 +343,12 @@ class LogWriter(LogFiles):
         """See ``Log.truncate_fully_and_start_at``."""
         if offset < 0:
             raise InvalidOffsetError(f"cannot start at offset {offset}, expected at least 0")
-        with self._lock:
-            self.ensure_writable()
+        with self._changing():
             self._start_at(offset)
 
     def delete_records(self, before: int) -> int:
         """See ``Log.delete_records``."""
-        with self._lock:
-            self.ensure_writable()
+        with self._changing():
             end = self.published.high_watermark
             if not 0 <= before <= end:
                 raise OffsetOutOfRangeError(before, start_offset=self.start_offset, end_offset=end)

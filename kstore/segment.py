@@ -158,8 +158,8 @@ class LogSegment:
         self._size = size
 
     def forget(self) -> None:
-        """Drops all that is known: the file of this name is another one now."""
-        self._drop_handles()
+        """Drops all that is known and open: the file of this name is another one now, or was left half done."""
+        self._release()
         self._size = -1
         self._largest = None
 
