@@ -227,13 +227,14 @@ class Fault:
 
     The ``at``-th (from 1) of those whose kind is in ``kinds`` and whose path ends with ``suffix`` fails with ``errno``,
     or with ``raising``; with ``sticky`` every later one too. Of a failed write the first ``written`` bytes get into the
-    file. ``write_and_sync`` with ``written`` None writes all and fails in its sync. ``allocate`` just reports False.
+    file (a function says how many of so many). ``write_and_sync`` with ``written`` None writes all and fails in its
+    sync. ``allocate`` just reports False.
     """
 
     at: int
     errno: int = errno.EIO
     sticky: bool = False
-    written: int | None = 0
+    written: int | Callable[[int], int] | None = 0
     kinds: frozenset[str] = CHANGES
     suffix: str = ""
     raising: BaseException | None = None
@@ -247,29 +248,46 @@ class Fault:
 
 
 class FailingFs(WatchedFs):
-    """Fails as its ``faults`` say; ``failures`` are the operations that did. Faults may be added at any time."""
+    """Fails as its ``faults`` say; ``failures`` are the operations that did. Faults may be added at any time.
+
+    ``second_syncs`` are the syncs of a file, or of a directory, that were asked for after one of it had failed.
+    """
 
     def __init__(self, inner: FileSystem = SYSTEM_FS, *faults: Fault) -> None:
         super().__init__(inner)
         self.faults = list(faults)
         self.failures: list[Operation] = []
+        self.second_syncs: list[Operation] = []
+        self._unsyncable: set[str] = set()
 
     def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if operation.kind in SYNCS | {"write_and_sync"} and operation.path in self._unsyncable:
+            self.second_syncs.append(operation)
         striking = [fault for fault in self.faults if fault.strikes(operation)]
         if not striking:
-            return action()
+            result = action()
+            # A new file of an old name has no failed sync behind it.
+            if operation.kind in ("create", "unlink"):
+                self._unsyncable.discard(operation.path)
+            return result
         self.failures.append(operation)
         if operation.kind == "allocate":
             return cast(Result, False)
         raise self._failure(striking[0], operation)
 
+    def forget_syncs(self) -> None:
+        """Whoever saw syncs fail has gone: the next one reads the disk before it believes anything."""
+        self._unsyncable.clear()
+
     def _failure(self, fault: Fault, operation: Operation) -> BaseException:
         if operation.kind in WRITES:
-            self._write_part(operation, len(operation.data) if fault.written is None else fault.written)
+            written, size = fault.written, len(operation.data)
+            self._write_part(operation, size if written is None else written(size) if callable(written) else written)
         if fault.raising is not None:
             return fault.raising
         error = OSError(fault.errno, os.strerror(fault.errno))
         if operation.kind in SYNCS or (operation.kind == "write_and_sync" and fault.written is None):
+            self._unsyncable.add(operation.path)
             return sync_error(error, operation.path)
         return storage_error(error, operation.path, writing=operation.kind not in READS)
 

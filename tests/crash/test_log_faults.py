@@ -1,156 +1,300 @@
-"""Every file operation of a log's life fails, once and for good: what was acknowledged is there, and nothing else."""
+"""Every file operation of a log's life, and of a recovery, fails, once and for good: what is certain stays certain.
+
+The life goes on after the fault: in the same handle, or in a new one where the log is poisoned or could not be opened.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-from collections.abc import Callable, Iterator
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kstore.errors import KstoreError
+from kstore.errors import DiskFullError, KstoreError, PoisonedError, SyncFailedError
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
 from kstore.types import Durability
-from tests.fake_clock import ManualClock
-from tests.fake_fs import FailingFs, Fault, RecordingFs, WatchedFs
+from tests.crash.log_life import DURABILITIES, STEPS, Batch, Life, Model, Step, append, run
+from tests.evidence import Untyped, Wrong, shuffled
+from tests.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs
 
-SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64}
-ERRNOS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EROFS": errno.EROFS, "EMFILE": errno.EMFILE}
+EVERYTHING = CHANGES | READS
+FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+# How many operations fail in one case of ``make test``; all of them do in ``make soak``.
+SAMPLE = 6
 
-
-class Life:
-    """One log's life over ``fs``; ``acknowledged`` maps each offset that an append gave out to its value."""
-
-    def __init__(self, path: Path, fs: WatchedFs, durability: Durability) -> None:
-        self.path = path
-        self.fs = fs
-        self.durability = durability
-        self.acknowledged: dict[int, bytes] = {}
-        self.attempted: set[bytes] = set()
-        # Offsets at or above it may be gone: a truncation was asked for.
-        self.truncated_from: int | None = None
-        self.deleted_below = 0
-        self.count = 0
-
-    def append(self, log: Log, records: int = 3, size: int = 60) -> None:
-        values = [f"{self.count + number}-".encode().ljust(size, b"x") for number in range(records)]
-        self.count += records
-        self.attempted.update(values)
-        info = log.append_many(values)
-        self.acknowledged.update(zip(range(info.first_offset, info.last_offset + 1), values, strict=True))
-
-    def live(self) -> None:
-        with Log(self.path, fs=self.fs, clock=ManualClock(), durability=self.durability, **SETTINGS) as log:
-            for _ in range(8):
-                self.append(log)
-            log.flush()
-            self.deleted_below = 6
-            log.delete_records(6)
-            self.append(log)
-            middle = log.end_offset - 4
-            self.truncated_from = middle
-            self.acknowledged = {offset: value for offset, value in self.acknowledged.items() if offset < middle - 3}
-            log.truncate_to(middle)
-            self.truncated_from = None
-            self.append(log)
-        with Log(self.path, fs=self.fs, clock=ManualClock(), durability=self.durability, **SETTINGS) as log:
-            self.append(log)
-            log.roll()
-            self.append(log, records=1)
-
-    def assert_survived(self) -> None:
-        """Reopened without faults: everything acknowledged is there, in order, and nothing that was never written."""
-        with Log(self.path, durability=self.durability, **SETTINGS) as log:
-            found = {record.offset: record.value for record in log.read(on_corrupt="skip")}
-            for offset, value in self.acknowledged.items():
-                if offset >= max(self.deleted_below, log.start_offset):
-                    assert found.get(offset) == value, f"offset {offset}: {found.get(offset)!r}, expected {value!r}"
-            assert set(found.values()) <= self.attempted
-            assert not log.recovery.corrupt
-            log.check()
-            end = log.end_offset
-            assert log.append(b"goes on") == end
-        with Log(self.path, read_only=True) as log:
-            assert log.recovery.clean
-            assert next(log.read(end)).value == b"goes on"
+# A log that could not be opened, or not be closed in order, is just dropped.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
-def operation_count(tmp_path: Path, durability: Durability) -> int:
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an operation fails; ``written``: how much of a write gets into the file, None for all (its sync fails)."""
+
+    errno: int
+    written: int | Callable[[int], int] | None = 0
+
+
+FAILURES = {
+    "EIO": Failure(errno.EIO),
+    "ENOSPC": Failure(errno.ENOSPC),
+    "EDQUOT": Failure(errno.EDQUOT),
+    "EMFILE": Failure(errno.EMFILE),
+    "EROFS": Failure(errno.EROFS),
+    "a-byte": Failure(errno.ENOSPC, 1),
+    "half": Failure(errno.ENOSPC, lambda size: size // 2),
+    "all-but-a-byte": Failure(errno.EIO, lambda size: size - 1),
+    "all-but-the-sync": Failure(errno.EIO, None),
+}
+
+
+class FaultyLife(Life):
+    """A life in which operations fail: after each failure the log is looked at, in the same process."""
+
+    def __init__(
+        self,
+        path: Path,
+        fs: FailingFs,
+        durability: Durability,
+        model: Model | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        super().__init__(path, fs, durability, model)
+        self.failing = fs
+        self.failure = failure or Failure(errno.EIO)
+
+    def live(self, steps: Sequence[Step]) -> None:
+        """All of it. Raises: the verdicts, and Untyped for any error that is none of the package's own."""
+        try:
+            self._open_at_last()
+            for step in steps:
+                self._attempt(step)
+            try:
+                self.close()
+            except KstoreError as error:
+                self._assert_kind(error)
+            self.failing.faults.clear()
+            self.assert_survived()
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise Untyped(repr(error)) from error
+
+    def _open_at_last(self) -> None:
+        """Opens the log; where that fails the fault goes away, and then opening does not fail."""
+        try:
+            self.open()
+        except KstoreError as error:
+            self._assert_kind(error)
+            self.failing.faults.clear()
+            self.failing.forget_syncs()
+            self.open()
+        found = self._look_while_faulty()
+        self.model.settle(found, self.opened.end_offset)
+
+    def _attempt(self, step: Step) -> None:
+        try:
+            run(self, step)
+        except KstoreError as error:
+            self._assert_kind(error)
+            if self.log is None or self.log.closed:
+                self._assert_no_second_sync()
+                self._open_at_last()
+            else:
+                self._go_on_after(error)
+
+    def _look_while_faulty(self) -> dict[int, bytes]:
+        """A disk that only refuses changes is read all the same; of one that cannot be read nothing is asked."""
+        faults = self.failing.faults
+        self.failing.faults = [fault for fault in faults if fault.kinds.isdisjoint(READS)]
+        found = self.look()
+        self.failing.faults = faults
+        return found
+
+    def _go_on_after(self, error: KstoreError) -> None:
+        first, only = self.failing.failures[0], len(self.failing.failures) == 1
+        self._look_while_faulty()
+        self.failing.faults.clear()
+        found = self.look()
+        probe = self.batch(self.opened.end_offset, 2)
+        try:
+            self.opened.append_many(probe.values)
+        except PoisonedError:
+            if only and first.path.endswith(".log") and first.kind in WRITES and not isinstance(error, SyncFailedError):
+                raise Wrong(f"poisoned by one failed {first.kind}") from error
+            self.look()
+            self.close()
+            self._assert_no_second_sync()
+            self._open_at_last()
+            return
+        if first.kind in SYNCS and first.path.endswith(".log"):
+            raise Wrong(f"an append after a failed {first.kind} of {first.path}")
+        self.model.settle(found, probe.first)
+        self._take(probe)
+        self.opened.check()
+        self._assert_no_second_sync()
+
+    def _take(self, probe: Batch) -> None:
+        self.begin_append([probe])
+        self.done_append()
+
+    def _assert_kind(self, error: KstoreError) -> None:
+        """The error is that of the operation that failed on the file that it names."""
+        failures = [
+            operation for operation in self.failing.failures if operation.path == getattr(error, "filename", "")
+        ]
+        if not failures or isinstance(error, PoisonedError):
+            return
+        failed = failures[-1]
+        by_sync = failed.kind in SYNCS or (failed.kind == "write_and_sync" and self.failure.written is None)
+        if by_sync and not isinstance(error, SyncFailedError):
+            raise Untyped(f"{failed.kind} of {failed.path} failed: {error!r}")
+        if failed.kind in WRITES and self.failure.errno in FULL_ERRNOS and not isinstance(error, DiskFullError):
+            raise Untyped(f"no room for {failed.kind} of {failed.path}: {error!r}")
+
+    def _assert_no_second_sync(self) -> None:
+        if self.failing.second_syncs:
+            raise Wrong(f"synced again after a failure: {self.failing.second_syncs}")
+        self.failing.forget_syncs()
+
+
+# --- where it begins --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A directory to begin with, what is known of it, and the steps that are taken once it was opened."""
+
+    prepare: Callable[[Path, Durability], Model]
+    steps: tuple[Step, ...]
+
+
+def nothing_there(path: Path, durability: Durability) -> Model:
+    return Model()
+
+
+def killed(path: Path, durability: Durability) -> Model:
+    """What a killed writer leaves: no clean mark, a torn batch at the end."""
+    origin = path.with_name("origin")
+    life = Life(origin, SYSTEM_FS, durability)
+    life.open()
+    for step in STEPS[:11]:
+        run(life, step)
+    shutil.copytree(origin, path)
+    life.close()
+    with sorted(path.glob("*.log"))[-1].open("ab") as file:
+        file.write(bytes(7) + b"\x05" + bytes(3) + b"\x40" + b"torn" * 9)
+    return life.model
+
+
+def damaged(path: Path, durability: Durability) -> Model:
+    """The same, with a flipped bit in the first batch of the last segment, and behind it whole ones."""
+    model = killed(path, durability)
+    last = sorted(path.glob("*.log"))[-1]
+    data = bytearray(last.read_bytes())
+    data[100] ^= 1
+    last.write_bytes(data)
+    hit = next(batch for batch in model.certain if batch.first == int(last.stem))
+    model.certain.remove(hit)
+    model.holes.update(range(hit.first, hit.last + 1))
+    return model
+
+
+SCENARIOS = {
+    "life": Scenario(nothing_there, STEPS),
+    "torn": Scenario(killed, (append(), append())),
+    "damaged": Scenario(damaged, (append(), append())),
+}
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """In memory where there is such a place: what is tried here is the order of operations, not the disk."""
+    shared_memory = Path("/dev/shm")
+    parent = shared_memory if shared_memory.is_dir() else None
+    path = Path(tempfile.mkdtemp(prefix="kstore-faults-", dir=parent))
+    yield path
+    shutil.rmtree(path)
+
+
+def operations_of(scenario: Scenario, path: Path, durability: Durability) -> list[Operation]:
+    """What a life without faults asks of the file system."""
+    path.mkdir()
     recording = RecordingFs(SYSTEM_FS)
-    life = Life(tmp_path / "whole", recording, durability)
-    life.live()
+    life = Life(path / "log", recording, durability, scenario.prepare(path / "log", durability))
+    life.open()
+    count = len(recording.operations)
+    life.model.settle(life.look(), life.opened.end_offset)
+    del recording.operations[count:]  # faults strike while the log works, not while it is looked at
+    for step in scenario.steps:
+        run(life, step)
+    life.close()
+    operations = [operation for operation in recording.operations if operation.kind in EVERYTHING]
     life.assert_survived()
-    return len(recording.operations)
+    return operations
 
 
-@contextlib.contextmanager
-def allowed_errors() -> Iterator[None]:
-    """What a user may see when the disk fails: the package's own errors, and nothing else."""
-    with contextlib.suppress(KstoreError):
-        yield
+def try_faults(
+    directory: Path,
+    scenario: Scenario,
+    durability: Durability,
+    failure: Failure,
+    numbers: Sequence[int],
+    operations: Sequence[Operation],
+) -> int:
+    """Lets each of the operations ``numbers`` (from 1) fail, once and for good; returns how many faults struck."""
+    count = 0
+    for number in numbers:
+        kind = operations[number - 1].kind
+        for lasting in (False, True):
+            path = directory / f"{number}-{lasting}"
+            path.mkdir()
+            model = scenario.prepare(path / "log", durability)
+            # A disk that refuses changes for good can be read; one that fails to be read fails in everything.
+            kinds = CHANGES if lasting and kind in CHANGES else EVERYTHING
+            at = sum(operation.kind in kinds for operation in operations[:number])
+            fault = Fault(at, failure.errno, sticky=lasting, written=failure.written, kinds=kinds)
+            life = FaultyLife(path / "log", FailingFs(SYSTEM_FS, fault), durability, model, failure)
+            try:
+                life.live(scenario.steps)
+            except AssertionError as error:
+                error.add_note(f"operation {number}, {operations[number - 1]}, {lasting=}, {failure}, {durability}")
+                raise
+            assert life.failing.failures, f"operation {number} was not reached"
+            shutil.rmtree(path)
+            count += 1
+    return count
 
 
-def each_operation(
-    tmp_path: Path, durability: Durability, step: int, faults: Callable[[int], Fault]
-) -> Iterator[tuple[int, Life, FailingFs]]:
-    for number in range(1, operation_count(tmp_path, durability) + 1, step):
-        fs = FailingFs(SYSTEM_FS, faults(number))
-        yield number, Life(tmp_path / f"at-{number}", fs, durability), fs
+def struck(operations: Sequence[Operation], failure: Failure) -> list[int]:
+    """The numbers of the operations that can fail like this: short writes only write."""
+    kinds = EVERYTHING if failure.written == 0 else WRITES
+    return [number for number, operation in enumerate(operations, start=1) if operation.kind in kinds]
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # a log whose opening or closing failed is just dropped
-@pytest.mark.parametrize("lasting", [False, True], ids=["once", "for-good"])
-@pytest.mark.parametrize("name", ERRNOS)
-@pytest.mark.parametrize("durability", ["sync", "os"])
+@pytest.mark.promise("disk full", "sync fails", "whole or absent", "unclean open", "rebuilt")
+@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("durability", DURABILITIES)
 def test_an_operation_that_fails_loses_nothing_acknowledged(
-    durability: Durability, name: str, lasting: bool, tmp_path: Path
+    durability: Durability, scenario: str, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    tried = 0
-    for _number, life, fs in each_operation(
-        tmp_path, durability, 3, lambda number: Fault(number, errno=ERRNOS[name], sticky=lasting)
-    ):
-        with allowed_errors():
-            life.live()
-        fs.faults.clear()
-        life.assert_survived()
-        tried += 1
-    assert tried > 40
+    operations = operations_of(SCENARIOS[scenario], directory / "whole", durability)
+    numbers = shuffled(struck(operations, FAILURES[name]), seed, SAMPLE)
+    tried("faults", try_faults(directory, SCENARIOS[scenario], durability, FAILURES[name], numbers, operations))
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("written", [0, 1, 100, None], ids=["nothing", "a-byte", "a-part", "all"])
-@pytest.mark.parametrize("durability", ["sync", "os"])
-def test_a_write_that_stops_half_way_leaves_whole_batches(
-    durability: Durability, written: int | None, tmp_path: Path
+@pytest.mark.soak
+@pytest.mark.promise("disk full", "sync fails", "whole or absent", "unclean open", "rebuilt")
+@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_whatever_operation_fails_nothing_acknowledged_is_lost(
+    durability: Durability, scenario: str, name: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
-    tried = 0
-    for _number, life, fs in each_operation(
-        tmp_path, durability, 4, lambda number: Fault(number, errno=errno.EDQUOT, written=written)
-    ):
-        with allowed_errors():
-            life.live()
-        fs.faults.clear()
-        life.assert_survived()
-        tried += 1
-    assert tried > 30
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("written", [0, 100, None], ids=["nothing", "a-part", "all"])
-@pytest.mark.parametrize("durability", ["sync", "os"])
-def test_an_interrupt_in_any_operation_leaves_whole_batches(
-    durability: Durability, written: int | None, tmp_path: Path
-) -> None:
-    tried = 0
-    for _number, life, fs in each_operation(
-        tmp_path, durability, 4, lambda number: Fault(number, written=written, raising=KeyboardInterrupt())
-    ):
-        with contextlib.suppress(KstoreError, KeyboardInterrupt):
-            life.live()
-        fs.faults.clear()
-        life.assert_survived()
-        tried += 1
-    assert tried > 30
+    operations = operations_of(SCENARIOS[scenario], directory / "whole", durability)
+    numbers = struck(operations, FAILURES[name])
+    tried("faults", try_faults(directory, SCENARIOS[scenario], durability, FAILURES[name], numbers, operations))
