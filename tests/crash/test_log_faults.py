@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +16,15 @@ import pytest
 from kstore.errors import DiskFullError, KstoreError, PoisonedError, SyncFailedError
 from kstore.files.local import SYSTEM_FS
 from kstore.types import Durability
-from tests.crash.log_life import DURABILITIES, STEPS, Batch, Life, Model, Step, append, run
+from tests.crash.log_life import DURABILITIES, Batch, Life, Model, Step, run
+from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.evidence import Untyped, Wrong, shuffled
 from tests.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs
 
 EVERYTHING = CHANGES | READS
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 # How many operations fail in one case of ``make test``; all of them do in ``make soak``.
-SAMPLE = 6
+SAMPLE = 3
 
 # A log that could not be opened, or not be closed in order, is just dropped.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -159,65 +159,6 @@ class FaultyLife(Life):
         if self.failing.second_syncs:
             raise Wrong(f"synced again after a failure: {self.failing.second_syncs}")
         self.failing.forget_syncs()
-
-
-# --- where it begins --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A directory to begin with, what is known of it, and the steps that are taken once it was opened."""
-
-    prepare: Callable[[Path, Durability], Model]
-    steps: tuple[Step, ...]
-
-
-def nothing_there(path: Path, durability: Durability) -> Model:
-    return Model()
-
-
-def killed(path: Path, durability: Durability) -> Model:
-    """What a killed writer leaves: no clean mark, a torn batch at the end."""
-    origin = path.with_name("origin")
-    life = Life(origin, SYSTEM_FS, durability)
-    life.open()
-    for step in STEPS[:11]:
-        run(life, step)
-    shutil.copytree(origin, path)
-    life.close()
-    with sorted(path.glob("*.log"))[-1].open("ab") as file:
-        file.write(bytes(7) + b"\x05" + bytes(3) + b"\x40" + b"torn" * 9)
-    return life.model
-
-
-def damaged(path: Path, durability: Durability) -> Model:
-    """The same, with a flipped bit in the first batch of the last segment, and behind it whole ones."""
-    model = killed(path, durability)
-    last = sorted(path.glob("*.log"))[-1]
-    data = bytearray(last.read_bytes())
-    data[100] ^= 1
-    last.write_bytes(data)
-    hit = next(batch for batch in model.certain if batch.first == int(last.stem))
-    model.certain.remove(hit)
-    model.holes.update(range(hit.first, hit.last + 1))
-    return model
-
-
-SCENARIOS = {
-    "life": Scenario(nothing_there, STEPS),
-    "torn": Scenario(killed, (append(), append())),
-    "damaged": Scenario(damaged, (append(), append())),
-}
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """In memory where there is such a place: what is tried here is the order of operations, not the disk."""
-    shared_memory = Path("/dev/shm")
-    parent = shared_memory if shared_memory.is_dir() else None
-    path = Path(tempfile.mkdtemp(prefix="kstore-faults-", dir=parent))
-    yield path
-    shutil.rmtree(path)
 
 
 def operations_of(scenario: Scenario, path: Path, durability: Durability) -> list[Operation]:
