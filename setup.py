@@ -10,6 +10,7 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED = {
     "kstore.record._codec": ["kstore/record/_codec.pyx"],
+    "kstore.record._compact": ["kstore/record/_compact.pyx"],
 }
 
 
