@@ -9,6 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED = {
+    "kstore.indexes._search": ["kstore/indexes/_search.pyx"],
     "kstore.record._codec": ["kstore/record/_codec.pyx"],
     "kstore.record._compact": ["kstore/record/_compact.pyx"],
 }

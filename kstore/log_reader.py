@@ -16,7 +16,7 @@ from kstore.files.fs import File
 from kstore.record.batch import MAGIC, Batch
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
-from kstore.segment import START, LogSegment
+from kstore.segment import START, UNINDEXED_BYTES, LogSegment
 from kstore.types import AbortedTransaction, CorruptRange, OnCorrupt
 
 __all__ = ["LogReader", "ReadBound", "Readable"]
@@ -84,6 +84,8 @@ class LogReader(Generic[Item]):
     ``corrupt`` lists what damage made it leave out, as it comes to it.
     """
 
+    __slots__ = ("_items", "corrupt")
+
     def __init__(
         self,
         log: Readable,
@@ -91,6 +93,47 @@ class LogReader(Generic[Item]):
         start: int,
         stop: int,
         *,
+        committed: bool,
+        on_corrupt: OnCorrupt,
+        follow: bool,
+        timeout: float | None,
+    ) -> None:
+        course = _Course(log, decode, start, stop, committed, on_corrupt, follow, timeout)
+        self.corrupt = course.corrupt
+        # The course must not know its reader: a cycle would keep the batch that was read last until the garbage
+        # collector runs, and with it the memory that the next lookup would take, still warm.
+        self._items: Iterator[Item] = chain.from_iterable(course.runs())
+
+    def __iter__(self) -> Iterator[Item]:
+        # The chain itself, so that a for loop stays in compiled code from one record to the next.
+        return self._items
+
+    def __next__(self) -> Item:
+        return next(self._items)
+
+
+class _Course(Generic[Item]):
+    """How far a reader has come, and its way from one batch to the next."""
+
+    __slots__ = (
+        "_committed",
+        "_decode",
+        "_follow",
+        "_log",
+        "_offset",
+        "_on_corrupt",
+        "_stop",
+        "_timeout",
+        "_truncation_count",
+        "corrupt",
+    )
+
+    def __init__(
+        self,
+        log: Readable,
+        decode: Callable[[Batch, int, int], Iterable[Item]],
+        start: int,
+        stop: int,
         committed: bool,
         on_corrupt: OnCorrupt,
         follow: bool,
@@ -105,20 +148,15 @@ class LogReader(Generic[Item]):
         self._on_corrupt = on_corrupt
         self._follow = follow
         self._timeout = timeout
-        self._items: Iterator[Item] = chain.from_iterable(self._runs())
+        self._truncation_count = 0
 
-    def __iter__(self) -> Iterator[Item]:
-        # The chain itself, so that a for loop stays in compiled code from one record to the next.
-        return self._items
-
-    def __next__(self) -> Item:
-        return next(self._items)
-
-    def _runs(self) -> Iterator[Iterable[Item]]:
+    def runs(self) -> Iterator[Iterable[Item]]:
         if not self._committed:
             first = self._first_run()
             if first is not None:
                 yield first
+            # Else the records of the first batch would stay for as long as the reader.
+            del first
         try:
             while True:
                 yield from self._to_the_end()
@@ -143,7 +181,7 @@ class LogReader(Generic[Item]):
         segment, end = found
         try:
             file = segment.log_file()
-            limit = bound.position if segment.base_offset == bound.base_offset else segment.size
+            limit = bound.position if segment.base_offset == bound.base_offset else segment.size_in(file)
             batch = self._indexed_batch(segment, limit, file)
             if batch is None:
                 position, size, _ = segment.locate(self._offset, limit, file=file)
@@ -160,7 +198,13 @@ class LogReader(Generic[Item]):
         return run
 
     def _indexed_batch(self, segment: LogSegment, limit: int, file: File) -> Batch | None:
-        """The batch that the index names for the first offset, if it bears the index out."""
+        """The batch that the index names for the first offset, if it bears the index out.
+
+        Without an index entry it is the segment's first batch, if that holds the offset.
+        """
+        if limit <= UNINDEXED_BYTES:
+            batch = parse_batch(file.pread(limit, 0))
+            return batch if batch.base_offset == segment.base_offset and batch.last_offset >= self._offset else None
         found = segment.indexed_batch(self._offset, limit, file)
         if found is None:
             return None

@@ -10,6 +10,7 @@ the segment is walked from its start.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import CorruptDataError, StorageError
+from kstore.errors import CorruptDataError, FileMissingError, StorageError
 from kstore.files.checkpoint import replace_file
 from kstore.files.fs import File, FileSystem
 from kstore.files.handles import HandleCache
@@ -28,7 +29,7 @@ from kstore.record.walk import OFFSET_MAX, Damage, walk
 from kstore.segment_tail import SegmentTail
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, AbortedTransaction, OffsetPosition, TimestampOffset
 
-__all__ = ["LogSegment", "SegmentContext"]
+__all__ = ["UNINDEXED_BYTES", "LogSegment", "SegmentContext"]
 
 # What a step of a header walk reads: a few small batches, or the header of a large one.
 HEADER_BLOCK_BYTES = 1024
@@ -99,11 +100,14 @@ class IndexedBatch(NamedTuple):
 class LogSegment:
     """One ``.log`` with its indexes; ``base_offset`` is a lower bound of every offset in it."""
 
-    __slots__ = ("_context", "_largest", "_size", "base_offset", "tail")
+    __slots__ = ("_context", "_largest", "_retired", "_size", "base_offset", "state", "tail")
 
-    def __init__(self, context: SegmentContext, base_offset: int, *, size: int = -1) -> None:
+    def __init__(self, context: SegmentContext, base_offset: int, *, size: int = -1, state: str = "") -> None:
         self._context = context
         self.base_offset = base_offset
+        # One more suffix of all its files' names: ".cleaned" while it is written, ".swap" while it is swapped in.
+        self.state = state
+        self._retired = False
         self.tail: SegmentTail | None = None
         self._size = size
         self._largest: TimestampOffset | None = None
@@ -114,11 +118,11 @@ class LogSegment:
     # --- open -------------------------------------------------------------------------------------------------------
 
     def path(self, suffix: str) -> Path:
-        return self._context.directory / segment_name(self.base_offset, suffix)
+        return self._context.directory / segment_name(self.base_offset, suffix + self.state)
 
     def _path_text(self, suffix: str) -> str:
         # Joining Paths costs as much as the open that the result is for.
-        return f"{self._context.directory}/{segment_name(self.base_offset, suffix)}"
+        return f"{self._context.directory}/{segment_name(self.base_offset, suffix)}{self.state}"
 
     def create(self) -> None:
         """Creates the ``.log``, empty; the caller syncs the directory before it acknowledges anything in it."""
@@ -148,6 +152,12 @@ class LogSegment:
             self._size = self._context.fs.stat(self.path(LOG_SUFFIX)).size
         return self._size
 
+    def size_in(self, file: File) -> int:
+        """``size``, for who has the ``.log`` open: asking an open file is cheaper than asking for its name."""
+        if self.tail is None and self._size < 0:
+            self._size = file.size()
+        return self.size
+
     def resize(self, size: int) -> None:
         """Takes in what another process, the writer, has made of the file: its size, -1 to look when it is needed."""
         if size != self._size:
@@ -167,7 +177,10 @@ class LogSegment:
         """The open ``.log``. The caller holds its own reference: eviction never closes a file under a reader."""
         if self.tail is not None:
             return self.tail.file
-        return self._context.handles.get((self.base_offset, LOG_SUFFIX), self._open_log)
+        file = self._context.handles.get((self.base_offset, LOG_SUFFIX), self._open_log)
+        if self._retired:
+            raise self._replaced()
+        return file
 
     def _open_log(self) -> File:
         return self._context.fs.open(self._path_text(LOG_SUFFIX))
@@ -175,7 +188,10 @@ class LogSegment:
     def offset_index(self) -> OffsetIndex:
         if self.tail is not None:
             return self.tail.offset_index
-        return self._context.handles.get((self.base_offset, INDEX_SUFFIX), self._open_offset_index)
+        index = self._context.handles.get((self.base_offset, INDEX_SUFFIX), self._open_offset_index)
+        if self._retired:
+            raise self._replaced()
+        return index
 
     def _open_offset_index(self) -> OffsetIndex:
         return OffsetIndex.open_read_only(self._context.fs, self.path(INDEX_SUFFIX), self.base_offset, live=True)
@@ -183,10 +199,23 @@ class LogSegment:
     def time_index(self) -> TimeIndex:
         if self.tail is not None:
             return self.tail.time_index
-        return self._context.handles.get((self.base_offset, TIME_INDEX_SUFFIX), self._open_time_index)
+        index = self._context.handles.get((self.base_offset, TIME_INDEX_SUFFIX), self._open_time_index)
+        if self._retired:
+            raise self._replaced()
+        return index
 
     def _open_time_index(self) -> TimeIndex:
         return TimeIndex.open_read_only(self._context.fs, self.path(TIME_INDEX_SUFFIX), self.base_offset, live=True)
+
+    def retire(self) -> None:
+        """Its names are about to become another segment's: who has its files open goes on, nobody gets them anew."""
+        self._retired = True
+        self._drop_handles()
+
+    def _replaced(self) -> FileMissingError:
+        # Asked for after the file was opened, which may have been the new one of that name.
+        path = self._path_text(LOG_SUFFIX)
+        return FileMissingError(errno.ENOENT, "the segment was replaced by a compacted one", path)
 
     def transaction_index(self, *, writable: bool = False) -> TransactionIndex:
         """The index of aborted transactions, opened anew; its file exists only after the first of them."""

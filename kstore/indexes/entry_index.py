@@ -23,6 +23,7 @@ from kstore.errors import (
     ReadOnlyError,
 )
 from kstore.files.fs import READ_FILE_SIZE_MAX, File, FileSystem, Mapping, read_file
+from kstore.indexes._search import floor_slot
 
 __all__ = ["DELTA_MAX", "READ_BYTES_MAX", "WARM_BYTES", "EntryIndex"]
 
@@ -374,23 +375,26 @@ class EntryIndex(Generic[Entry]):
 
 def _floor_slot(source: Source, entries: int, entry_size: int, key: bytes, key_at: int) -> int:
     """The last of ``entries`` slots whose column at byte ``key_at`` is <= ``key``, -1 if none is."""
-    if entries == 0:
-        return -1
+    if isinstance(source, bytes) and len(source) >= entries * entry_size:
+        return floor_slot(source, entries, entry_size, key, key_at)
+    # A mapping is searched in two steps: down to a stretch that is worth a copy, and in that.
     key_size = len(key)
-    low, high = 0, entries - 1
-    warm = max(high - WARM_BYTES // entry_size, 0)
-    at = warm * entry_size + key_at
-    if source[at : at + key_size] <= key:
-        low = warm
-    elif warm == 0 or source[key_at : key_at + key_size] > key:
-        return -1
-    else:
-        high = warm - 1
-    while low < high:
-        middle = (low + high + 1) >> 1
+    copied = WARM_BYTES // entry_size
+    low, high = 0, entries
+    if high > copied:
+        at = (high - copied) * entry_size + key_at
+        if source[at : at + key_size] <= key:
+            low = high - copied
+        else:
+            high -= copied
+    while high - low > copied:
+        middle = (low + high) >> 1
         at = middle * entry_size + key_at
         if source[at : at + key_size] <= key:
             low = middle
         else:
-            high = middle - 1
-    return low
+            high = middle
+    data = source[low * entry_size : high * entry_size]
+    # Fewer than were counted where a truncation has just taken them away.
+    found = floor_slot(data, min(high - low, len(data) // entry_size), entry_size, key, key_at)
+    return low + found

@@ -20,7 +20,9 @@ __all__ = ["OffsetIndex"]
 
 ENTRY = struct.Struct(">ii")
 INT32 = struct.Struct(">i")
+TWO_ENTRIES = struct.Struct(">iiii")
 assert ENTRY.size == 8
+assert TWO_ENTRIES.size == 2 * ENTRY.size
 
 POSITION_AT = 4
 POSITION_MAX = (1 << 31) - 1
@@ -92,10 +94,16 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
         """
         below = offset - self.base_offset - 1
         slot = self._floor_slot(INT32.pack(below if below < DELTA_MAX else DELTA_MAX), 0) + 1 if below >= 0 else 0
-        if slot >= self._count:
+        count = self._count
+        if slot >= count:
             return None
-        found = self._entry_or_start(slot)
-        return found, self._entry_or_start(slot + 1).position if slot + 1 < self._count else 0
+        if slot + 1 < count:
+            data = self._read(slot * 8, slot * 8 + 16)
+            if len(data) == TWO_ENTRIES.size:
+                delta, position, _, behind = TWO_ENTRIES.unpack(data)
+                if delta >= 0 and position >= 0:
+                    return OffsetPosition(self.base_offset + delta, position), max(behind, 0)
+        return self._entry_or_start(slot), 0
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
         """The first entry at or behind ``position`` (bytes), None if there is none (Kafka: fetchUpperBoundOffset)."""

@@ -84,21 +84,19 @@ cdef class RecordCursor:
         int64_t first_offset=INT64_MIN,
         int64_t stop_offset=INT64_MAX,
     ):
-        cdef Summary summary
         cdef Walk walk
         check_base(base_offset, last_offset_delta)
         check_timestamp_type(timestamp_type)
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
         begin_walk(&walk, &self.view, position, stop, count, last_offset_delta)
-        self.walk = walk
-        check_walk(&walk, base_timestamp, &summary)
+        self.first_delta = relative(first_offset, base_offset)
+        self.stop_delta = relative(stop_offset, base_offset)
+        check_walk_from(&walk, self.first_delta, &self.walk)
         self.base_offset = base_offset
         self.base_timestamp = base_timestamp
         self.append_time = append_time
         self.leader_epoch = leader_epoch
         self.timestamp_type = timestamp_type
-        self.first_delta = relative(first_offset, base_offset)
-        self.stop_delta = relative(stop_offset, base_offset)
 
     def __dealloc__(self):
         PyBuffer_Release(&self.view)

@@ -266,6 +266,18 @@ cdef int check_walk(Walk* walk, int64_t base_timestamp, Summary* summary) except
     return 0
 
 
+cdef int check_walk_from(Walk* walk, int64_t first_delta, Walk* found) except -1:
+    """Checks every record; ``found`` becomes the pass as it stood before the first one at or above ``first_delta``."""
+    cdef RecordView record
+    found[0] = walk[0]
+    while walk.index < walk.count:
+        if unlikely(not next_record(walk, &record)):
+            raise corrupt(walk, &record)
+        if record.offset_delta < first_delta:
+            found.at, found.index, found.previous_delta = walk.at, walk.index, walk.previous_delta
+    return end_walk(walk)
+
+
 def check_records(
     data, Py_ssize_t position, Py_ssize_t stop, int32_t count, int32_t last_offset_delta, int64_t base_timestamp=0
 ):

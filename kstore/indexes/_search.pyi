@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def floor_slot(data: Buffer, entries: int, entry_size: int, key: bytes, key_at: int) -> int: ...
