@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
 SOURCES := kstore tests tools setup.py
 
-.PHONY: help demo test check format bench soak fuzz interop clean
+.PHONY: crash-mutants help demo test check format bench soak fuzz interop clean
 
 help:
 	@echo "make demo     the main job on real data: dump, append, kill, recover, read back"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench    speed, each line beside this machine's own limit"
 	@echo "make soak     the tests with their long counts"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
+	@echo "make crash-mutants  planted bugs, each of which the crash tests must catch"
 	@echo "make interop  Kafka's own tools and a real broker on kstore's files (needs Java and Maven)"
 
 $(VENV)/.installed: pyproject.toml setup.py tools/make_venv.py $(COMPILED)
@@ -44,6 +45,9 @@ soak: $(VENV)/.installed
 fuzz: $(VENV)/.installed
 	$(RUN) -m tools.fuzz --engine atheris --seconds 60
 	$(RUN) -m tools.fuzz --engine asan --seconds 60
+
+crash-mutants: $(VENV)/.installed
+	$(RUN) -m tools.crash.mutants
 
 interop: $(VENV)/.installed
 	$(RUN) -m pytest -q -m interop tests

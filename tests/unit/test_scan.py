@@ -124,6 +124,10 @@ def test_offsets_have_to_fit() -> None:
     assert found(LOG, 1, next_offset=12) is None
 
 
+def test_a_batch_with_a_bad_crc_is_none() -> None:
+    assert found(damaged(STARTS[1] + 70, b"\xff"), 1) == STARTS[2]
+
+
 def test_old_versions_are_found_too() -> None:
     data = b"garbage" + message(5, b"value", timestamp=7)
     assert found(data, 0) == 7
