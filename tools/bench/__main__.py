@@ -63,13 +63,14 @@ def main() -> None:
     compared = ""
     with tempfile.TemporaryDirectory(prefix="kstore-bench-", dir=".") as directory:
         run = Run(Path(directory), args.rounds)
+        machine = machine_words(run.root)  # first: the load is that before the run
         for name in names:
             print(f"{name} ...", file=sys.stderr, flush=True)
             if name == COMPARISON:
                 compared = comparison(run)
             else:
                 lines += LINES[name](run)
-        page = report(machine_words(Path(directory)), lines, compared)
+        page = report(machine, lines, compared)
     sys.stdout.write(page)
     if args.write is not None:
         args.write.write_text(page, encoding="utf-8")

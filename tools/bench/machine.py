@@ -19,6 +19,7 @@ def machine_words(directory: Path) -> list[tuple[str, str]]:
         ("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"),
         ("kernel", f"{platform.system()} {platform.release()}, {platform.machine()}"),
         ("file system", file_system(directory)),
+        ("load before the run", f"{os.getloadavg()[0]:.1f} (of others: 0 is an idle machine)"),
         ("Python", f"{platform.python_implementation()} {platform.python_version()}"),
         ("kstore", _version("kstore")),
         ("peers", f"SQLite {sqlite3.sqlite_version}, lmdb {_version('lmdb')}"),
