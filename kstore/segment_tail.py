@@ -190,15 +190,16 @@ class SegmentTail:
             ahead = max(ALLOCATE_BYTES, size)
             if self.file.allocate(position, ahead):
                 self._allocated = position + ahead
+        end = position + size
         try:
             if sync:
                 self.file.write_and_sync(buffers, position)
             else:
                 self.file.write_all(buffers, position)
+            self.position = end
         except BaseException:
             self.cut_back()
             raise
-        self.position = position + size
 
     def cut_back(self) -> None:
         """Gives back what a failed write left behind the last whole batch.

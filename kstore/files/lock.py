@@ -77,10 +77,14 @@ class DirectoryLock:
         self._pid = os.getpid()
         self.directory = directory
         path = os.path.join(directory, LOCK)
-        with _mutex:
-            self._fd, self._id = _lock_file(path, mode)
-            _held[self._id] = _Held(self._fd, weakref.ref(self))
-            _write_holder(self._fd, f"kstore {kind} {self._pid}\n".encode("ascii"))
+        try:
+            with _mutex:
+                self._fd, self._id = _lock_file(path, mode)
+                _held[self._id] = _Held(self._fd, weakref.ref(self))
+                _write_holder(self._fd, f"kstore {kind} {self._pid}\n".encode("ascii"))
+        except BaseException:
+            self.release()  # at once: whoever keeps the exception keeps this object
+            raise
 
     def __enter__(self) -> DirectoryLock:
         return self
@@ -206,12 +210,12 @@ def _lock_file(path: str, mode: int) -> tuple[int, _FileId]:
                 raise _locked(fd, path)
             if _file_id(path) == file_id:
                 return fd, file_id
-        except LockedError:
+        except BaseException as error:
+            # Whatever it was, MemoryError and KeyboardInterrupt too: a descriptor left open would keep the lock.
             os.close(fd)
+            if isinstance(error, OSError) and not isinstance(error, LockedError):
+                raise storage_error(error, path, writing=True) from error
             raise
-        except OSError as error:
-            os.close(fd)
-            raise storage_error(error, path, writing=True) from error
         os.close(fd)
     raise StorageError(errno.EAGAIN, f"replaced by another file {REPLACED_RETRIES} times while it was locked", path)
 
