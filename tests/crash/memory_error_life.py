@@ -1,0 +1,181 @@
+"""A program in which every allocation of a call fails once; run by ``test_memory_errors``.
+
+    python -m tests.crash.memory_error_life DIRECTORY CALL DURABILITY
+
+For n = 0, 1, 2...: the n-th allocation in the call is refused, the log is looked at, and goes on; until the call meets
+no refusal any more. Prints how many allocations were refused. Only the call itself is short of memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from ctypes import ArgumentError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from kstore.errors import KstoreError, PoisonedError
+from kstore.files.local import SYSTEM_FS
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
+from kstore.types import Durability
+from tests.crash.log_life import Batch, Life
+from tests.evidence import Lost, Untyped, Wrong
+
+# CPython's own; not every build has it, and no type checker knows it.
+_testcapi = importlib.import_module("_testcapi")
+
+# Where a call would need so many refusals, something else is wrong.
+REFUSALS_MAX = 20_000
+# What the interpreter makes of a MemoryError of its own: in os.fspath, in threading.Lock, in os.open, in ctypes.
+DISGUISES = (TypeError, RuntimeError, SystemError, ArgumentError)
+
+
+@dataclass(slots=True)
+class Call:
+    """A call to be tried: ``prepare`` gives what it would append, and the call itself, which takes no argument."""
+
+    prepare: Callable[[Life], tuple[list[Batch], Callable[[], Any]]]
+    needs_open: bool = True
+
+
+def one(life: Life) -> tuple[list[Batch], Callable[[], Any]]:
+    batch = life.batch(life.model.end, 1)
+    log, value = life.opened, batch.values[0]
+    return [batch], lambda: log.append(value)
+
+
+def many(life: Life) -> tuple[list[Batch], Callable[[], Any]]:
+    batch = life.batch(life.model.end, 5)
+    log, values = life.opened, batch.values
+    return [batch], lambda: log.append_many(values)
+
+
+def batches(life: Life) -> tuple[list[Batch], Callable[[], Any]]:
+    made = [life.batch(life.model.end + 2 * number, 2) for number in range(5)]
+    data = b"".join(
+        build_batch([Record(number, life.clock.now_ms(), value=value) for number, value in enumerate(batch.values)])
+        for batch in made
+    )
+    log = life.opened
+    return made, lambda: log.append_batches(data)
+
+
+def transaction(life: Life) -> tuple[list[Batch], Callable[[], Any]]:
+    batch = life.batch(life.model.end, 2, 7)
+    records = [Record(batch.first + number, 1, value=value) for number, value in enumerate(batch.values)]
+    data = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=batch.first, is_transactional=False)
+    log = life.opened
+    return [batch], lambda: log.append_batches(data, assign_offsets=False)
+
+
+def on_log(name: str) -> Callable[[Life], tuple[list[Batch], Callable[[], Any]]]:
+    def prepare(life: Life) -> tuple[list[Batch], Callable[[], Any]]:
+        life.append(1)
+        return [], getattr(life.opened, name)
+
+    return prepare
+
+
+def read(life: Life) -> tuple[list[Batch], Callable[[], Any]]:
+    life.append(1)
+    log, expected = life.opened, life.found()
+
+    def call() -> None:
+        for record in log.read():
+            if expected.get(record.offset) != record.value:
+                raise Wrong(f"offset {record.offset} has {record.value!r}")
+
+    return [], call
+
+
+def opening(life: Life) -> tuple[list[Batch], Callable[[], Any]]:
+    return [], life.open
+
+
+CALLS = {
+    "append": Call(one),
+    "append_many": Call(many),
+    "append_batches": Call(batches),
+    "transaction": Call(transaction),
+    "roll": Call(on_log("roll")),
+    "flush": Call(on_log("flush")),
+    "read": Call(read),
+    "open": Call(opening, needs_open=False),
+}
+
+
+def refuse(life: Life, call: Call, number: int) -> bool:
+    """Refuses allocation ``number`` in one call, and looks at what is left; whether the call met it."""
+    batches, act = call.prepare(life)
+    before = life.model.end
+    error: BaseException | None = None
+    _testcapi.set_nomemory(number, number + 1)
+    try:
+        act()
+    except BaseException as caught:
+        error = caught
+    _testcapi.remove_mem_hooks()
+    if error is not None and not isinstance(error, (MemoryError, KstoreError, *DISGUISES)):
+        raise Untyped(repr(error)) from error
+    if not call.needs_open and life.log is None:
+        life.open()
+    log = life.opened
+    life.model.doubtful += batches
+    if error is None:
+        life.model.accept()
+    found = life.look()
+    if error is not None and any(batch.first in found for batch in batches) != (log.end_offset > before):
+        raise Lost(f"the log ends at {log.end_offset}, and holds offsets to {max(found, default=-1)}")
+    life.model.settle(found, log.end_offset)
+    try:
+        life.append(1)
+        log.check()
+    except PoisonedError:
+        life.close()
+        life.open()
+        life.model.settle(life.look(), life.opened.end_offset)
+        life.append(1)
+    keep_small(life)
+    if not call.needs_open:
+        life.close()
+    return error is not None
+
+
+def keep_small(life: Life) -> None:
+    """A call on a log that grows would need more allocations each time."""
+    log, model = life.opened, life.model
+    if log.end_offset - log.start_offset > 40:
+        model.start_min = model.start_max = log.delete_records(log.end_offset - 10)
+        model.certain = [batch for batch in model.certain if batch.last >= model.start_min]
+
+
+def main() -> None:
+    logging.disable()
+    warnings.simplefilter("ignore")
+    path, call, durability = Path(sys.argv[1]), CALLS[sys.argv[2]], cast(Durability, sys.argv[3])
+    life = Life(path, SYSTEM_FS, durability)
+    life.open()
+    life.append()
+    if not call.needs_open:
+        life.close()
+    refused = quiet = 0
+    for number in range(REFUSALS_MAX):
+        met = refuse(life, call, number)
+        refused += met
+        # A refusal may be swallowed where nothing depends on it; a call that met none ten times meets no more.
+        quiet = 0 if met else quiet + 1
+        if quiet == 10:
+            break
+    if life.log is not None:
+        life.close()
+    life.assert_survived()
+    print(refused)
+
+
+if __name__ == "__main__":
+    main()

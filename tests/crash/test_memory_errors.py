@@ -1,0 +1,52 @@
+"""Every allocation of a call is refused once: an append is whole or absent, and the log works again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kstore.types import Durability
+from tests.crash.log_life import DURABILITIES
+from tests.evidence import VERDICTS, Crashed, verdict_of
+
+pytest.importorskip("_testcapi", reason="this interpreter was built without its test module: no allocation is refused")
+
+ROOT = Path(__file__).parents[2]
+QUICK = ("append", "append_many", "roll", "open")
+CALLS = (*QUICK, "append_batches", "transaction", "flush", "read")
+
+
+def refusals(path: Path, call: str, durability: Durability) -> int:
+    """Runs the program, which says how many allocations it refused."""
+    command = [sys.executable, "-m", "tests.crash.memory_error_life", str(path), call, durability]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    if ended.returncode:
+        last = ended.stderr.strip().rpartition("\n")[2]
+        raise VERDICTS.get(verdict_of(last), Crashed)(f"status {ended.returncode}: {ended.stderr}")
+    return int(ended.stdout)
+
+
+@pytest.mark.promise("whole or absent")
+@pytest.mark.parametrize("call", QUICK)
+def test_no_refused_allocation_leaves_half_an_append(
+    call: str, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    count = refusals(directory / "log", call, "sync")
+    assert count > 50
+    tried("faults", count)
+
+
+@pytest.mark.soak
+@pytest.mark.promise("whole or absent")
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_survives_every_refused_allocation(
+    call: str, durability: Durability, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    count = refusals(directory / "log", call, durability)
+    assert count > 50
+    tried("faults", count)
