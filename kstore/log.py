@@ -11,11 +11,11 @@ import errno
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import LogConfig
@@ -34,7 +34,8 @@ from kstore.files.local import SYSTEM_FS
 from kstore.log_check import check_batches
 from kstore.log_fetch import fetch_slice
 from kstore.log_loader import ensure_directory
-from kstore.log_reader import LogReader
+from kstore.log_reader import MISSING_MAX, LogReader
+from kstore.log_source import LogSource
 from kstore.log_times import first_at, latest_record
 from kstore.log_view import LogView
 from kstore.log_writer import Headers, LogWriter, open_writer
@@ -61,6 +62,7 @@ __all__ = ["Log", "TimePoint"]
 
 logger = logging.getLogger(__name__)
 
+Found = TypeVar("Found")
 TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
 
 FETCH_BYTES = 1 << 20
@@ -365,12 +367,7 @@ class Log:
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         source.refresh()
         committed = isolation_level == "read_committed"
-        try:
-            return fetch_slice(self, source, offset, max_bytes, committed=committed)
-        except FileNotFoundError:
-            # A segment was removed, or is just coming, in a change that is soon over; what it left is looked at anew.
-            source.settle()
-            return fetch_slice(self, source, offset, max_bytes, committed=committed)
+        return _looked_up(source, lambda: fetch_slice(self, source, offset, max_bytes, committed=committed))
 
     def offset_for_time(self, when: TimePoint) -> int | None:
         """The first offset whose record is at or after ``when``; None where there is none.
@@ -380,15 +377,15 @@ class Log:
         """
         source = self._source
         source.refresh()
-        published = source.published
         if when == "earliest":
             return source.start_offset
         if when == "latest":
-            return published.high_watermark
+            return source.published.high_watermark
         if when == "max_timestamp":
-            found = latest_record(source, published)
+            found = _looked_up(source, lambda: latest_record(source, source.published))
         else:
-            found = first_at(source, milliseconds(when), published)
+            timestamp_ms = milliseconds(when)
+            found = _looked_up(source, lambda: first_at(source, timestamp_ms, source.published))
         return None if found is None else found.offset
 
     # --- what readers ask (log_reader.Readable) ---------------------------------------------------------------------
@@ -398,7 +395,10 @@ class Log:
         source = self._source
         published = source.published
         stop = source.last_stable_offset() if committed else published.high_watermark
-        return published if stop == published.offset else published._replace(offset=stop)
+        if stop == published.offset:
+            return published
+        # The files may hold whole batches above the high watermark, which nobody reads, and one that it lies within.
+        return published._replace(offset=stop, high_watermark=published.offset)
 
     def segment_for(self, offset: int) -> tuple[LogSegment, int] | None:
         """The segment that holds ``offset``, and the offset at which it ends. For readers."""
@@ -529,6 +529,17 @@ class Log:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and self._writer is not None and not self._guard.forked:
             warnings.warn(f"unclosed {self!r}: the next open has to recover it", ResourceWarning, stacklevel=2)
+
+
+def _looked_up(source: LogSource, look: Callable[[], Found]) -> Found:
+    """What ``look`` returns; it looks anew where a segment was removed, or is just coming, in a change that is soon
+    over."""
+    for _ in range(MISSING_MAX):
+        try:
+            return look()
+        except FileNotFoundError:
+            source.settle()
+    return look()
 
 
 def _nothing_appended(end_offset: int) -> AppendInfo:

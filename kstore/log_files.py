@@ -37,7 +37,8 @@ class LogFiles:
         self.published = Published(
             loaded.end_offset, loaded.segments.last.base_offset, loaded.position, loaded.end_offset
         )
-        # Counts on before anything is cut: a reader that met half of it knows by that what it met.
+        # Counts on before anything is cut, and again when it is: a reader that met half of it knows by that what it
+        # met, even if it came in the middle.
         self.truncation_count = 0
         self._directory_lock = lock
         self._durability = loaded.durability
@@ -247,6 +248,7 @@ class LogFiles:
             self._poison(error)
             raise
         self._durable_end = offset
+        self.truncation_count += 1
 
     def _start_at(self, offset: int) -> None:
         known = self._known()
@@ -271,6 +273,7 @@ class LogFiles:
             self._poison(error)
             raise
         self._seal_before_append = False
+        self.truncation_count += 1
 
     def _delete_before(self, before: int) -> None:
         known = self._known()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.files.boot import boot_id
-from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SNAPSHOT_SUFFIX, classify, segment_name
+from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SNAPSHOT_SUFFIX, DirectoryNames, classify, segment_name
 from kstore.kafka_marks import read_kafka_marks
 from kstore.log_loader import OWN_NAMES, is_log
 from kstore.log_producers import LogProducers
@@ -92,27 +92,27 @@ class LogView:
             raise NotALogError(errno.ENOTDIR, "not a log: it holds no segment", str(context.directory))
         bases = names.bases[LOG_SUFFIX]
         state = read_state(context.fs, context.directory / KSTORE_STATE) if KSTORE_STATE in names.others else None
-        self._generation = state.generation if state else self._generation
+        generation_before = self._generation
+        self._generation = state.generation if state else generation_before
         start_offset = (
             state.log_start_offset if state else read_kafka_marks(context.fs, context.directory).log_start_offset
         )
         self.report.ignored = sorted(name for name in names.others if name not in OWN_NAMES)
         if not bases:
-            # Its making, or its emptying, is not through.
-            self._mark = None
+            # Its making, or its emptying, is not through. What comes may have the names of what was there, and even
+            # the same inode.
+            if len(self.segments):
+                self._forget(names)
             self.segments.replace([])
             self.published = Published(start_offset or 0, start_offset or 0, 0, start_offset or 0)
             return
         stat = context.fs.stat(context.directory / segment_name(bases[-1], LOG_SUFFIX))
         is_clean = state is not None and state.fits(bases[-1], stat)
         known = dict(zip(self.segments.bases, self.segments, strict=True))
-        if not self._mark_holds(is_clean=is_clean):
+        if not self._mark_holds(generation_before, is_clean=is_clean):
             # Truncated since, and perhaps written again: nothing that was known of the tail and its producers holds.
-            self._mark = None
-            self._cut_count += 1
             known.clear()
-            self.context.handles.clear()
-            self.producers = LogProducers(context, self.segments, names.bases[SNAPSHOT_SUFFIX])
+            self._forget(names)
         last = known.get(bases[-1]) or LogSegment(context, bases[-1])
         if stat.inode != self._inode:
             # Another file under the same name: nothing that was known of it holds.
@@ -137,6 +137,13 @@ class LogView:
             high_watermark = min(end_offset, state.durable_end)
         self.start_offset = start = max(start_offset or 0, bases[0])
         self.published = Published(max(end_offset, start), bases[-1], position, max(high_watermark, start))
+
+    def _forget(self, names: DirectoryNames) -> None:
+        """Of a log that was cut."""
+        self._mark = None
+        self._cut_count += 1
+        self.context.handles.clear()
+        self.producers = LogProducers(self.context, self.segments, names.bases[SNAPSHOT_SUFFIX])
 
     def _list(self) -> list[str]:
         fs, directory = self.context.fs, self.context.directory
@@ -168,11 +175,19 @@ class LogView:
         self._mark = TailMark(segment.base_offset, end.batch_position, head) if head else None
         return end.offset, end.position
 
-    def _mark_holds(self, *, is_clean: bool) -> bool:
-        """Whether the batch that was the last one still stands where it stood. A closed log has none: it stays so."""
+    def _mark_holds(self, generation_before: int, *, is_clean: bool) -> bool:
+        """Whether the batch that was the last one still stands where it stood.
+
+        An empty segment has none, nor is one looked for in a closed log, which stays as it is: there the state tells,
+        in which a new record comes before every cut. Below an empty segment everything may be another log by now.
+        """
         mark = self._mark
         if mark is None:
-            return self.published.position == 0 or (self.report.clean and is_clean)
+            if not len(self.segments):
+                return True  # nothing was known
+            return self._generation == generation_before and (
+                self.published.position == 0 or (self.report.clean and is_clean)
+            )
         path = self.context.directory / segment_name(mark.base_offset, LOG_SUFFIX)
         try:
             return self.context.fs.open(path).pread(HEAD_SIZE, mark.position) == mark.head
