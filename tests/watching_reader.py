@@ -11,7 +11,8 @@ import multiprocessing
 import random
 import signal
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from kstore.log import Log
 from tests.evidence import Crashed, Hung, Untyped, Wrong
 from tests.telling_values import hold_against
 
-__all__ = ["ReadingProcess", "watched_by_threads"]
+__all__ = ["ReadOnce", "ReadingProcess", "watched_by_threads"]
 
 # What truncation, deletion and closing may do to a read. A damaged batch is none of it: a log that is changed in order
 # never shows one.
@@ -35,6 +36,9 @@ EXPECTED = (ClosedError, OffsetOutOfRangeError)
 # A reader in another process may come before the directory is there, or between two of its files.
 EXPECTED_ELSEWHERE = (*EXPECTED, LogNotFoundError, NotALogError)
 SECONDS_MAX = 60.0
+
+# One read of one kind, from a random place; returns how many records it gave.
+ReadOnce = Callable[[Log, random.Random], int]
 
 
 def read_once(log: Log, generator: random.Random) -> int:
@@ -56,7 +60,9 @@ def read_once(log: Log, generator: random.Random) -> int:
 
 
 @contextlib.contextmanager
-def watched_by_threads(log: Log, count: int, *, corrupt: bool = False) -> Iterator[list[int]]:
+def watched_by_threads(
+    log: Log, count: int, *, corrupt: bool = False, read: ReadOnce = read_once
+) -> Iterator[list[int]]:
     """Reads ``log`` in ``count`` threads while the block runs; gives the list of how many records each has read.
 
     Raises, at the end of the block: Wrong, Untyped, Hung.
@@ -69,7 +75,7 @@ def watched_by_threads(log: Log, count: int, *, corrupt: bool = False) -> Iterat
         generator = random.Random(number)
         while not stop.is_set():
             try:
-                reads[number] += read_once(log, generator)
+                reads[number] += read(log, generator)
             except EXPECTED:
                 if log.closed:
                     return
@@ -78,7 +84,7 @@ def watched_by_threads(log: Log, count: int, *, corrupt: bool = False) -> Iterat
                     found.append(Wrong(f"damage that is none: {error!r}"))
                     return
             except BaseException as error:
-                found.append(error if isinstance(error, AssertionError) else Untyped(repr(error)))
+                found.append(error if isinstance(error, AssertionError) else Untyped(traceback.format_exc()))
                 return
 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
@@ -102,6 +108,7 @@ def _serve(connection: Connection) -> None:
     generator = random.Random(0)
     path: str | None = None
     corrupt = False
+    read: ReadOnce = read_once
     log: Log | None = None
     count, verdict = 0, ""
     while True:
@@ -110,12 +117,12 @@ def _serve(connection: Connection) -> None:
             connection.send((count, verdict))
             if message == "end":
                 return
-            (path, corrupt), log, count, verdict = message, None, 0, ""
+            (path, corrupt, read), log, count, verdict = message, None, 0, ""
             continue
         try:
             if log is None or generator.random() < 0.1:
                 log = Log(path, read_only=True)
-            count += read_once(log, generator)
+            count += read(log, generator)
         except EXPECTED_ELSEWHERE:
             log = None
         except CorruptBatchError as error:
@@ -124,9 +131,9 @@ def _serve(connection: Connection) -> None:
         except AssertionError as error:
             verdict = f"{type(error).__name__}: {error}"
         except StorageError as error:
-            verdict = f"StorageError: {error!r}"
+            verdict = f"StorageError: {error!r}\n{traceback.format_exc()}"
         except BaseException as error:
-            verdict = f"Untyped: {error!r}"
+            verdict = f"Untyped: {error!r}\n{traceback.format_exc()}"
 
 
 class ReadingProcess:
@@ -139,15 +146,15 @@ class ReadingProcess:
         self._process.start()
         theirs.close()
 
-    def watch(self, path: Path | None, *, corrupt: bool = False) -> int:
+    def watch(self, path: Path | None, *, corrupt: bool = False, read: ReadOnce = read_once) -> int:
         """Reads the log at ``path`` from now on, or none; returns how many records were read before.
 
-        ``corrupt``: there is damage in it.
+        ``corrupt``: there is damage in it. ``read`` is pickled.
 
         Raises: Wrong, Untyped for what was found; Crashed where the process has died; Hung.
         """
         try:
-            self._connection.send((None if path is None else str(path), corrupt))
+            self._connection.send((None if path is None else str(path), corrupt, read))
             if not self._connection.poll(SECONDS_MAX):
                 raise Hung("the reading process does not answer")
             count, verdict = self._connection.recv()

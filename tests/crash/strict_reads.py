@@ -1,0 +1,136 @@
+"""Reads of every kind, held to the letter, of a log that is changed meanwhile: where each begins, goes on and ends.
+
+For logs without gaps: only whole batches are cut. Record ``offset`` has the time ``TIME + offset``, and a value whose
+serial number counts on with each cut, so that what was cut and is still served is told from what was written anew.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from zlib import crc32
+
+from kstore.errors import CorruptBatchError, TruncatedFileError
+from kstore.log import Log
+from kstore.record._codec import Record
+from tests.evidence import Wrong
+
+__all__ = ["TIME", "Lives", "StrictReads"]
+
+TIME = 1_700_000_000_000
+FOLLOW_SECONDS = 0.002
+# At most so many records of one read, lest each takes as long as the log is.
+COUNT_MAX = 200
+
+Cut = tuple[int, int]
+
+
+class Lives:
+    """From which offset on which serial number is the least that may be read: what was cut comes back with a higher
+    one. Written by one thread, read by all."""
+
+    def __init__(self) -> None:
+        self.cuts: tuple[Cut, ...] = ()
+
+    def began(self, offset: int, serial: int) -> None:
+        """Everything from ``offset`` on was cut, or never was; what comes there has ``serial`` or more."""
+        self.cuts = (*(cut for cut in self.cuts if cut[0] < offset), (offset, serial))
+
+
+class StrictReads:
+    """One read a call, of one kind, from a random place. Raises: Wrong.
+
+    With ``learns`` nobody tells it of cuts: it learns from each read what a later one must not go back behind.
+    """
+
+    def __init__(self, lives: Lives | None = None) -> None:
+        self._learns = lives is None
+        self._lives = lives or Lives()
+
+    def __call__(self, log: Log, generator: random.Random) -> int:
+        truncation_count = log.truncation_count
+        start, end = log.start_offset, log.high_watermark
+        first = generator.randint(start, max(start, end))
+        stop = first + generator.randint(1, COUNT_MAX)
+        cuts = self._lives.cuts
+        read: Iterator[tuple[int, bytes | None]]
+        kind = generator.randrange(7)
+        match kind:
+            case 0:
+                read = _pairs(log.read(first, stop))
+            case 1:
+                stop = first + 1
+                read = _pairs(log.read(first, stop))
+            case 2:
+                read = enumerate(log.read_values(first, stop), first)
+            case 3:
+                read = _pairs(log.read(first, stop, isolation_level="read_committed"))
+            case 4:
+                read = _pairs(log.read(first, stop, follow=True, timeout=FOLLOW_SECONDS))
+            case 5:
+                return self._fetch(log, first, cuts, truncation_count)
+            case _:
+                return self._offset_for_time(log, first, end, truncation_count)
+        count = self._hold(read, first, stop, cuts)
+        if first + count < min(stop, end) and not _truncated(log, truncation_count):
+            raise Wrong(
+                f"a read of kind {kind} from {first} to {stop} ended at {first + count}, the high watermark is {end}"
+            )
+        return count
+
+    def _hold(self, read: Iterable[tuple[int, bytes | None]], first: int, stop: int, cuts: tuple[Cut, ...]) -> int:
+        """Every offset from ``first`` on, below ``stop``, none of a life before the one that is known."""
+        expected, last_serial = first, -1
+        for offset, value in read:
+            assert value is not None
+            checksum, _, body = value.partition(b":")
+            named, serial, _ = body.split(b":", 2)
+            if int(checksum, 16) != crc32(body) or int(named) != offset:
+                raise Wrong(f"offset {offset} has {value[:40]!r}")
+            if offset != expected or offset >= stop:
+                raise Wrong(f"a read from {first} to {stop} gave offset {offset}, expected {expected}")
+            expected += 1
+            if int(serial) != last_serial:
+                if int(serial) < last_serial:
+                    raise Wrong(f"offset {offset} has serial {int(serial)}, the one before it has {last_serial}")
+                last_serial = int(serial)
+                if self._learns and last_serial > max((at[1] for at in self._lives.cuts if at[0] <= offset), default=0):
+                    self._lives.began(offset, last_serial)
+            if any(last_serial < least for begin, least in cuts if begin <= offset):
+                raise Wrong(f"offset {offset} was cut, and is read: serial {last_serial}, known are {cuts}")
+        return expected - first
+
+    def _fetch(self, log: Log, first: int, cuts: tuple[Cut, ...], truncation_count: int) -> int:
+        # A slice is bytes of a file: what a truncation does to it afterwards cannot be told from damage.
+        try:
+            pairs = [(record.offset, record.value) for record in log.fetch(first, 4096).records()]
+        except (CorruptBatchError, TruncatedFileError):
+            if not _truncated(log, truncation_count):
+                raise
+            return 0
+        if _truncated(log, truncation_count):
+            return len(pairs)
+        return self._hold(pairs, first, first + len(pairs), cuts)
+
+    def _offset_for_time(self, log: Log, first: int, end: int, truncation_count: int) -> int:
+        found = log.offset_for_time(TIME + first)
+        latest = log.offset_for_time("max_timestamp")
+        start = log.start_offset
+        if _truncated(log, truncation_count):
+            return 0
+        if first >= start and first < end and found != first:
+            raise Wrong(f"offset {found} for the time of offset {first}; the log holds {start} to {end}")
+        if found is not None and found < first:
+            raise Wrong(f"offset {found} for the time of offset {first}")
+        if end > start and (latest is None or latest < end - 1):
+            raise Wrong(f"offset {latest} has the greatest time, of {start} to {end}")
+        return 2
+
+
+def _pairs(records: Iterable[Record]) -> Iterator[tuple[int, bytes | None]]:
+    return ((record.offset, record.value) for record in records)
+
+
+def _truncated(log: Log, truncation_count: int) -> bool:
+    log.settle()
+    return log.truncation_count != truncation_count

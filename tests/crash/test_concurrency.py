@@ -1,0 +1,268 @@
+"""One log, many threads: readers of every kind beside a writer that rolls, cuts, deletes and closes; many writers."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
+from kstore.types import Durability
+from tests.crash.strict_reads import TIME, Lives, StrictReads
+from tests.evidence import Hung, Lost, Wrong
+from tests.telling_values import telling_value
+from tests.watching_reader import ReadingProcess, watched_by_threads
+
+READERS = 8
+STEPS = 60
+STEPS_LONG = 3000
+CLOSES = 12
+CLOSES_LONG = 400
+SECONDS_MAX = 60.0
+DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
+SETTINGS: dict[str, Any] = {"segment_bytes": 4096, "index_interval_bytes": 0}
+
+Tried = Callable[[str, int], None]
+
+
+@pytest.fixture(autouse=True)
+def _switching_often() -> Iterator[None]:
+    """Threads change places at every opportunity, not every 5 ms."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[ReadingProcess]:
+    process = ReadingProcess()
+    yield process
+    process.close()
+
+
+class Writer:
+    """The one writer of a log: its records tell their offset, and how often the log was cut before them."""
+
+    def __init__(self, log: Log, seed: int) -> None:
+        self.log = log
+        self.lives = Lives()
+        self.generator = random.Random(seed)
+        self._serial = 0
+        self._starts: list[int] = []
+
+    def append(self) -> None:
+        first, count = self.log.end_offset, self.generator.randint(1, 5)
+        self.log.append_many(
+            [self._value(first + number) for number in range(count)],
+            timestamps=[TIME + first + number for number in range(count)],
+        )
+        self._starts.append(first)
+
+    def append_batches(self, count: int) -> None:
+        first, data = self.log.end_offset, bytearray()
+        for offset in range(first, first + count):
+            data += build_batch([Record(0, TIME + offset, value=telling_value(offset, self._serial))])
+            self._starts.append(offset)
+        self.log.append_batches(data)
+
+    def _value(self, offset: int) -> bytes:
+        return telling_value(offset, self._serial, self.generator.choice([0, 40, 200]))
+
+    def truncate(self) -> None:
+        kept = [first for first in self._starts if first >= self.log.start_offset]
+        offset = self.generator.choice(kept[-20:]) if kept else self.log.start_offset
+        self.log.truncate_to(offset)
+        self._cut_from(offset, offset)
+
+    def start_over(self) -> None:
+        # Never above the end: that would leave a gap, which a read passes over.
+        offset = max(self.log.end_offset + self.generator.randint(-30, 0), 0)
+        self.log.truncate_fully_and_start_at(offset)
+        self._cut_from(0, offset)
+
+    def _cut_from(self, offset: int, end: int) -> None:
+        self._starts = [first for first in self._starts if first < offset]
+        self._serial += 1
+        self.lives.began(offset, self._serial)
+        if self.log.end_offset != end:
+            raise Wrong(f"the log ends at {self.log.end_offset}, expected {end}")
+
+    def delete(self, keep: int) -> None:
+        self.log.delete_records(max(self.log.start_offset, self.log.end_offset - keep))
+
+    def step(self, change: str, number: int) -> None:
+        """One append, and what ``change`` says."""
+        self.append()
+        match change:
+            case "rolls":
+                if number % 3 == 0:
+                    self.log.roll()
+            case "truncations":
+                if number % 4 == 3:
+                    self.truncate()
+            case "fresh-starts":
+                if number % 6 == 5:
+                    self.start_over()
+            case "deletions":
+                self.log.roll()
+                self.delete(keep=40)
+            case "index-growth":
+                # Each entry 8 and 12 bytes: the mappings grow by pages, several times a segment.
+                self.append_batches(100)
+            case "evictions":
+                self.log.roll()
+                self.delete(keep=150)
+            case _:
+                match self.generator.randrange(8):
+                    case 0:
+                        self.truncate()
+                    case 1:
+                        self.log.roll()
+                    case 2:
+                        self.delete(keep=50)
+                    case 3:
+                        self.append_batches(30)
+                    case 4 if self.generator.random() < 0.2:
+                        self.start_over()
+                    case 5:
+                        self.log.flush()
+
+
+CHANGES = ["rolls", "truncations", "fresh-starts", "deletions", "index-growth", "evictions", "everything"]
+
+
+def _beside_readers(
+    change: str, durability: Durability, steps: int, path: Path, reader: ReadingProcess, tried: Tried, seed: int
+) -> None:
+    settings = dict(SETTINGS)
+    if change == "index-growth":
+        settings["segment_bytes"] = 1 << 20
+    if change == "evictions":
+        settings["open_files_max"] = 2
+    with Log(path, durability=durability, **settings) as log:
+        writer = Writer(log, seed)
+        if change == "evictions":
+            for _ in range(50):
+                writer.append()
+                log.roll()
+        reads = StrictReads(writer.lives)
+        reader.watch(path, read=StrictReads())
+        with watched_by_threads(log, READERS, read=reads) as counts:
+            for number in range(steps):
+                writer.step(change, number)
+        elsewhere = reader.watch(None)
+        log.check()
+    if not all(counts) or not elsewhere:
+        raise Hung(f"a reader read nothing: {counts}, {elsewhere}")
+    tried("reads", sum(counts) + elsewhere)
+
+
+@pytest.mark.promise("high watermark", "bytes")
+@pytest.mark.parametrize("durability", ["sync", "os"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_reads_beside_a_writer_begin_go_on_and_end_where_they_must(
+    change: str, durability: Durability, tmp_path: Path, reader: ReadingProcess, tried: Tried, seed: int
+) -> None:
+    _beside_readers(change, durability, STEPS, tmp_path / "log", reader, tried, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.promise("high watermark", "bytes")
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("change", CHANGES)
+def test_reads_beside_a_writer_for_long(
+    change: str, durability: Durability, tmp_path: Path, reader: ReadingProcess, tried: Tried, seed: int
+) -> None:
+    _beside_readers(change, durability, STEPS_LONG, tmp_path / "log", reader, tried, seed + 1)
+
+
+# --- close ------------------------------------------------------------------------------------------------------------
+
+
+def _close_beside_readers(closes: int, path: Path, reader: ReadingProcess, tried: Tried, seed: int) -> None:
+    lives, read_count = Lives(), 0
+    reader.watch(path, read=StrictReads())
+    for number in range(closes):
+        log = Log(path, durability=DURABILITIES[number % 3], **SETTINGS)
+        writer = Writer(log, seed + number)
+        writer.lives = lives
+        with watched_by_threads(log, READERS, read=StrictReads(lives)) as counts:
+            for _ in range(5):
+                writer.append()
+            log.close()
+        read_count += sum(counts)
+        with Log(path, **SETTINGS) as again:
+            if not again.recovery.clean:
+                raise Wrong(f"not clean after a close beside readers: {again.recovery}")
+    tried("reads", read_count + reader.watch(None))
+
+
+@pytest.mark.promise("bytes")
+def test_a_log_is_closed_while_it_is_read(tmp_path: Path, reader: ReadingProcess, tried: Tried, seed: int) -> None:
+    _close_beside_readers(CLOSES, tmp_path / "log", reader, tried, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.promise("bytes")
+def test_a_log_is_closed_while_it_is_read_for_long(
+    tmp_path: Path, reader: ReadingProcess, tried: Tried, seed: int
+) -> None:
+    _close_beside_readers(CLOSES_LONG, tmp_path / "log", reader, tried, seed + 1)
+
+
+# --- many writers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("returns: sync", "returns: interval", "returns: os")
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_threads_that_append_get_offsets_of_their_own_in_their_order(
+    durability: Durability, tmp_path: Path, tried: Tried, seed: int
+) -> None:
+    threads_count, appends = 6, 40
+    given: list[dict[int, bytes]] = [{} for _ in range(threads_count)]
+    errors: list[BaseException] = []
+
+    def work(log: Log, thread: int) -> None:
+        generator = random.Random(seed + thread)
+        last = -1
+        try:
+            for number in range(appends):
+                values = [b"%d:%d:%d" % (thread, number, at) for at in range(generator.randint(1, 4))]
+                info = log.append_many(values)
+                if info.first_offset <= last or info.last_offset - info.first_offset + 1 != len(values):
+                    raise Wrong(f"{info} for {len(values)} records, after offset {last}")
+                last = info.last_offset
+                given[thread].update(enumerate(values, info.first_offset))
+                if (read := next(iter(log.read(info.first_offset)))).value != values[0]:
+                    raise Wrong(f"{read} where {values[0]!r} was appended")
+                if number % 10 == thread:
+                    log.roll()
+        except BaseException as error:
+            errors.append(error)
+
+    with Log(tmp_path / "log", durability=durability, **SETTINGS) as log:
+        threads = [threading.Thread(target=work, args=(log, number), daemon=True) for number in range(threads_count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS_MAX)
+        if any(thread.is_alive() for thread in threads):
+            raise Hung("an append did not return")
+        assert errors == []
+        there = {record.offset: record.value for record in log.read()}
+    expected = {offset: value for values in given for offset, value in values.items()}
+    if len(expected) != sum(map(len, given)):
+        raise Wrong("an offset was given out twice")
+    if lost := expected.keys() - there.keys():
+        raise Lost(f"offsets {sorted(lost)}")
+    if there != expected or sorted(there) != list(range(len(there))):
+        raise Wrong("other records than were appended")
+    tried("reads", len(there))
