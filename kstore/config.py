@@ -94,6 +94,10 @@ class LogConfig:
     message_timestamp_before_max_ms: int = UNLIMITED
     message_timestamp_after_max_ms: int = 3_600_000
     cleanup_policy: CleanupPolicy = "delete"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = UNLIMITED
+    delete_retention_ms: int = 86_400_000
     file_mode: int = 0o600
     max_batch_bytes_uncompressed: int = 64 * MIB
     open_files_max: int = 256
@@ -106,6 +110,11 @@ class LogConfig:
             except (TypeError, ValueError):
                 raise ConfigError(f"{name} is {_shown(value)}, expected {rule.expected}") from None
             object.__setattr__(self, name, parsed)
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigError(
+                f"min_compaction_lag_ms is {self.min_compaction_lag_ms}, expected at most max_compaction_lag_ms, "
+                f"{self.max_compaction_lag_ms}"
+            )
 
     @classmethod
     def from_settings(cls, **settings: Any) -> LogConfig:
@@ -211,6 +220,15 @@ def _policy(value: object) -> object:
     return ",".join(sorted({part.strip() if isinstance(part, str) else "" for part in parts}))
 
 
+def _ratio(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError
+    ratio = float(value)
+    if not 0 <= ratio <= 1:
+        raise ValueError
+    return ratio
+
+
 def _same(value: object) -> object:
     return value
 
@@ -309,6 +327,22 @@ RULES: dict[str, Rule] = {
         CLEANUP_POLICIES, "cleanup.policy",
         "How space comes back: from old segments, or from old values of a key, and then each record needs a key.",
         convert=_policy,
+    ),
+    "min_cleanable_dirty_ratio": Rule(
+        "min.cleanable.dirty.ratio", _ratio, "a number from 0 to 1",
+        "A log is compacted when more than this share of its sealed bytes was not compacted yet.",
+    ),
+    "min_compaction_lag_ms": _within(
+        0, UNLIMITED, TIME, "min.compaction.lag.ms", "Records younger than this are not compacted."
+    ),
+    "max_compaction_lag_ms": _within(
+        1, UNLIMITED, TIME, "max.compaction.lag.ms",
+        "A log with a record that waits for longer than this is compacted, however clean it is.", or_never=True,
+    ),
+    "delete_retention_ms": _within(
+        0, UNLIMITED, TIME, "delete.retention.ms",
+        "Tombstones and the ends of transactions stay for this long after the first compaction that meets them.",
+        or_never=True,
     ),
     "file_mode": Rule(
         "", _mode, "a mode as an int or like '0640', from 0o600 to 0o777", "The mode of new files."

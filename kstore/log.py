@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from kstore.cleaner import MAP_BYTES, CompactionReport, compact
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import LogConfig
 from kstore.errors import (
@@ -478,6 +479,25 @@ class Log:
         Returns the new start. Raises: OffsetOutOfRangeError (above the high watermark), and as ``append_many``.
         """
         return self._writing.delete_records(before)
+
+    def compact(
+        self, *, whole: bool = False, map_bytes: int = MAP_BYTES, bytes_per_second: float | None = None
+    ) -> CompactionReport:
+        """Removes, from the sealed segments, the records whose key has a later one. Appends and reads go on meanwhile.
+
+        Whatever ``cleanup_policy`` says: who calls it wants it. Records without a key go too. Tombstones, and markers
+        of transactions, stay for ``delete_retention_ms`` after the first compaction that meets them. The active segment
+        is never compacted (``roll()`` seals it), nor records younger than ``min_compaction_lag_ms``, nor what lies
+        behind an open transaction. A truncation or a close meanwhile ends it early, and the report says so.
+
+        Args:
+            whole: also what earlier compactions have been through, as if it were new.
+            map_bytes: the memory for the keys, 24 bytes each; what it does not hold waits for the next call.
+            bytes_per_second: a bound for what is read and written.
+
+        Raises: as ``append_many``.
+        """
+        return compact(self._writing, whole=whole, map_bytes=map_bytes, bytes_per_second=bytes_per_second)
 
     # --- look after it ----------------------------------------------------------------------------------------------
 

@@ -12,12 +12,19 @@ from collections.abc import Sequence
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files.boot import boot_id
 from kstore.files.lock import DirectoryLock
-from kstore.files.paths import LOG_SUFFIX, classify
+from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, classify, segment_name
 from kstore.index import TransactionIndex
 from kstore.log_loader import Loaded, transaction_index_bytes
 from kstore.published import Published
 from kstore.segment import LogSegment
+from kstore.segment_swap import begin_swap, complete_swap, discard
 from kstore.segment_tail import SegmentTail
+from kstore.state.compaction_state import (
+    KSTORE_COMPACTION,
+    CompactionState,
+    read_compaction_state,
+    write_compaction_state,
+)
 from kstore.state.log_state import LogState
 
 __all__ = ["LogFiles"]
@@ -227,6 +234,7 @@ class LogFiles:
         # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
         known = self._known()
         self.truncation_count += 1
+        self._lower_dirt(offset)
         self.start_offset = min(self.start_offset, offset)
         self._durable_end = min(self._durable_end, end_in_file)
         self._recovery_point = min(self._recovery_point, keep.base_offset)
@@ -253,6 +261,7 @@ class LogFiles:
     def _start_at(self, offset: int) -> None:
         known = self._known()
         self.truncation_count += 1
+        self._lower_dirt(offset)
         self.start_offset = offset
         self._recovery_point = self._durable_end = offset
         self.published = Published(offset, offset, 0, offset)
@@ -297,6 +306,55 @@ class LogFiles:
             segment.delete()
         if dropped:
             self.context.fs.sync_dir(self.context.directory)
+
+    # --- compact ------------------------------------------------------------------------------------------------------
+
+    def _swap(self, replaced: Sequence[LogSegment], first_dirty: int) -> None:
+        """Puts the segment that was written as ``.cleaned`` in the place of ``replaced``; it has the first one's base.
+
+        Raises: StorageError. Before the new segment is committed nothing has changed then; behind that the log is
+        poisoned, readable as before, and the next open finishes what was begun.
+        """
+        fs, directory = self.context.fs, self.context.directory
+        bases = [segment.base_offset for segment in replaced]
+        base_offset = bases[0]
+        # A reader that meets what is half done knows by this that it is no damage.
+        self.truncation_count += 1
+        self._remember_dirt(first_dirty, bases)
+        try:
+            begin_swap(fs, directory, base_offset)
+        except BaseException as error:
+            if fs.exists(directory / segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)):
+                self._poison(error)
+            else:
+                discard(fs, directory, base_offset, SWAP_SUFFIX)
+                discard(fs, directory, base_offset, CLEANED_SUFFIX)
+            raise
+        for segment in replaced:
+            segment.retire()
+        state = ""
+        try:
+            complete_swap(fs, directory, base_offset, bases)
+        except BaseException as error:
+            self._poison(error)
+            if fs.exists(directory / segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)):
+                state = SWAP_SUFFIX
+            raise
+        finally:
+            gone = set(bases)
+            kept = [segment for segment in self.segments if segment.base_offset not in gone]
+            self.segments.replace([*kept, LogSegment(self.context, base_offset, state=state)])
+
+    def _remember_dirt(self, first_dirty: int, swap: Sequence[int] = ()) -> None:
+        path = self.context.directory / KSTORE_COMPACTION
+        state = CompactionState(first_dirty, tuple(swap))
+        write_compaction_state(self.context.fs, path, state, mode=self.context.config.file_mode)
+
+    def _lower_dirt(self, offset: int) -> None:
+        """What comes in the place of what is cut from ``offset`` on was never cleaned."""
+        state = read_compaction_state(self.context.fs, self.context.directory / KSTORE_COMPACTION)
+        if state is not None and state.first_dirty > offset:
+            self._remember_dirt(offset)
 
     # --- close --------------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,9 @@ from kstore.record.scan import find_next_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
 from kstore.segment import LogSegment, SegmentContext
+from kstore.segment_swap import finish_swaps
 from kstore.segments import LogSegments
+from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.log_state import LogState, StateFile
 from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
 
@@ -53,7 +55,7 @@ COPY_BYTES = 1 << 20
 READ_AHEAD_BYTES = 8 << 20
 # Names that make a directory a log even without a segment: creating one may have been interrupted.
 MARKS = frozenset({KSTORE_STATE, PARTITION_METADATA, LEADER_EPOCHS})
-OWN_NAMES = MARKS | {LOCK}
+OWN_NAMES = MARKS | {LOCK, KSTORE_COMPACTION}
 
 
 @dataclass(slots=True)
@@ -182,20 +184,14 @@ def _leader_epoch(context: SegmentContext, report: RecoveryReport) -> int:
 
 
 def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int) -> LogSegments:
-    """Removes what earlier work left half done, and makes the map of segments; a log without one gets its first.
-
-    Raises: StorageError for a compaction that another program has to finish.
-    """
+    """Finishes or undoes what earlier work left half done, and makes the map of segments; a log has at least one."""
     fs, directory = context.fs, context.directory
+    has_swapped = finish_swaps(context, names)
     for name in names.unfinished:
         if name.state in (DELETED_SUFFIX, CLEANED_SUFFIX):
             fs.unlink(directory / str(name))
-        else:
-            raise StorageError(
-                None,
-                f"{name} is left from a compaction that did not end: open the log with what began it",
-                str(directory),
-            )
+    if has_swapped:
+        names = classify(fs.list(directory))
     bases = names.bases[LOG_SUFFIX]
     known = set(bases)
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from kstore.errors import (
     BatchTooLargeError,
@@ -34,12 +35,13 @@ from kstore.published import Published
 from kstore.record._codec import BatchBuffer, patch_header
 from kstore.record.builder import build_batches
 from kstore.record.walk import OFFSET_MAX
+from kstore.rules.compact import LastRecord
 from kstore.rules.roll import idle_reason, roll_reason
-from kstore.segment import SegmentContext
+from kstore.segment import LogSegment, SegmentContext
 from kstore.segment_tail import SegmentTail
 from kstore.types import LOG_APPEND_TIME, AppendInfo, Durability
 
-__all__ = ["LogWriter", "directory_mode", "open_writer"]
+__all__ = ["Cleanable", "LogWriter", "directory_mode", "open_writer"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,22 @@ Headers = Iterable[tuple[str, bytes | None]]
 SPARE_BUFFERS_MAX = 16
 # A buffer that had to hold more than this is not kept.
 SPARE_BUFFER_BYTES_MAX = 4 << 20
+
+
+class Cleanable(NamedTuple):
+    """What a compaction begins with: the sealed ``segments``, and what it must not go beyond.
+
+    ``stop_offset`` is where the last of them ends, ``durable_offset`` up to where all is on disk and stays there.
+    ``last_records`` are those of live producers; unless ``producers_known`` there seem to be none.
+    """
+
+    segments: tuple[LogSegment, ...]
+    stop_offset: int
+    start_offset: int
+    stable_offset: int
+    durable_offset: int
+    last_records: dict[int, LastRecord]
+    producers_known: bool
 
 
 class LogWriter(LogFiles):
@@ -74,6 +92,9 @@ class LogWriter(LogFiles):
         self.is_compacted = self._config.is_compacted
         self._group = GroupCommit(self._commit, self._clock) if self._sync else None
         self._flusher = Flusher(self, self._config.flush_ms / 1000)
+        # Held by whoever compacts; taken before the log's lock.
+        self.compacting = threading.Lock()
+        self._is_closing = False
 
     def _flush_soon(self) -> None:
         self._flusher.note()
@@ -391,6 +412,62 @@ class LogWriter(LogFiles):
         # What a transaction began with may have been deleted.
         return max(min(stable, self._stable_offset_max), self.start_offset)
 
+    # --- compact ----------------------------------------------------------------------------------------------------
+
+    def cleanable(self, *, with_producers: bool) -> Cleanable:
+        """What there is to compact. Where no producer seems to have written, nothing is read to make sure of it."""
+        with self._lock:
+            self.ensure_writable()
+            published = self.published
+            last_records: dict[int, LastRecord] = {}
+            stable = min(published.high_watermark, self._stable_offset_max)
+            if with_producers or self.producers.in_use:
+                state = self.producers.up_to(published.offset, published.position)
+                if state.first_unstable_offset is not None:
+                    stable = min(stable, state.first_unstable_offset)
+                last_records = {
+                    entry.producer_id: LastRecord(entry.last_offset, entry.producer_epoch)
+                    for entry in state.entries.values()
+                }
+            active = self.segments.last.base_offset
+            return Cleanable(
+                tuple(segment for segment in self.segments if segment.base_offset < active),
+                active,
+                self.start_offset,
+                stable,
+                self._recovery_point,
+                last_records,
+                with_producers or self.producers.in_use,
+            )
+
+    def compaction_stopped(self, segments: Iterable[LogSegment]) -> str:
+        """Why a compaction of ``segments`` has to end, "" where it may go on."""
+        if self._is_closing or self._closed is not None:
+            return "the log was closed"
+        if self._poisoned is not None:
+            return "the log is poisoned"
+        here = dict(zip(*self.segments.snapshot, strict=True))
+        if any(here.get(segment.base_offset) is not segment for segment in segments):
+            return "segments were truncated or deleted"
+        return ""
+
+    def swap(self, replaced: Sequence[LogSegment], first_dirty: int) -> str:
+        """Puts the segment written as ``.cleaned`` in the place of ``replaced``; "" or why that cannot be any more.
+
+        Raises: as ``LogFiles._swap``.
+        """
+        with self._lock:
+            stopped = self.compaction_stopped(replaced)
+            if not stopped:
+                self._swap(replaced, first_dirty)
+            return stopped
+
+    def cleaned_to(self, offset: int) -> None:
+        """Remembers, durably, that everything below ``offset`` is clean."""
+        with self._lock:
+            self.ensure_writable()
+            self._remember_dirt(offset)
+
     # --- close ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -399,7 +476,9 @@ class LogWriter(LogFiles):
         Raises: SyncFailedError, StorageError: then the log is closed all the same, and recovers when it is next opened.
         """
         self._flusher.stop()
-        with self._lock:
+        self._is_closing = True
+        # A compaction stops at its next block.
+        with self.compacting, self._lock:
             if self._closed is not None:
                 return
             self._closed = ClosedError(f"the log {self.context.directory} is closed")

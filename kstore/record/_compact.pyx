@@ -77,19 +77,19 @@ cdef struct Slot:
     int64_t offset
 
 
-# One record of a block. ``size`` is -1 for a null key, and then there is no hash.
+# One record of a block; without a key there is no hash. As small as can be: there may be one for every 7 bytes.
 cdef struct Entry:
     uint64_t first
     uint64_t second
     int64_t offset
     int64_t timestamp_delta
-    # From the offset delta on, which a rewritten record keeps, to its end; and the whole record.
-    const uint8_t* start
-    const uint8_t* rest
-    const uint8_t* stop
-    bint has_key
-    bint is_tombstone
-    bint is_kept
+    # Where it begins in the batch's records; its offset delta, which is kept from there on; and its end.
+    uint32_t start
+    uint32_t rest
+    uint32_t stop
+    uint8_t has_key
+    uint8_t is_tombstone
+    uint8_t is_kept
 
 
 cdef struct Span:
@@ -223,7 +223,11 @@ cdef class Block:
             self.held_count += 1
             size = span.view.len
             # What cannot be is not walked: nobody can be made to allocate for records that are not there.
-            if not 0 <= span.count <= <int64_t>span.last_offset_delta + 1 or span.count > size // RECORD_SIZE_MIN:
+            if (
+                not 0 <= span.count <= <int64_t>span.last_offset_delta + 1
+                or span.count > size // RECORD_SIZE_MIN
+                or size > INT32_MAX
+            ):
                 span.is_damaged = span.has_leftover = True
                 continue
             span.walk.buffer = span.walk.at = <const uint8_t*>span.view.buf
@@ -270,11 +274,11 @@ cdef class Block:
                 return False
             entry = &self.entries[self.entry_count]
             self.entry_count += 1
-            entry.start = start
+            entry.start = <uint32_t>(start - span.walk.buffer)
             # Behind the length, the attributes and the time: all three were just checked.
             at = get_varint(start, span.walk.stop, &size)
-            entry.rest = get_varlong(at + 1, span.walk.stop, &delta)
-            entry.stop = record.stop
+            entry.rest = <uint32_t>(get_varlong(at + 1, span.walk.stop, &delta) - span.walk.buffer)
+            entry.stop = <uint32_t>(record.stop - span.walk.buffer)
             entry.timestamp_delta = record.timestamp_delta
             entry.offset = span.base_offset + record.offset_delta
             entry.has_key = record.key_size >= 0
@@ -328,7 +332,7 @@ cdef class OffsetMap:
     def __len__(self):
         return self.count
 
-    cdef inline Slot* find(self, uint64_t first, uint64_t second) noexcept nogil:
+    cdef inline Slot* slot_of(self, uint64_t first, uint64_t second) noexcept nogil:
         """The slot of a key, or the empty one where it would go."""
         cdef Py_ssize_t at = <Py_ssize_t>kstore_scale(first, self.slot_count)
         cdef Slot* slot
@@ -344,9 +348,9 @@ cdef class OffsetMap:
     cdef inline void fetch(self, uint64_t first) noexcept nogil:
         __builtin_prefetch(&self.slots[kstore_scale(first, self.slot_count)])
 
-    cdef bint set(self, uint64_t first, uint64_t second, int64_t offset) noexcept nogil:
+    cdef bint set_offset(self, uint64_t first, uint64_t second, int64_t offset) noexcept nogil:
         """False where there is no room for another key."""
-        cdef Slot* slot = self.find(first, second)
+        cdef Slot* slot = self.slot_of(first, second)
         if slot.offset == 0:
             if self.count >= self.capacity:
                 return False
@@ -361,13 +365,13 @@ cdef class OffsetMap:
         """Notes that ``key`` is at ``offset``; False where there is no room for another key."""
         cdef uint64_t first, second
         hash_key(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), self.secret, &first, &second)
-        return self.set(first, second, offset)
+        return self.set_offset(first, second, offset)
 
     def get(self, bytes key not None):
         """The last offset of ``key``, -1 where it is not there."""
         cdef uint64_t first, second
         hash_key(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), self.secret, &first, &second)
-        return self.find(first, second).offset - 1
+        return self.slot_of(first, second).offset - 1
 
     def put_block(self, list batches not None, int64_t start_offset):
         """Notes the keys of all records from ``start_offset`` on, in their order, until there is no room for one.
@@ -395,7 +399,7 @@ cdef class OffsetMap:
                 self.fetch(block.entries[number + AHEAD].first)
             entry = &block.entries[number]
             if entry.has_key and entry.offset >= start_offset:
-                if not self.set(entry.first, entry.second, entry.offset):
+                if not self.set_offset(entry.first, entry.second, entry.offset):
                     return entry.offset
         return -1
 
@@ -461,7 +465,7 @@ cdef class OffsetMap:
                     entry.is_kept = False
                     span.keyless_count += 1
                 else:
-                    slot = self.find(entry.first, entry.second)
+                    slot = self.slot_of(entry.first, entry.second)
                     entry.is_kept = slot.offset <= entry.offset + 1 and not (
                         entry.is_tombstone and span.flags & DROP_TOMBSTONES
                     )
@@ -529,9 +533,10 @@ cdef class OffsetMap:
                 to = put_varint(to, body)
                 to[0] = 0
                 to = put_varint(to + 1, delta)
-                memcpy(to, entry.rest, rest)
+                memcpy(to, span.walk.buffer + entry.rest, rest)
                 to += rest
             span.out_stop = to - output
 
 
 assert sizeof(Slot) == SLOT_SIZE
+assert sizeof(Entry) == 48

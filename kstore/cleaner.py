@@ -1,0 +1,747 @@
+"""Compaction at work: reads the keys of a log's dirty part, and writes its segments anew without what is outdated.
+
+    1  the offset map is filled from the dirty part, oldest first, until it is full or the part is through
+    2  the segments up to there are written anew in groups, each as one ``.cleaned`` segment
+    3  each group's new segment is swapped in; only that takes the log's lock
+    4  the first dirty offset moves up
+
+Appends and reads go on meanwhile. A truncation, a deletion or a close ends the pass where it is: what was swapped in
+stays, and the next pass begins where this one did. A segment with damage is left as it is, and behind it nothing goes
+whose work it may still be to hide something in it: tombstones and markers.
+
+Batches stay in the format that they have. Only where a compressed message set of version 0 or 1 loses records is it
+written as a batch of version 2, the only one that kstore writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from kstore.errors import CorruptDataError, StorageError
+from kstore.files.checkpoint import read_offset_checkpoint
+from kstore.files.fs import FileSystem
+from kstore.files.paths import (
+    CLEANED_SUFFIX,
+    CLEANER_OFFSETS,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    topic_partition,
+)
+from kstore.log_writer import Cleanable, LogWriter
+from kstore.record._compact import FilteredBatch, OffsetMap
+from kstore.record.batch import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    BATCH_HEADER,
+    BATCH_HEADER_BYTES,
+    CRC_START,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    Batch,
+    RecordBatch,
+    batch_crc,
+)
+from kstore.record.builder import build_batch
+from kstore.record.compression import CODECS_BY_NAME
+from kstore.record.walk import Damage
+from kstore.rules.compact import (
+    BatchVerdict,
+    CleanedTransactions,
+    Dirt,
+    SegmentFacts,
+    batch_verdict,
+    first_uncleanable,
+    group_segments,
+    is_due,
+    keeps_empty,
+    measure_dirt,
+    start_of_dirt,
+)
+from kstore.segment import START, LogSegment
+from kstore.segment_swap import discard
+from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
+from kstore.types import LOG_APPEND_TIME as TYPE_LOG_APPEND_TIME
+from kstore.types import AbortedTransaction, CorruptRange
+
+if TYPE_CHECKING:
+    from kstore.record._compact import BlockBatch
+
+__all__ = ["CompactionReport", "compact", "dirt_of"]
+
+logger = logging.getLogger(__name__)
+
+# So much is read, decided and written at a time, uncompressed: each is one call without the interpreter's lock.
+BLOCK_BYTES = 1 << 20
+# What the map of keys takes at most; 24 bytes a key (Kafka: log.cleaner.dedupe.buffer.size).
+MAP_BYTES = 128 << 20
+TIME_MAX = 2**63 - 1
+POSITION_MAX = 2**31 - 1
+# What ``OffsetMap.filter_block`` is told of a batch.
+KEEP_ALL, DROP_TOMBSTONES, HAS_HORIZON, NEEDS_HORIZON, LOG_APPEND_TIME = 1, 2, 4, 8, 16
+
+
+@dataclass(slots=True)
+class CompactionReport:
+    """What a compaction did. Offsets, counts, bytes of ``.log`` files.
+
+    The pass cleaned what lay between ``first_dirty`` and ``stop_offset``. ``stopped`` says why it ended early, "" where
+    it did not; what it had swapped in by then counts. ``left`` are segments that were not written anew, for damage.
+    """
+
+    first_dirty: int = 0
+    stop_offset: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    tombstones_kept: int = 0
+    keyless_dropped: int = 0
+    keys: int = 0
+    map_full: bool = False
+    corrupt: list[CorruptRange] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    stopped: str = ""
+    seconds: float = 0.0
+
+
+class _StoppedError(Exception):
+    """The pass has to end; says why."""
+
+
+class _ProducersError(Exception):
+    """A producer's batch was met in a log that seemed to have none."""
+
+
+class _DamagedError(Exception):
+    """A segment cannot be written anew."""
+
+    def __init__(self, segment: LogSegment) -> None:
+        self.segment = segment
+
+
+class _Item(NamedTuple):
+    """A batch, and its records uncompressed; those of versions 0 and 1 have none here."""
+
+    position: int
+    batch: Batch
+    payload: memoryview | bytes
+    is_readable: bool
+
+
+class Throttle:
+    """Holds reading and writing together below so many bytes a second; None: no bound."""
+
+    def __init__(self, bytes_per_second: float | None) -> None:
+        self._rate = bytes_per_second
+        self._free_at = time.monotonic()
+
+    def note(self, size: int) -> None:
+        """Waits until ``size`` more bytes are not too much."""
+        if self._rate is None:
+            return
+        now = time.monotonic()
+        self._free_at = max(self._free_at, now) + size / self._rate
+        if self._free_at - now > 0.05:
+            time.sleep(self._free_at - now)
+
+
+def compact(
+    writer: LogWriter,
+    *,
+    whole: bool = False,
+    if_due: bool = False,
+    map_bytes: int = MAP_BYTES,
+    bytes_per_second: float | None = None,
+) -> CompactionReport:
+    """Compacts a log that is open for writing; see ``Log.compact``."""
+    with writer.compacting:
+        started = writer.context.clock.monotonic()
+        # All that is sealed is on disk then: where offsets are missing, nobody takes that for lost records.
+        writer.flush()
+        report = CompactionReport()
+        for with_producers in (False, True):
+            work = _Pass(writer, writer.cleanable(with_producers=with_producers), map_bytes, Throttle(bytes_per_second))
+            try:
+                report = work.run(whole=whole, if_due=if_due)
+                break
+            except _ProducersError:
+                continue
+        report.seconds = writer.context.clock.monotonic() - started
+        return report
+
+
+def dirt_of(writer: LogWriter) -> tuple[Dirt, bool]:
+    """How much there is to clean, and whether that is due."""
+    work = _Pass(writer, writer.cleanable(with_producers=False), 0, Throttle(None))
+    return work.dirt, is_due(work.dirt, writer.context.config, work.now_ms)
+
+
+class _Pass:
+    """One pass over one log. Not thread-safe."""
+
+    def __init__(self, writer: LogWriter, start: Cleanable, map_bytes: int, throttle: Throttle) -> None:
+        self.writer = writer
+        self.start = start
+        self.context = writer.context
+        self.config = writer.context.config
+        self.now_ms = writer.context.clock.now_ms()
+        self.throttle = throttle
+        self.map_bytes = map_bytes
+        self.segments = {segment.base_offset: segment for segment in start.segments}
+        self.facts = self._facts()
+        self.remembered = self._remembered()
+        self.first_dirty = start_of_dirt(self.remembered, start_offset=start.start_offset, end_offset=start.stop_offset)
+        self.uncleanable = self._uncleanable()
+        self.dirt = measure_dirt(self.facts, self.first_dirty, self.uncleanable)
+        self.report = CompactionReport(self.first_dirty, self.first_dirty)
+        self.left: set[int] = set()
+        horizon = self.now_ms + self.config.delete_retention_ms
+        self.horizon = min(horizon, TIME_MAX)
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    def _facts(self) -> list[SegmentFacts]:
+        start = self.start
+        bases = [*self.segments, start.stop_offset]
+        return [
+            SegmentFacts(segment.base_offset, stop, segment.size)
+            for segment, stop in zip(start.segments, bases[1:], strict=True)
+        ]
+
+    def _remembered(self) -> int | None:
+        """Where the last pass ended: kstore's, or else that of the broker whose log this is."""
+        fs, directory = self.context.fs, self.context.directory
+        state = read_compaction_state(fs, directory / KSTORE_COMPACTION)
+        if state is not None:
+            return state.first_dirty
+        owner = topic_partition(directory.name)
+        if owner is None:
+            return None
+        try:
+            return read_offset_checkpoint(fs, directory.parent / CLEANER_OFFSETS).get(owner)
+        except (CorruptDataError, StorageError):
+            return None
+
+    def _uncleanable(self) -> int:
+        start, config = self.start, self.config
+        self.facts = [self._timed(facts) if facts.stop_offset > self.first_dirty else facts for facts in self.facts]
+        return first_uncleanable(
+            self.facts,
+            self.first_dirty,
+            stable_offset=start.stable_offset,
+            durable_offset=start.durable_offset,
+            min_lag_ms=config.min_compaction_lag_ms,
+            now_ms=self.now_ms,
+        )
+
+    def _timed(self, facts: SegmentFacts) -> SegmentFacts:
+        """With the times of a dirty segment, as far as a setting asks for them."""
+        segment = self.segments[facts.base_offset]
+        config = self.config
+        if config.min_compaction_lag_ms:
+            largest = segment.largest_timestamp(facts.size).timestamp
+            facts = facts._replace(largest_timestamp=largest)
+        if config.max_compaction_lag_ms < TIME_MAX:
+            facts = facts._replace(first_timestamp=segment.first_timestamp())
+        return facts
+
+    # --- the pass ---------------------------------------------------------------------------------------------------
+
+    def run(self, *, whole: bool, if_due: bool) -> CompactionReport:
+        """All of it. Raises: _ProducersError where the pass must begin anew; StorageError."""
+        report = self.report
+        report.segments_before = report.segments_after = len(self.writer.segments)
+        report.bytes_before = report.bytes_after = sum(segment.size for segment in self.writer.segments)
+        if if_due and not is_due(self.dirt, self.config, self.now_ms):
+            return report
+        if whole:
+            report.first_dirty = self.first_dirty = self.start.start_offset
+            self.uncleanable = self._uncleanable()
+        if self.first_dirty >= self.uncleanable:
+            return report
+        try:
+            report.stop_offset = self._read_keys()
+            self._write_groups(report.stop_offset)
+            self.writer.cleaned_to(report.stop_offset)
+        except _StoppedError as stopped:
+            report.stopped = str(stopped)
+            report.stop_offset = self.first_dirty
+            logger.info("%s: the compaction ended early: %s", self.context.directory, stopped)
+        report.left = sorted(self.left)
+        report.segments_after = len(self.writer.segments)
+        report.bytes_after = sum(segment.size for segment in self.writer.segments)
+        return report
+
+    def _transactions(self, start: int, stop: int) -> CleanedTransactions:
+        if not self.start.producers_known:
+            return CleanedTransactions(())
+        aborted = self.writer.producers.aborted_transactions(start, stop)
+        return CleanedTransactions(sorted(aborted, key=lambda transaction: transaction.first_offset))
+
+    def _blocks(self, segment: LogSegment, start: int, stop_offset: int) -> Iterator[list[_Item]]:
+        """The batches of a segment from offset ``start`` on, about 1 MiB of records at a time.
+
+        Raises: _DamagedError, and what ends the pass.
+        """
+        size = segment.size
+        located = segment.locate(start, size) if start > segment.base_offset else START
+        block: list[_Item] = []
+        block_bytes = 0
+        for item in segment.walk_from(located, size, offset_stop=stop_offset):
+            if isinstance(item, Damage):
+                path = str(segment.path(LOG_SUFFIX))
+                last = item.next_offset - 1 if item.next_offset is not None else stop_offset - 1
+                lost = CorruptRange(item.first_offset, last, item.position, item.reason, path)
+                if lost not in self.report.corrupt:
+                    self.report.corrupt.append(lost)
+                raise _DamagedError(segment)
+            position, batch = item
+            if batch.producer_id >= 0 and not self.start.producers_known:
+                raise _ProducersError
+            block.append(self._item(segment, position, batch))
+            block_bytes += max(batch.size, len(block[-1].payload))
+            if block_bytes >= BLOCK_BYTES:
+                self._pause(segment, block_bytes)
+                yield block
+                block, block_bytes = [], 0
+        self._pause(segment, block_bytes)
+        if block:
+            yield block
+
+    def _pause(self, segment: LogSegment, size: int) -> None:
+        """Between two blocks: waits if asked to. Raises: _StoppedError where the pass has to end."""
+        self.throttle.note(size)
+        if stopped := self.writer.compaction_stopped((segment,)):
+            raise _StoppedError(stopped)
+
+    def _item(self, segment: LogSegment, position: int, batch: Batch) -> _Item:
+        if not isinstance(batch, RecordBatch):
+            return _Item(position, batch, b"", True)
+        payload: memoryview | bytes = batch.data[BATCH_HEADER_BYTES:]
+        if batch.attributes & ATTRIBUTE_CODEC and batch.record_count:
+            try:
+                limit = self.config.max_batch_bytes_uncompressed
+                payload = CODECS_BY_NAME[batch.codec].decompress(payload, limit, MAGIC)
+            except CorruptDataError as error:
+                self._note_unreadable(batch, position, segment, error.reason)
+                return _Item(position, batch, b"", False)
+        return _Item(position, batch, payload, True)
+
+    def _note_unreadable(self, batch: Batch, position: int, segment: LogSegment, reason: str) -> None:
+        path = str(segment.path(LOG_SUFFIX))
+        lost = CorruptRange(batch.base_offset, batch.last_offset, position, reason, path)
+        if lost not in self.report.corrupt:
+            self.report.corrupt.append(lost)
+
+    # --- the keys ---------------------------------------------------------------------------------------------------
+
+    def _read_keys(self) -> int:
+        """Fills the map; returns the offset up to which it knows every key."""
+        self.map = OffsetMap(self.map_bytes, self.uncleanable - self.first_dirty)
+        transactions = self._transactions(self.first_dirty, self.uncleanable)
+        for facts in self.facts:
+            if facts.stop_offset <= self.first_dirty:
+                continue
+            if facts.base_offset >= self.uncleanable:
+                break
+            segment = self.segments[facts.base_offset]
+            refused = -1
+            try:
+                for block in self._blocks(segment, max(self.first_dirty, facts.base_offset), facts.stop_offset):
+                    refused = self._read_block(segment, block, transactions)
+                    if refused >= 0:
+                        break
+            except _DamagedError:
+                self._leave(facts.base_offset)
+                refused = self._read_around(segment, facts, transactions)
+            if refused >= 0:
+                self.report.map_full = True
+                self.report.keys = len(self.map)
+                return refused
+        self.report.keys = len(self.map)
+        return self.uncleanable
+
+    def _read_around(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
+        """The keys of what is whole in a damaged segment; those that were read before are no news to the map."""
+        size = segment.size
+        start = max(self.first_dirty, facts.base_offset)
+        located = segment.locate(start, size) if start > facts.base_offset else START
+        for item in segment.walk_from(located, size, offset_stop=facts.stop_offset):
+            if not isinstance(item, Damage):
+                refused = self._read_block(segment, [self._item(segment, *item)], transactions)
+                if refused >= 0:
+                    return refused
+        return -1
+
+    def _read_block(self, segment: LogSegment, block: Sequence[_Item], transactions: CleanedTransactions) -> int:
+        """Puts the keys of a block into the map; the offset at which it was full, -1 where it is not."""
+        batches: list[BlockBatch] = []
+        for position, batch, payload, is_readable in block:
+            if batch.last_offset < self.first_dirty:
+                continue
+            if batch.last_offset >= self.uncleanable:
+                break
+            try:
+                discardable = transactions.is_discardable(batch)
+                if batch.is_control or discardable or not is_readable:
+                    continue
+                if isinstance(batch, RecordBatch):
+                    batches.append(_block_batch(batch, payload, 0))
+                    continue
+                # The order of keys does not matter, but a map that is full must not know later ones only.
+                refused, _ = self.map.put_block(batches, self.first_dirty)
+                batches = []
+                refused = refused if refused >= 0 else self._read_legacy(batch)
+                if refused >= 0:
+                    return refused
+            except CorruptDataError as error:
+                self._note_unreadable(batch, position, segment, error.reason)
+        refused, _ = self.map.put_block(batches, self.first_dirty)
+        return refused
+
+    def _read_legacy(self, batch: Batch) -> int:
+        records = batch.records(self.first_dirty, max_bytes_uncompressed=self.config.max_batch_bytes_uncompressed)
+        for record in records:
+            if record.key is not None and not self.map.put(record.key, record.offset):
+                return record.offset
+        return -1
+
+    # --- the segments -----------------------------------------------------------------------------------------------
+
+    def _leave(self, base_offset: int) -> None:
+        if base_offset not in self.left:
+            self.left.add(base_offset)
+            logger.warning("%s: segment %d is damaged and left as it is", self.context.directory, base_offset)
+
+    def _write_groups(self, stop_offset: int) -> None:
+        """Writes every segment that begins below ``stop_offset`` anew."""
+        self.map_end = stop_offset - 1
+        facts = [self._sized(facts) for facts in self.facts if facts.base_offset < stop_offset]
+        clean = [one for one in facts if one.stop_offset <= self.first_dirty]
+        # Without times of their own, tombstones of versions 0 and 1 go by that of the last clean segment.
+        self.legacy_horizon = clean[-1].mtime_ms - self.config.delete_retention_ms if clean else 0
+        transactions = self._transactions(facts[0].base_offset, facts[-1].stop_offset)
+        while facts:
+            here = 0
+            while here < len(facts) and facts[here].base_offset not in self.left:
+                here += 1
+            if not here:
+                self._pass_by(facts.pop(0), transactions)
+                continue
+            group = group_segments(
+                facts[:here],
+                segment_bytes=self.config.segment_bytes,
+                segment_index_bytes=self.config.segment_index_bytes,
+            )[0]
+            before = transactions.copy()
+            try:
+                self._write_group(group, transactions)
+            except _DamagedError as damaged:
+                # What comes before it is grouped anew; what the pass had seen of it is forgotten.
+                self._leave(damaged.segment.base_offset)
+                transactions = before
+                continue
+            del facts[: len(group)]
+
+    def _sized(self, facts: SegmentFacts) -> SegmentFacts:
+        """With what decides about groups."""
+        fs = self.context.fs
+        segment = self.segments[facts.base_offset]
+        sizes = []
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            try:
+                sizes.append(fs.stat(segment.path(suffix)).size)
+            except FileNotFoundError:
+                sizes.append(0)
+        try:
+            mtime_ms = fs.stat(segment.path(LOG_SUFFIX)).mtime_ns // 1_000_000
+        except FileNotFoundError:
+            raise _StoppedError("segments were truncated or deleted") from None
+        return facts._replace(index_size=sizes[0], time_index_size=sizes[1], mtime_ms=mtime_ms)
+
+    def _pass_by(self, facts: SegmentFacts, transactions: CleanedTransactions) -> None:
+        """Takes in what transactions a segment that is left as it is has data of."""
+        segment = self.segments[facts.base_offset]
+        for item in segment.walk_from(START, segment.size, offset_stop=facts.stop_offset):
+            if not isinstance(item, Damage):
+                with suppress(CorruptDataError):
+                    transactions.is_discardable(item[1])
+        transactions.take_kept()
+
+    def _write_group(self, group: Sequence[SegmentFacts], transactions: CleanedTransactions) -> None:
+        """Writes a group's segments as one, and swaps it in where that changes anything."""
+        base_offset = group[0].base_offset
+        segments = [self.segments[facts.base_offset] for facts in group]
+        fs, directory = self.context.fs, self.context.directory
+        discard(fs, directory, base_offset, CLEANED_SUFFIX)
+        counts = (
+            self.report.records_read,
+            self.report.records_kept,
+            self.report.tombstones_kept,
+            self.report.keyless_dropped,
+        )
+        output = _Output(fs, LogSegment(self.context, base_offset, state=CLEANED_SUFFIX))
+        try:
+            for facts, segment in zip(group, segments, strict=True):
+                for block in self._blocks(segment, facts.base_offset, facts.stop_offset):
+                    self._write_block(segment, facts, block, transactions, output)
+            if len(group) == 1 and not output.is_changed:
+                transactions.take_kept()
+                output.abandon()
+                discard(fs, directory, base_offset, CLEANED_SUFFIX)
+                return
+            has_index = any(fs.exists(segment.path(TXN_INDEX_SUFFIX)) for segment in segments)
+            kept = transactions.take_kept()
+            # Of what lies behind, and was copied as it is, nothing was looked at.
+            behind = [
+                one for one in transactions.aborted if self.uncleanable <= one.last_offset < group[-1].stop_offset
+            ]
+            kept += sorted(behind, key=lambda transaction: transaction.last_offset)
+            output.finish(group[-1].mtime_ms, kept if kept or has_index else None)
+            fs.sync_dir(directory)
+            if stopped := self.writer.swap(segments, self.first_dirty):
+                raise _StoppedError(stopped)
+        except BaseException as error:
+            output.abandon()
+            if isinstance(error, _DamagedError):
+                report = self.report
+                report.records_read, report.records_kept, report.tombstones_kept, report.keyless_dropped = counts
+            with suppress(StorageError):
+                discard(fs, directory, base_offset, CLEANED_SUFFIX)
+            raise
+
+    def _write_block(
+        self,
+        segment: LogSegment,
+        facts: SegmentFacts,
+        block: Sequence[_Item],
+        transactions: CleanedTransactions,
+        output: _Output,
+    ) -> None:
+        """Decides over a block, and writes what stays of it."""
+        deletes_expire = not self.left
+        batches: list[BlockBatch] = []
+        # For each batch: its number among ``batches``, or None; and what to do with it then.
+        plans: list[tuple[Batch, int | None, BatchVerdict | bytes]] = []
+        for position, batch, payload, is_readable in block:
+            if batch.base_offset >= self.uncleanable:
+                plans.append((batch, None, BatchVerdict.KEEP))
+                continue
+            try:
+                discardable = transactions.is_discardable(batch)
+                verdict = batch_verdict(
+                    batch, discardable=discardable, deletes_expire=deletes_expire, now_ms=self.now_ms
+                )
+                if verdict == BatchVerdict.DROP:
+                    self.report.records_read += batch.record_count
+                    plans.append((batch, None, verdict))
+                elif not is_readable:
+                    # Its CRC and its offsets hold: it was written like this, and stays.
+                    plans.append((batch, None, BatchVerdict.KEEP))
+                elif isinstance(batch, RecordBatch):
+                    plans.append((batch, len(batches), verdict))
+                    flags = self._flags(batch, verdict, discardable, deletes_expire)
+                    batches.append(_block_batch(batch, payload, flags))
+                else:
+                    expire = deletes_expire and facts.mtime_ms <= self.legacy_horizon
+                    plans.append((batch, None, self._filter_legacy(batch, expire)))
+            except CorruptDataError as error:
+                plans.append((batch, None, BatchVerdict.KEEP))
+                self._note_unreadable(batch, position, segment, error.reason)
+        results, rewritten = self.map.filter_block(batches, self.map_end, self.horizon)
+        for item, (batch, number, what) in zip(block, plans, strict=True):
+            if number is not None:
+                result = results[number]
+                if result.damage:
+                    self._note_unreadable(batch, item.position, segment, result.damage)
+                    output.add(batch.data, batch)
+                    continue
+                self._count(result)
+                assert isinstance(batch, RecordBatch)
+                if result.rewritten:
+                    output.add(_rebuilt(batch, result, rewritten), batch, result.max_timestamp)
+                    continue
+                if result.kept_count:
+                    output.add(batch.data, batch)
+                    continue
+            elif isinstance(what, bytes):
+                if what:
+                    output.add(what, batch)
+                    continue
+            elif what == BatchVerdict.KEEP:
+                output.add(batch.data, batch)
+                continue
+            self._add_emptied(batch, output)
+        written = output.write(memoryview(rewritten))
+        self.throttle.note(written)
+
+    def _flags(self, batch: RecordBatch, verdict: BatchVerdict, discardable: bool, deletes_expire: bool) -> int:
+        flags = KEEP_ALL if verdict == BatchVerdict.KEEP else 0
+        horizon = batch.delete_horizon_ms
+        if horizon is not None:
+            flags |= HAS_HORIZON
+            if horizon <= self.now_ms and deletes_expire:
+                flags |= DROP_TOMBSTONES
+        elif batch.is_control and discardable:
+            flags |= NEEDS_HORIZON
+        if batch.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+            flags |= LOG_APPEND_TIME
+        return flags
+
+    def _count(self, result: FilteredBatch) -> None:
+        report = self.report
+        report.records_read += result.record_count
+        report.records_kept += result.kept_count
+        report.tombstones_kept += result.tombstone_count
+        report.keyless_dropped += result.keyless_count
+
+    def _filter_legacy(self, batch: Batch, expire: bool) -> bytes:
+        """What stays of messages of version 0 or 1: they as they are, a batch of version 2, or nothing.
+
+        Raises: CorruptDataError.
+        """
+        report = self.report
+        records = list(batch.records(max_bytes_uncompressed=self.config.max_batch_bytes_uncompressed))
+        kept = []
+        for record in records:
+            if record.offset > self.map_end:
+                kept.append(record)
+            elif record.key is None:
+                report.keyless_dropped += 1
+            elif record.offset >= self.map.get(record.key) and not (record.value is None and expire):
+                kept.append(record)
+        report.records_read += len(records)
+        report.records_kept += len(kept)
+        report.tombstones_kept += sum(record.value is None for record in kept)
+        if len(kept) == len(records):
+            return bytes(batch.data)
+        if not kept:
+            return b""
+        append_time = batch.max_timestamp if batch.timestamp_type == TYPE_LOG_APPEND_TIME else None
+        return build_batch(kept, codec=batch.codec, log_append_time=append_time)
+
+    def _add_emptied(self, batch: Batch, output: _Output) -> None:
+        """A batch of which nothing stays: its header does, where somebody still needs that."""
+        output.is_changed = True
+        if not keeps_empty(batch, self.start.last_records, self.uncleanable):
+            return
+        if isinstance(batch, RecordBatch) and batch.record_count == 0:
+            output.is_changed = output.was_changed
+            output.add(batch.data, batch)
+            return
+        append_time = batch.max_timestamp if batch.timestamp_type == TYPE_LOG_APPEND_TIME else None
+        empty = build_batch(
+            (),
+            base_offset=batch.base_offset,
+            last_offset=batch.last_offset,
+            log_append_time=append_time,
+            max_timestamp=batch.max_timestamp,
+            leader_epoch=batch.leader_epoch,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+            is_transactional=batch.is_transactional,
+            is_control=batch.is_control,
+        )
+        output.add(empty, batch)
+
+
+class _Output:
+    """The new segment in the making: batches are collected, and written a block at a time."""
+
+    def __init__(self, fs: FileSystem, segment: LogSegment) -> None:
+        self.segment = segment
+        self.is_changed = False
+        self.was_changed = False
+        self._fs = fs
+        segment.create()
+        self._tail = segment.activate()
+        self._buffers: list[memoryview | bytes | tuple[int, int]] = []
+        self._marks: list[tuple[int, int, int, int]] = []
+        self._position = 0
+
+    def add(self, data: memoryview | bytes | tuple[int, int], batch: Batch, max_timestamp: int | None = None) -> None:
+        """Adds a batch: its bytes, or the range of the block's rewritten bytes in which it stands."""
+        size = data[1] - data[0] if isinstance(data, tuple) else len(data)
+        self.is_changed = self.is_changed or not isinstance(data, memoryview)
+        self.was_changed = self.is_changed
+        if self._position + size > POSITION_MAX:
+            raise StorageError(None, "a compacted segment would be larger than a segment can be", str(self.segment))
+        self._buffers.append(data)
+        timestamp = batch.max_timestamp if max_timestamp is None else max_timestamp
+        self._marks.append((self._position, size, batch.last_offset, timestamp))
+        self._position += size
+
+    def write(self, rewritten: memoryview) -> int:
+        """Writes what was added; returns how many bytes. ``rewritten`` is what ranges are ranges of."""
+        buffers = [rewritten[one[0] : one[1]] if isinstance(one, tuple) else one for one in self._buffers]
+        size = self._position - self._tail.position
+        if size:
+            self._tail.write(buffers, size, sync=False)
+        for mark in self._marks:
+            self._tail.note(*mark)
+        self._buffers.clear()
+        self._marks.clear()
+        return size
+
+    def finish(self, mtime_ms: int, aborted: Sequence[AbortedTransaction] | None) -> None:
+        """Puts the segment on disk, with the time of the last one it was made from."""
+        self._tail.file.fsync()
+        self.segment.seal(sync=True)
+        self._fs.set_mtime(self.segment.path(LOG_SUFFIX), mtime_ms * 1_000_000)
+        if aborted is not None:
+            self.segment.replace_transaction_index(aborted)
+
+    def abandon(self) -> None:
+        """Lets go of the files."""
+        if self.segment.tail is not None:
+            self.segment.tail.abandon()
+            self.segment.tail = None
+
+
+def _block_batch(batch: RecordBatch, payload: memoryview | bytes, flags: int) -> BlockBatch:
+    header = batch.header
+    return (
+        payload,
+        header.record_count,
+        header.base_offset,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        flags,
+    )
+
+
+def _rebuilt(batch: RecordBatch, result: FilteredBatch, rewritten: bytearray) -> bytes | tuple[int, int]:
+    """The batch with the records that stay; uncompressed it stands in ``rewritten``, where room for its header is."""
+    header = batch.header
+    attributes = header.attributes & 0x3F | (ATTRIBUTE_DELETE_HORIZON if result.has_horizon else 0)
+    codec = CODECS_BY_NAME[batch.codec]
+    start = result.start - BATCH_HEADER_BYTES
+    stop = result.stop
+    target = rewritten
+    if codec.id:
+        packed = codec.compress(memoryview(rewritten)[result.start : stop], None)
+        target = bytearray(BATCH_HEADER_BYTES) + packed
+        start, stop = 0, len(target)
+    header = header._replace(
+        batch_length=stop - start - LOG_OVERHEAD_BYTES,
+        attributes=attributes,
+        base_timestamp=result.base_timestamp,
+        max_timestamp=result.max_timestamp,
+        record_count=result.kept_count,
+    )
+    BATCH_HEADER.pack_into(target, start, *header)
+    crc = batch_crc(memoryview(target)[start + CRC_START : stop])
+    target[start + CRC_START - 4 : start + CRC_START] = crc.to_bytes(4, "big")
+    return bytes(target) if codec.id else (start, stop)

@@ -1,0 +1,154 @@
+"""Putting a new segment in the place of those it was made from, in an order that a crash may cut anywhere.
+
+    1  <base>.log.cleaned, its indexes            written, each synced; the directory synced
+    2  the indexes, then the .log, become .swap   the .log's rename is the commit; the directory synced
+    3  the replaced segments but the first go     their names synced: an overlap is never seen
+    4  the indexes, then the .log, lose .swap     in place of the first one's; the directory synced
+
+At an open a ``.log.swap`` says that 2 was reached, and 3 and 4 are done again; without it everything is undone. Which
+segments are replaced is in ``kstore.compaction``, which is written before 2; where another program made the swap, it
+is those that begin within the new segment, as Kafka does it. The new one replaces the first by a rename, so that there
+is always a ``.log`` or ``.log.swap`` of that base. (Kafka: LocalLog.replaceSegments, LogLoader.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kstore.errors import StorageError
+from kstore.files.fs import FileSystem
+from kstore.files.paths import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    DirectoryNames,
+    segment_name,
+)
+from kstore.record.walk import Damage, walk
+from kstore.segment import SegmentContext
+from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
+
+__all__ = ["begin_swap", "complete_swap", "discard", "finish_swaps", "replaced_by", "swapped_bases", "undoes_swap"]
+
+logger = logging.getLogger(__name__)
+
+INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+# The .log last, forwards, since it is what counts; and first when a segment goes.
+FORWARD = (*INDEX_SUFFIXES, LOG_SUFFIX)
+BACKWARD = (LOG_SUFFIX, *INDEX_SUFFIXES)
+
+
+def begin_swap(fs: FileSystem, directory: Path, base_offset: int) -> None:
+    """Step 2. Raises: StorageError; whether it is committed then, the directory tells."""
+    for suffix in FORWARD:
+        _rename(fs, directory, base_offset, suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)
+    fs.sync_dir(directory)
+
+
+def complete_swap(fs: FileSystem, directory: Path, base_offset: int, replaced: Iterable[int]) -> None:
+    """Steps 3 and 4; may be begun again at any point."""
+    others = sorted((base for base in replaced if base != base_offset), reverse=True)
+    for base in others:
+        for suffix in BACKWARD:
+            _unlink(fs, directory, base, suffix)
+    if others:
+        fs.sync_dir(directory)
+    for suffix in FORWARD:
+        _rename(fs, directory, base_offset, suffix + SWAP_SUFFIX, suffix)
+    fs.sync_dir(directory)
+
+
+def discard(fs: FileSystem, directory: Path, base_offset: int, state: str) -> None:
+    """Removes the files of a new segment that has not taken its place, the ``.log`` first."""
+    for suffix in BACKWARD:
+        _unlink(fs, directory, base_offset, suffix + state)
+
+
+def swapped_bases(names: DirectoryNames) -> list[int]:
+    """The bases of the segments that are being swapped in for good, rising."""
+    # Where a .cleaned is left (of Kafka's, a split has several), what would replace the same was not all written.
+    unwritten = min((name.base_offset for name in names.unfinished if name.state == CLEANED_SUFFIX), default=None)
+    return sorted(
+        name.base_offset
+        for name in names.unfinished
+        if name.suffix == LOG_SUFFIX
+        and name.state == SWAP_SUFFIX
+        and (unwritten is None or name.base_offset < unwritten)
+    )
+
+
+def replaced_by(context: SegmentContext, base_offset: int, bases: Sequence[int]) -> list[int]:
+    """Which of the segments ``bases`` the one that is being swapped in at ``base_offset`` replaces."""
+    state = read_compaction_state(context.fs, context.directory / KSTORE_COMPACTION)
+    if state is not None and state.swap and state.swap[0] == base_offset:
+        named = set(state.swap)
+        return [base for base in bases if base in named]
+    next_offset, _ = _examine(context, base_offset)
+    return [base for base in bases if base_offset <= base < next_offset or base == base_offset]
+
+
+def undoes_swap(context: SegmentContext, base_offset: int, bases: Sequence[int]) -> bool:
+    """Whether the new segment is damaged while all that it replaces is still there: then that is what stays.
+
+    Raises: StorageError where it is damaged, and nobody says what it replaces.
+    """
+    if not _examine(context, base_offset)[1]:
+        return False
+    state = read_compaction_state(context.fs, context.directory / KSTORE_COMPACTION)
+    if state is not None and state.swap[:1] == (base_offset,):
+        return set(state.swap) <= set(bases)
+    if base_offset in bases:
+        return True
+    name = segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)
+    reason = f"{name} is left from a compaction that did not end, and is damaged: what it replaces is not known"
+    raise StorageError(None, reason, str(context.directory))
+
+
+def finish_swaps(context: SegmentContext, names: DirectoryNames) -> bool:
+    """Finishes or undoes every swap that a crash has cut; whether there was any. Raises: StorageError."""
+    fs, directory = context.fs, context.directory
+    swapped = swapped_bases(names)
+    for name in names.unfinished:
+        if name.state == SWAP_SUFFIX and name.base_offset not in swapped:
+            _unlink(fs, directory, name.base_offset, name.suffix + SWAP_SUFFIX)
+    bases = names.bases[LOG_SUFFIX]
+    for base in swapped:
+        if undoes_swap(context, base, bases):
+            logger.warning("%s: the compacted segment %d is damaged: what it was made from stays", directory, base)
+            discard(fs, directory, base, SWAP_SUFFIX)
+            continue
+        # What was seen may only be in memory: nothing is removed before the new segment's name is certain.
+        fs.sync_dir(directory)
+        complete_swap(fs, directory, base, replaced_by(context, base, bases))
+    return bool(swapped)
+
+
+def _examine(context: SegmentContext, base_offset: int) -> tuple[int, bool]:
+    """The offset behind the last whole batch of a segment being swapped in, and whether it is damaged."""
+    file = context.fs.open(context.directory / segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX))
+    next_offset, is_damaged = base_offset, False
+    for item in walk(file, 0, file.size(), next_offset=base_offset):
+        if isinstance(item, Damage):
+            is_damaged = True
+        else:
+            next_offset = item[1].last_offset + 1
+    return next_offset, is_damaged
+
+
+def _rename(fs: FileSystem, directory: Path, base_offset: int, old: str, new: str) -> None:
+    try:
+        fs.rename(directory / segment_name(base_offset, old), directory / segment_name(base_offset, new))
+    except FileNotFoundError:
+        pass  # mostly there is no index of transactions; and a crash may have come behind it
+
+
+def _unlink(fs: FileSystem, directory: Path, base_offset: int, suffix: str) -> None:
+    try:
+        fs.unlink(directory / segment_name(base_offset, suffix))
+    except FileNotFoundError:
+        pass  # as above
