@@ -206,11 +206,18 @@ class LogWriter(LogFiles):
                 offset = last_offset + 1
             written.append((append, first_offset, offset - 1))
         self._write_run(tail, run, marks)
-        self._publish(Published(offset, tail.base_offset, tail.position, offset))
-        for append, first_offset, last_offset in written:
-            append.finish(first_offset, last_offset)
-            if append.with_producers and self._poisoned is None:
-                self._note_producers(last_offset + 1, tail.position, stable_offset)
+        try:
+            self._publish(Published(offset, tail.base_offset, tail.position, offset))
+            for append, first_offset, last_offset in written:
+                append.finish(first_offset, last_offset)
+                if append.with_producers and self._poisoned is None:
+                    self._note_producers(last_offset + 1, tail.position, stable_offset)
+        except BaseException as error:
+            if self.published is not before and any(append.with_producers for append in appends):
+                # An interrupt: what is published is not in the transaction index.
+                self._stable_offset_max = stable_offset
+                self._poison(error)
+            raise
 
     def _note_producers(self, end: int, position: int, stable_offset: int) -> None:
         """Takes in the producers of what was published.
