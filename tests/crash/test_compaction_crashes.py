@@ -1,0 +1,254 @@
+"""A compaction that a power cut, a kill or a failing disk ends: each group of segments is old or new, never a mix."""
+
+from __future__ import annotations
+
+import errno
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.errors import KstoreError
+from kstore.files.local import SYSTEM_FS
+from kstore.log import Log
+from kstore.types import Durability, IsolationLevel
+from tests.compaction_model import random_batches
+from tests.crash.test_power_cut import choices_for, fast_directory
+from tests.crash_states import Disk, another_boot, write_state
+from tests.evidence import Lost, Untyped, Wrong, shuffled
+from tests.fake_clock import ManualClock
+from tests.fake_fs import CHANGES, READS, FailingFs, Fault, RecordingFs, WatchedFs
+
+SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "delete_retention_ms": 0}
+DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
+KEYS = 6
+
+# A log that could not be closed in order is just dropped.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+Content = dict[int, tuple[bytes | None, bytes | None]]
+
+
+def content(log: Log, isolation_level: IsolationLevel = "read_uncommitted") -> Content:
+    return {record.offset: (record.key, record.value) for record in log.read(isolation_level=isolation_level)}
+
+
+def latest(log: Log) -> dict[bytes, bytes]:
+    """The value of each key that has one, to committed reads."""
+    values = {key: value for key, value in content(log, "read_committed").values() if key is not None}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+class Life:
+    """A keyed log that is compacted twice, with what stands in it after each step that changes that."""
+
+    def __init__(self, path: Path, fs: WatchedFs, durability: Durability, seed: int) -> None:
+        self.path = path
+        self.fs = fs
+        self.durability = durability
+        self.batches = random_batches(seed, 60, KEYS)
+        self.clock = ManualClock(1_800_000_000_000)
+        # How many operations were done before it stood there, what it is, and up to which offset it was durable.
+        self.steps: list[tuple[int, Content, int]] = []
+
+    def open(self) -> Log:
+        return Log(self.path, fs=self.fs, clock=self.clock, durability=self.durability, flush_ms=10**9, **SETTINGS)
+
+    def prepare(self) -> None:
+        """What is there before anything is recorded: most of the batches, in several segments."""
+        with Log(self.path, clock=self.clock, durability=self.durability, **SETTINGS) as log:
+            for data in self.batches[:45]:
+                log.append_batches(data, assign_offsets=False)
+
+    def note(self, log: Log, durable: int) -> None:
+        count = len(self.fs.operations) if isinstance(self.fs, RecordingFs) else 0
+        self.steps.append((count, content(log), durable))
+
+    def compact(self, log: Log) -> None:
+        writer = log._writer
+        assert writer is not None
+        swap = writer.swap
+
+        def noting(*arguments: Any) -> str:
+            stopped = swap(*arguments)
+            self.note(log, log.end_offset)
+            return stopped
+
+        writer.swap = noting  # type: ignore[method-assign]
+        try:
+            log.compact()
+        finally:
+            writer.swap = swap  # type: ignore[method-assign]
+
+    def live(self) -> None:
+        log = self.open()
+        end = log.end_offset
+        self.note(log, end)
+        for data in self.batches[45:52]:
+            log.append_batches(data, assign_offsets=False)
+            end = log.end_offset if self.durability == "sync" else end
+            self.note(log, end)
+        log.roll()
+        self.compact(log)
+        end = log.end_offset
+        self.clock.advance(5)
+        for data in self.batches[52:]:
+            log.append_batches(data, assign_offsets=False)
+            end = log.end_offset if self.durability == "sync" else end
+            self.note(log, end)
+        log.roll()
+        self.compact(log)
+        end = log.end_offset
+        log.close()
+
+
+def survive(path: Path, life: Life, number: int) -> None:
+    """Opens what a crash behind operation ``number`` has left: it is as it was before the step, or after it."""
+    done = max(at for at, (count, _, _) in enumerate(life.steps) if count <= number + 1)
+    allowed = life.steps[done : done + 2]
+    durable = life.steps[done][2]
+    try:
+        with Log(path, clock=life.clock, durability=life.durability, **SETTINGS) as log:
+            found = content(log)
+            if log.recovery.corrupt:
+                raise Lost(f"fenced: {log.recovery.corrupt}")
+            certain = {offset: record for offset, record in found.items() if offset < durable}
+            if certain not in [
+                {offset: record for offset, record in step.items() if offset < durable} for _, step, _ in allowed
+            ]:
+                raise Lost(f"a mix: {sorted(certain)}, expected one of {[sorted(step) for _, step, _ in allowed]}")
+            left = [name for name in path.iterdir() if name.suffix in (".cleaned", ".swap", ".deleted")]
+            if left:
+                raise Wrong(f"left behind: {left}")
+            log.check()
+            if damage := log.verify().corrupt:
+                raise Wrong(f"damage: {damage}")
+            values = latest(log)
+            log.roll()
+            log.compact(whole=True)
+            if latest(log) != values:
+                raise Lost("a compaction after the crash")
+        with Log(path, durability=life.durability, **SETTINGS) as log:
+            if not log.recovery.clean:
+                raise Wrong(f"after a close: {log.recovery}")
+    except KstoreError as error:
+        raise Lost(f"cannot be opened or read: {error!r}") from error
+
+
+def cut_power(root: Path, durability: Durability, seed: int, stops: int, states_per_stop: int) -> int:
+    path = root / "log"
+    life = Life(path, RecordingFs(SYSTEM_FS), durability, seed)
+    life.prepare()
+    disk = Disk(root)
+    life.live()
+    assert isinstance(life.fs, RecordingFs)
+    operations = life.fs.operations
+    assert len(life.steps) > 20, "several groups were swapped"
+    shutil.rmtree(path)
+    first = next(number for number, operation in enumerate(operations) if ".cleaned" in operation.path)
+    chosen = set(shuffled(range(first, len(operations)), seed, stops))
+    generator = random.Random(seed)
+    seen: set[int] = set()
+    with another_boot(root):
+        for number, operation in enumerate(operations):
+            disk.apply(operation)
+            for choose in choices_for(disk, generator, states_per_stop) if number in chosen else ():
+                state = disk.state(choose)
+                known = hash(tuple(state.items()))
+                if known not in seen:
+                    seen.add(known)
+                    write_state(state, root / "state")
+                    try:
+                        survive(root / "state" / "log", life, number)
+                    except AssertionError as error:
+                        error.add_note(f"behind operation {number}, {operation}, {durability}, seed {seed}")
+                        raise
+                    shutil.rmtree(root / "state")
+    return len(seen)
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os", "rebuilt")
+def test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new(
+    durability: Durability, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    root = fast_directory(tmp_path)
+    try:
+        states = cut_power(root, durability, seed, 70, 4)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    assert states > 60
+    tried("states", states)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("number", range(10))
+@pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os", "rebuilt")
+def test_power_cuts_in_compactions_leave_each_group_old_or_new(
+    number: int, durability: Durability, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    root = fast_directory(tmp_path)
+    try:
+        tried("states", cut_power(root, durability, seed + number, 10**9, 20))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def fail_at(root: Path, durability: Durability, seed: int, numbers: Sequence[int], code: int, *, lasting: bool) -> int:
+    """Lets each of the compaction's operations ``numbers`` fail; returns how many faults struck."""
+    count = 0
+    origin = root / "origin"
+    life = Life(origin / "log", RecordingFs(SYSTEM_FS), durability, seed)
+    life.prepare()
+    for number in numbers:
+        path = root / "try" / "log"
+        shutil.copytree(origin, root / "try")
+        fs = FailingFs(SYSTEM_FS)
+        life = Life(path, fs, durability, seed)
+        log = life.open()
+        log.roll()
+        before = latest(log)
+        fs.faults = [Fault(number, code, sticky=lasting, kinds=CHANGES if lasting else CHANGES | READS)]
+        try:
+            log.compact()
+        except KstoreError:
+            count += 1
+        except Exception as error:
+            raise Untyped(repr(error)) from error
+        fs.faults = []
+        try:
+            if latest(log) != before:
+                raise Lost(f"in the same handle, operation {number}")
+        finally:
+            try:
+                log.close()
+            except KstoreError:
+                pass  # a failed sync was met again
+        with Log(path, clock=life.clock, durability=durability, **SETTINGS) as log:
+            if latest(log) != before or log.recovery.corrupt:
+                raise Lost(f"after operation {number} has failed")
+            log.check()
+            log.compact()
+            if latest(log) != before:
+                raise Lost(f"compacted after operation {number} has failed")
+        shutil.rmtree(root / "try")
+    return count
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "for-good"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.promise("disk full", "sync fails", "rebuilt")
+def test_a_compaction_whose_disk_fails_loses_nothing(
+    code: int, lasting: bool, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    root = fast_directory(tmp_path)
+    try:
+        faults = fail_at(root, "sync", seed, shuffled(range(1, 220), seed, 45), code, lasting=lasting)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    assert faults > 10
+    tried("faults", faults)
