@@ -60,6 +60,8 @@ class GroupCommit(Generic[Item]):
         self._commit_seconds = 0.0
         self._gather_count = 0
         self._gathered: _thread.LockType | None = None
+        # Who leads next and was not woken yet.
+        self._heir: Item | None = None
 
     def submit(self, item: Item) -> None:
         """Returns when ``item`` is committed; raises its error.
@@ -92,26 +94,37 @@ class GroupCommit(Generic[Item]):
             raise item.error
 
     def _lead(self, leader: Item) -> None:
-        self._gather()
-        with self._mutex:
-            group = list(self._queue)
-            self._queue.clear()
+        group: list[Item] = []
         started = self._clock.monotonic()
         try:
+            self._gather()
+            with self._mutex:
+                # In one step: no item may be in neither.
+                group, self._queue = list(self._queue), deque()
+            started = self._clock.monotonic()
             self._commit(group)
         except Exception as error:
             self._fail(group, error)
         finally:
             # Also when the leader is interrupted: the others must not wait for a leader that has gone.
-            took = self._clock.monotonic() - started
-            self._fail(group, StorageError("the append was given up: the thread that committed it was interrupted"))
-            with self._mutex:
-                self._last_count = len(group)
-                self._commit_seconds += MEAN_WEIGHT * (took - self._commit_seconds)
-                self._pass_on(leader)
-            for item in group:
-                if item.wake is not None and item is not leader:
-                    item.wake.release()
+            if group:
+                try:
+                    self._end(group, leader, started)
+                except BaseException:
+                    self._end(group, leader, started)
+                    raise
+
+    def _end(self, group: Sequence[Item], leader: Item, started: float) -> None:
+        """Passes the lead on, and wakes the group. An interrupt may end it anywhere; a second call does the rest."""
+        took = self._clock.monotonic() - started
+        self._fail(group, StorageError("the append was given up: the thread that committed it was interrupted"))
+        with self._mutex:
+            self._last_count = len(group)
+            self._commit_seconds += MEAN_WEIGHT * (took - self._commit_seconds)
+            self._pass_on(leader)
+        for item in group:
+            if item is not leader:
+                _wake(item)
 
     def _fail(self, group: Sequence[Item], error: Exception) -> None:
         """Gives ``error`` to every item that has neither a result nor an error yet."""
@@ -121,16 +134,15 @@ class GroupCommit(Generic[Item]):
 
     def _pass_on(self, leader: Item) -> None:
         """Where ``leader`` leads, the first of those who wait leads next. Needs the mutex."""
-        if not leader.leads:
-            return
-        leader.leads = False
-        if self._queue:
-            heir = self._queue[0]
-            heir.leads = True
-            assert heir.wake is not None
-            heir.wake.release()
-        else:
-            self._leading = False
+        if leader.leads:
+            if self._queue:
+                self._heir = self._queue[0]
+                self._heir.leads, leader.leads = True, False
+            else:
+                self._leading, leader.leads = False, False
+        if self._heir is not None:
+            _wake(self._heir)
+            self._heir = None
 
     def _gather(self) -> None:
         if self._last_count <= 1:
@@ -147,3 +159,9 @@ class GroupCommit(Generic[Item]):
         gathered.acquire(True, seconds)
         with self._mutex:
             self._gathered = None
+
+
+def _wake(item: Pending[Result]) -> None:
+    """Lets ``item``'s thread go on; does nothing where it was let go already, or never waited."""
+    if item.wake is not None and item.wake.locked():
+        item.wake.release()
