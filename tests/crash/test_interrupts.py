@@ -62,7 +62,7 @@ class InterruptAt:
             nonlocal previous
             if event == "line":
                 before, previous = previous, frame.f_lineno
-                if not (before > previous and is_with(frame)):
+                if not is_between(frame, comes_back=before > previous):
                     self._count_line()
             return line
 
@@ -82,9 +82,14 @@ def in_finalizer(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-def is_with(frame: FrameType) -> bool:
-    """Whether a frame stands at a ``with``: back there, it leaves the block, and no signal comes in between."""
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
+def is_between(frame: FrameType, *, comes_back: bool) -> bool:
+    """Whether no signal is ever taken at a frame's line, though a trace function sees it.
+
+    At a ``try:`` nothing runs, and CPython leaves it out of what the block around it catches; back at a ``with`` the
+    block is being left.
+    """
+    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return text == "try:" or (comes_back and text.startswith("with "))
 
 
 def interrupt(path: Path, durability: Durability, step: Step, number: int) -> bool:

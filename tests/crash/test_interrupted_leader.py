@@ -1,0 +1,114 @@
+"""The thread that commits for others is interrupted at every line: the others get a result or a typed error."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from kstore.errors import KstoreError, PoisonedError
+from kstore.log import Log
+from tests.crash.test_interrupts import LINES_MAX, InterruptAt
+from tests.evidence import Hung, Lost, Wrong
+from tests.fake_fs import Operation, WatchedFs
+
+Result = TypeVar("Result")
+
+WAIT_SECONDS = 20
+FOLLOWERS = 2
+LEADER = b"leader"
+
+
+class MeetingFs(WatchedFs):
+    """At the leader's write the others come, and wait in the queue before it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meet: Callable[[], None] = lambda: None
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if operation.kind == "write_and_sync":
+            meet, self.meet = self.meet, lambda: None
+            meet()
+        return action()
+
+
+def interrupt_leader(path: Path, number: int) -> bool:
+    """Interrupts the leader at line ``number`` of its append; whether it had so many."""
+    fs = MeetingFs()
+    log = Log(path, fs=fs)
+    log.append(b"first")
+    ended: dict[bytes, int | KstoreError] = {}
+
+    def follow(value: bytes) -> None:
+        try:
+            ended[value] = log.append(value)
+        except KstoreError as error:
+            ended[value] = error
+
+    values = [b"follower %d" % each for each in range(FOLLOWERS)]
+    threads = [threading.Thread(target=follow, args=(value,), daemon=True) for value in values]
+    writer = log._writer
+    assert writer is not None
+    assert writer._group is not None
+    group = writer._group
+
+    def meet() -> None:
+        for thread in threads:
+            thread.start()
+        while len(group._queue) < FOLLOWERS:
+            threads[0].join(0.0001)
+
+    fs.meet = meet
+    with InterruptAt(number) as interrupted:
+        try:
+            ended[LEADER] = log.append(LEADER)
+        except KeyboardInterrupt:
+            pass
+        except KstoreError as error:
+            ended[LEADER] = error
+    fs.meet = lambda: None
+    for thread in threads:
+        if thread.ident is None:
+            thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+        if thread.is_alive():
+            raise Hung("a follower still waits for a leader that has gone")
+    try:
+        log.append(b"last")
+    except PoisonedError:
+        pass
+    else:
+        log.check()
+    log.close()
+    with Log(path) as log:
+        found = {record.offset: record.value for record in log.read()}
+    for value, result in ended.items():
+        if isinstance(result, int) and found.get(result) != value:
+            raise Lost(f"{value!r} was acknowledged at offset {result}, where {found.get(result)!r} is")
+    known = {b"first", b"last", LEADER, *values}
+    if sorted(found) != list(range(len(found))) or not known.issuperset(found.values()):
+        raise Wrong(f"the log holds {found}")
+    if len(set(found.values())) != len(found):
+        raise Wrong(f"an append is there twice: {found}")
+    return interrupted.struck
+
+
+@pytest.mark.promise("whole or absent", "returns: sync")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_nobody_waits_for_a_leader_that_was_interrupted(directory: Path, tried: Callable[[str, int], None]) -> None:
+    for number in range(1, LINES_MAX):
+        try:
+            if not interrupt_leader(directory / str(number), number):
+                break
+        except AssertionError as error:
+            error.add_note(f"interrupted at line {number}")
+            raise
+        shutil.rmtree(directory / str(number))
+    assert 50 < number < LINES_MAX - 1
+    tried("faults", number - 1)
