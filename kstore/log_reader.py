@@ -243,7 +243,11 @@ class _Course(Generic[Item]):
                 bound = self._log.read_bound(committed=self._committed)
                 stop = min(self._stop, bound.offset)
                 continue
-            self._offset = max(self._offset, min(segment_end, stop))
+            behind = min(segment_end, stop)
+            if self._offset < min(behind, self._log.start_offset):
+                # What is missing here may have been deleted since, and not the whole of what was below it yet.
+                raise OffsetOutOfRangeError(self._offset, start_offset=self._log.start_offset, end_offset=bound.offset)
+            self._offset = max(self._offset, behind)
 
     def _segment(
         self, segment: LogSegment, end: int, stop: int, bound: ReadBound, aborted: Aborted | None

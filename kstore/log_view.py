@@ -104,7 +104,8 @@ class LogView:
             if len(self.segments):
                 self._forget(names)
             self.segments.replace([])
-            self.published = Published(start_offset or 0, start_offset or 0, 0, start_offset or 0)
+            self.start_offset = start = start_offset or 0
+            self.published = Published(start, start, 0, start)
             return
         stat = context.fs.stat(context.directory / segment_name(bases[-1], LOG_SUFFIX))
         is_clean = state is not None and state.fits(bases[-1], stat)
