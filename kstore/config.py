@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from kstore.errors import ConfigError
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, TimestampType
 
-__all__ = ["CleanupPolicy", "CompressionType", "LogConfig", "Setting", "settings"]
+__all__ = ["NO_LIMIT", "CleanupPolicy", "CompressionType", "LogConfig", "Setting", "settings"]
 
 CompressionType = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 CleanupPolicy = Literal["delete", "compact", "compact,delete"]
@@ -27,6 +27,8 @@ CleanupPolicy = Literal["delete", "compact", "compact,delete"]
 INT32_MAX = 2**31 - 1
 # "Never" for a time or a count, as in Kafka.
 UNLIMITED = 2**63 - 1
+# As Kafka writes "no limit" where 0 is a limit.
+NO_LIMIT = -1
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # Kafka 4 asks for 1 MiB; a log of a few hundred records is fine here. Below this a segment costs more than it holds.
 SEGMENT_BYTES_MIN = KIB
@@ -94,6 +96,8 @@ class LogConfig:
     message_timestamp_before_max_ms: int = UNLIMITED
     message_timestamp_after_max_ms: int = 3_600_000
     cleanup_policy: CleanupPolicy = "delete"
+    retention_ms: int = NO_LIMIT
+    retention_bytes: int = NO_LIMIT
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = UNLIMITED
@@ -249,6 +253,19 @@ def _within(
     return Rule(kafka_name, parse, f"{what}, from {low} to {high}{never}", doc)
 
 
+def _or_none(kind: tuple[Callable[[object], object], str], kafka_name: str, doc: str) -> Rule:
+    """A number from 0 on, or -1 (None too) for no limit, as Kafka writes it."""
+    convert, what = kind
+
+    def parse(value: object) -> object:
+        number = NO_LIMIT if value is None else convert(value)
+        if not isinstance(number, int) or not NO_LIMIT <= number <= UNLIMITED:
+            raise ValueError
+        return number
+
+    return Rule(kafka_name, parse, f"{what}, from 0 to {UNLIMITED}, or -1 for no limit", doc)
+
+
 def _one_of(choices: Sequence[str], kafka_name: str, doc: str, *, convert: Callable[[object], object] = _same) -> Rule:
     def parse(value: object) -> object:
         chosen = convert(value)
@@ -327,6 +344,14 @@ RULES: dict[str, Rule] = {
         CLEANUP_POLICIES, "cleanup.policy",
         "How space comes back: from old segments, or from old values of a key, and then each record needs a key.",
         convert=_policy,
+    ),
+    "retention_ms": _or_none(
+        TIME, "retention.ms",
+        "Segments whose records are all older may be deleted; -1, the default, keeps them for ever.",
+    ),
+    "retention_bytes": _or_none(
+        SIZE, "retention.bytes",
+        "The oldest segments may be deleted while the log holds more than this; -1, the default, is no limit.",
     ),
     "min_cleanable_dirty_ratio": Rule(
         "min.cleanable.dirty.ratio", _ratio, "a number from 0 to 1",

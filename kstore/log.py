@@ -57,6 +57,7 @@ from kstore.types import (
     IsolationLevel,
     OnCorrupt,
     RecoveryReport,
+    RetentionResult,
 )
 
 __all__ = ["Log", "TimePoint"]
@@ -498,6 +499,14 @@ class Log:
         Raises: as ``append_many``.
         """
         return compact(self._writing, whole=whole, map_bytes=map_bytes, bytes_per_second=bytes_per_second)
+
+    def apply_retention(self) -> RetentionResult:
+        """Deletes the oldest segments that ``retention_ms`` and ``retention_bytes`` give up, durably.
+
+        A log with such settings does so by itself when it rolls. Nothing above the high watermark goes, and a clock
+        that jumps ahead while the log is open deletes nothing early. Raises: as ``append_many``.
+        """
+        return self._writing.apply_retention()
 
     # --- look after it ----------------------------------------------------------------------------------------------
 

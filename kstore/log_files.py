@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from kstore.config import NO_LIMIT
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files.boot import boot_id
 from kstore.files.lock import DirectoryLock
@@ -16,6 +17,7 @@ from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, classify
 from kstore.index import TransactionIndex
 from kstore.log_loader import Loaded, transaction_index_bytes
 from kstore.published import Published
+from kstore.rules.retain import SegmentAge, deletable_count
 from kstore.segment import LogSegment
 from kstore.segment_swap import begin_swap, complete_swap, discard
 from kstore.segment_tail import SegmentTail
@@ -26,6 +28,7 @@ from kstore.state.compaction_state import (
     write_compaction_state,
 )
 from kstore.state.log_state import LogState
+from kstore.types import NO_TIMESTAMP, RetentionResult
 
 __all__ = ["LogFiles"]
 
@@ -59,6 +62,8 @@ class LogFiles:
         self._unflushed: list[SegmentTail] = []
         self._closed: Exception | None = None
         self._poisoned: Exception | None = None
+        # A roll has made of the last segment one that retention may take.
+        self._retention_due = False
 
     def _flush_soon(self) -> None:
         """Something is sealed and not on disk."""
@@ -127,6 +132,7 @@ class LogFiles:
             self._unflushed.append(sealed)
             self._flush_soon()
         self._seal_before_append = False
+        self._retention_due = True
         return tail
 
     def _go_on_with(self, old: LogSegment, new: LogSegment, error: BaseException) -> None:
@@ -297,6 +303,36 @@ class LogFiles:
         ends = zip(self.segments, bases[1:], strict=False)
         self._drop(segment for segment, next_base in ends if next_base <= before)
         self.producers.delete_before(self.segments.first.base_offset)
+
+    def _retain(self, now_ms: int) -> RetentionResult:
+        """Deletes what ``rules.retain`` gives up; the active segment only behind a new one."""
+        ages = self._ages(with_times=self.context.config.retention_ms != NO_LIMIT)
+        count = deletable_count(
+            ages,
+            self.context.config,
+            start_offset=self.start_offset,
+            high_watermark=self.published.high_watermark,
+            now_ms=now_ms,
+        )
+        if count:
+            if count == len(ages):
+                if self._tail is None:
+                    self._begin()
+                self._roll_now()
+            self._delete_before(max(ages[count - 1].stop_offset, self.start_offset))
+        return RetentionResult(count, sum(age.size for age in ages[:count]), self.start_offset)
+
+    def _ages(self, *, with_times: bool) -> list[SegmentAge]:
+        """The segments as retention sees them; where no time counts nobody looks for one."""
+        stops = [*self.segments.bases[1:], self.published.offset]
+        ages = []
+        for segment, stop_offset in zip(self.segments, stops, strict=True):
+            largest, mtime_ms = NO_TIMESTAMP, 0
+            if with_times:
+                largest = segment.largest_timestamp(segment.size).timestamp
+                mtime_ms = self.context.fs.stat(segment.path(LOG_SUFFIX)).mtime_ns // 1_000_000
+            ages.append(SegmentAge(stop_offset, segment.size, largest, mtime_ms))
+        return ages
 
     def _drop(self, segments: object) -> None:
         dropped = list(segments)  # type: ignore[call-overload]

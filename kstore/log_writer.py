@@ -17,10 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from kstore.config import NO_LIMIT
 from kstore.errors import (
     BatchTooLargeError,
     ClosedError,
     InvalidOffsetError,
+    KstoreError,
     OffsetOutOfRangeError,
     PoisonedError,
     SyncFailedError,
@@ -36,10 +38,11 @@ from kstore.record._codec import BatchBuffer, patch_header
 from kstore.record.builder import build_batches
 from kstore.record.walk import OFFSET_MAX
 from kstore.rules.compact import LastRecord
+from kstore.rules.retain import TrustedClock
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segment_tail import SegmentTail
-from kstore.types import LOG_APPEND_TIME, AppendInfo, Durability
+from kstore.types import LOG_APPEND_TIME, AppendInfo, Durability, RetentionResult
 
 __all__ = ["Cleanable", "LogWriter", "directory_mode", "open_writer"]
 
@@ -92,6 +95,8 @@ class LogWriter(LogFiles):
         self.is_compacted = self._config.is_compacted
         self._group = GroupCommit(self._commit, self._clock) if self._sync else None
         self._flusher = Flusher(self, self._config.flush_ms / 1000)
+        self._trusted_clock = TrustedClock(self._clock.now_ms(), self._clock.monotonic())
+        self._has_retention = (self._config.retention_ms, self._config.retention_bytes) != (NO_LIMIT, NO_LIMIT)
         # Held by whoever compacts; taken before the log's lock.
         self.compacting = threading.Lock()
         self._is_closing = False
@@ -166,6 +171,18 @@ class LogWriter(LogFiles):
         if self._follower_count:
             with self._grown:
                 self._grown.notify_all()
+        if self._retention_due:
+            self._retain_after_roll()
+
+    def _retain_after_roll(self) -> None:
+        """A roll is when a log can become too large or too old. What fails here is tried again at the next one."""
+        self._retention_due = False
+        if not self._has_retention:
+            return
+        try:
+            self.apply_retention()
+        except KstoreError as error:
+            logger.warning("%s: retention: %s", self.context.directory, error)
 
     def _write(self, appends: Sequence[PendingAppend], before: Published) -> None:
         tail = self._tail or self._begin()
@@ -384,6 +401,11 @@ class LogWriter(LogFiles):
                 return self.start_offset
             self._delete_before(before)
             return before
+
+    def apply_retention(self) -> RetentionResult:
+        """See ``Log.apply_retention``."""
+        with self._changing():
+            return self._retain(self._trusted_clock.now_ms(self._clock.now_ms(), self._clock.monotonic()))
 
     # --- read -------------------------------------------------------------------------------------------------------
 

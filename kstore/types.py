@@ -21,6 +21,7 @@ __all__ = [
     "OffsetPosition",
     "OnCorrupt",
     "RecoveryReport",
+    "RetentionResult",
     "TimestampOffset",
     "TimestampType",
 ]
@@ -101,6 +102,14 @@ class AppendInfo(NamedTuple):
     record_count: int
     size: int
     offsets_monotonic: bool
+
+
+class RetentionResult(NamedTuple):
+    """What retention deleted: segments, their bytes; ``start_offset`` is the log's start since then."""
+
+    segment_count: int
+    size: int
+    start_offset: int
 
 
 @dataclass(slots=True)

@@ -41,6 +41,9 @@ def test_the_defaults_are_kafkas_but_for_what_kstore_says_otherwise() -> None:
         "message_timestamp_before_max_ms": 9223372036854775807,
         "message_timestamp_after_max_ms": 3600000,
         "cleanup_policy": "delete",
+        # Kafka: seven days.
+        "retention_ms": -1,
+        "retention_bytes": -1,
         "min_cleanable_dirty_ratio": 0.5,
         "min_compaction_lag_ms": 0,
         "max_compaction_lag_ms": 9223372036854775807,

@@ -1,0 +1,86 @@
+"""What retention may delete: decisions over values, Kafka's rules (UnifiedLog.deleteOldSegments) and two guards.
+
+Oldest first, up to the first segment that is kept:
+
+    log start    the segment lies wholly below the log's start offset
+    size         without it the log still holds at least ``retention_bytes``
+    time         its greatest timestamp is more than ``retention_ms`` ago
+
+Only what lies below the high watermark goes. A segment whose records have no time is as old as its file. Guards: a time
+that lies in the future blocks nothing for ever, its file's time counts; and a clock that jumps ahead deletes nothing
+early (``TrustedClock``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kstore.config import NO_LIMIT, LogConfig
+from kstore.types import NO_TIMESTAMP
+
+__all__ = ["SegmentAge", "TrustedClock", "deletable_count"]
+
+# A clock that is set right by less than this is not taken for one that jumps.
+JUMP_MS_MAX = 60_000
+# Records may be ahead of this machine's clock by so much.
+FUTURE_MS_MAX = 3_600_000
+
+
+class SegmentAge(NamedTuple):
+    """One segment: offsets below ``stop_offset``, ``size`` in bytes, greatest timestamp and file time in ms."""
+
+    stop_offset: int
+    size: int
+    largest_timestamp: int
+    mtime_ms: int
+
+
+def deletable_count(
+    segments: Sequence[SegmentAge], config: LogConfig, *, start_offset: int, high_watermark: int, now_ms: int
+) -> int:
+    """How many of ``segments``, all of a log's in their order, may be deleted; the last one is the active."""
+    surplus = sum(segment.size for segment in segments) - config.retention_bytes
+    by_policy = "delete" in config.cleanup_policy
+    count = 0
+    for segment in segments:
+        is_empty_end = segment is segments[-1] and segment.size == 0
+        if segment.stop_offset > high_watermark or is_empty_end:
+            break
+        is_below = segment.stop_offset <= start_offset
+        is_surplus = by_policy and config.retention_bytes != NO_LIMIT and surplus >= segment.size
+        if not (is_below or is_surplus or (by_policy and _is_expired(segment, config.retention_ms, now_ms))):
+            break
+        surplus -= segment.size
+        count += 1
+    return count
+
+
+def _is_expired(segment: SegmentAge, retention_ms: int, now_ms: int) -> bool:
+    if retention_ms == NO_LIMIT:
+        return False
+    written_ms = segment.largest_timestamp
+    if written_ms == NO_TIMESTAMP or written_ms > now_ms + FUTURE_MS_MAX:
+        written_ms = segment.mtime_ms
+    return now_ms - written_ms > retention_ms
+
+
+class TrustedClock:
+    """A wall clock that goes on no faster than time passes: a jump ahead is not believed, a jump back is.
+
+    What it cannot see is a clock that is wrong from the first call on. Not thread-safe.
+    """
+
+    def __init__(self, now_ms: int, monotonic: float) -> None:
+        """``now_ms`` by the wall, ``monotonic`` in seconds by a clock that is never set."""
+        self._now_ms = now_ms
+        self._monotonic = monotonic
+
+    def now_ms(self, now_ms: int, monotonic: float) -> int:
+        """The time to go by when the wall says ``now_ms``."""
+        passed_ms = round((monotonic - self._monotonic) * 1000)
+        believed_ms = min(now_ms, self._now_ms + passed_ms + JUMP_MS_MAX)
+        # The allowance is for small corrections: it is given once, not with every call.
+        if now_ms <= self._now_ms + passed_ms:
+            self._now_ms, self._monotonic = now_ms, monotonic
+        return believed_ms

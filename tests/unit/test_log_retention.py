@@ -1,0 +1,102 @@
+"""Retention of a log: what goes, what stays, and when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.errors import OffsetOutOfRangeError
+from kstore.files.local import SYSTEM_FS
+from kstore.log import Log
+from tests.fake_clock import ManualClock
+from tests.fake_fs import FailingFs, Fault
+
+DAY = 86_400_000
+
+
+def opened(path: Path, clock: ManualClock, **settings: Any) -> Log:
+    settings = {"segment_bytes": 1024, "segment_ms": 10**15, "message_timestamp_after_max_ms": None, **settings}
+    return Log(path, clock=clock, durability="os", **settings)
+
+
+def append(log: Log, clock: ManualClock, count: int, *, step_ms: int = 0) -> None:
+    for _ in range(count):
+        log.append(b"x" * 100, timestamp=clock.now_ms())
+        clock.advance(step_ms)
+
+
+def bases(path: Path) -> list[int]:
+    return sorted(int(file.stem) for file in path.glob("*.log"))
+
+
+def test_a_log_without_settings_keeps_everything(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with opened(tmp_path / "log", clock) as log:
+        append(log, clock, 20, step_ms=DAY)
+        assert log.apply_retention() == (0, 0, 0)
+        assert len(list(log.read())) == 20
+
+
+def test_a_log_that_rolls_keeps_to_its_size(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with opened(tmp_path / "log", clock, retention_bytes=3000) as log:
+        append(log, clock, 100)
+        sizes = sum(file.stat().st_size for file in log.path.glob("*.log"))
+        assert 3000 <= sizes <= 5000
+        assert log.start_offset == bases(log.path)[0] > 0
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(log.start_offset - 1)
+        log.check()
+        start = log.start_offset
+    with opened(tmp_path / "log", clock) as log:
+        assert (log.start_offset, log.end_offset) == (start, 100)
+
+
+def test_old_segments_go_and_the_active_one_behind_a_new_one(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with opened(tmp_path / "log", clock) as log:
+        append(log, clock, 20, step_ms=DAY)
+    with opened(tmp_path / "log", clock, retention_ms=10 * DAY) as log:
+        found = log.apply_retention()
+        assert found.segment_count > 0
+        assert found.start_offset == log.start_offset == bases(log.path)[0]
+        assert min(record.timestamp for record in log.read()) >= clock.now_ms() - 14 * DAY
+        clock.advance(30 * DAY)
+        log.apply_retention()
+        assert (log.start_offset, log.end_offset, list(log.read())) == (20, 20, [])
+        assert log.append(b"goes on", timestamp=clock.now_ms()) == 20
+    with Log(tmp_path / "log", read_only=True) as log:
+        assert [record.offset for record in log.read()] == [20]
+
+
+@pytest.mark.promise("clock")
+def test_a_clock_that_jumps_ahead_deletes_nothing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with opened(tmp_path / "log", clock, retention_ms=10 * DAY) as log:
+        append(log, clock, 20)
+        clock.jump(400 * DAY)
+        assert log.apply_retention().segment_count == 0
+        clock.jump(-400 * DAY)
+        clock.advance(11 * DAY)
+        assert log.apply_retention().segment_count > 0
+
+
+def test_retention_that_fails_stops_no_append(tmp_path: Path) -> None:
+    clock = ManualClock()
+    fs = FailingFs(SYSTEM_FS, Fault(1, kinds=frozenset({"unlink"}), suffix=f"{0:020d}.log", sticky=True))
+    with Log(
+        tmp_path / "log",
+        fs=fs,
+        clock=clock,
+        durability="os",
+        segment_bytes=1024,
+        segment_ms=10**15,
+        retention_bytes=1200,
+    ) as log:
+        append(log, clock, 30)
+        assert log.end_offset == 30
+        fs.faults.clear()
+        append(log, clock, 10)
+        assert len(bases(log.path)) < 8
