@@ -12,7 +12,7 @@ import pytest
 
 from kstore.errors import KstoreError, PoisonedError
 from kstore.log import Log
-from tests.crash.test_interrupts import LINES_MAX, InterruptAt
+from tests.crash.interrupted_life import LINES_MAX, InterruptAt
 from tests.evidence import Hung, Lost, Wrong
 from tests.fake_fs import Operation, WatchedFs
 

@@ -1,0 +1,165 @@
+"""A program in which a call is interrupted at one line after the other; run by ``test_interrupts``.
+
+    python -m tests.crash.interrupted_life DIRECTORY DURABILITY CALL FIRST STEP
+
+Each time a new log lives, the call is interrupted at line FIRST, FIRST + STEP, ... of what it runs, the log goes on,
+and is opened again; until the call has no more lines. Prints how many interrupts there were. A process of its own,
+since CPython 3.11 loses count of its stack where trace functions raise.
+"""
+
+from __future__ import annotations
+
+import linecache
+import logging
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import kstore
+from kstore.errors import KstoreError, PoisonedError
+from kstore.files.local import SYSTEM_FS
+from kstore.types import Durability
+from tests.crash.log_life import FLUSH, ROLL, TRUNCATE, Life, Step, append, append_batches, transaction
+from tests.evidence import Hung, Untyped
+
+PACKAGE = str(Path(kstore.__file__).parent)
+# Where a call has so many lines, it does not end.
+LINES_MAX = 20_000
+
+STEPS: dict[str, Step] = {
+    "append": append(1),
+    "append_many": append(5),
+    "append_batches": append_batches(6),
+    "abort": transaction(1, 0, aborts=True),
+    "roll": ROLL,
+    "flush": FLUSH,
+    "truncate_to": TRUNCATE,
+}
+# Each life begins with these, so that there is something to roll, to flush, to abort and to cut.
+BEGINNING = (append(), append(), transaction(1, 2, aborts=True), append())
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt before the line ``number`` (from 1) that is run in the package, in this thread."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self.struck = False
+
+    def __enter__(self) -> InterruptAt:
+        self._before = sys.gettrace()
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(self._before)
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        if not frame.f_code.co_filename.startswith(PACKAGE) or in_finalizer(frame):
+            return None
+        previous = 0
+
+        def line(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+            nonlocal previous
+            if event == "line":
+                before, previous = previous, frame.f_lineno
+                if not is_between(frame, comes_back=before > previous):
+                    self._count_line()
+            return line
+
+        return line
+
+    def _count_line(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.struck = True
+            raise KeyboardInterrupt
+
+
+def in_finalizer(frame: FrameType | None) -> bool:
+    """Whether an exception would go nowhere."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
+
+
+def is_between(frame: FrameType, *, comes_back: bool) -> bool:
+    """Whether no signal is ever taken at a frame's line, though a trace function sees it.
+
+    At a ``try:`` nothing runs, and CPython leaves it out of what the block around it catches; back at a ``with`` the
+    block is being left.
+    """
+    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return text == "try:" or (comes_back and text.startswith("with "))
+
+
+def interrupt(path: Path, durability: Durability, step: Step, number: int) -> bool:
+    """A life whose ``step`` is interrupted at line ``number``, and which goes on; whether it had so many lines."""
+    life = Life(path, SYSTEM_FS, durability)
+    life.open()
+    for before in BEGINNING:
+        before.begin(life)
+        before.act(life)
+        before.done(life)
+    step.begin(life)
+    with InterruptAt(number) as interrupted:
+        try:
+            step.act(life)
+        except (KeyboardInterrupt, KstoreError) as error:
+            ended: BaseException | None = error
+        except TypeError as error:
+            # What CPython 3.11 makes of an exception that a trace function raises below a compiled module.
+            if "'traceback' object is not callable" not in str(error):
+                raise
+            ended = error
+        else:
+            ended = None
+    if ended is None:
+        step.done(life)
+    found = life.look()
+    end = life.opened.end_offset
+    try:
+        life.opened.append_many([])
+        life.opened.roll()
+    except PoisonedError:
+        life.close()
+        life.open()
+        found, end = life.look(), life.opened.end_offset
+    life.model.settle(found, end)
+    life.append(2)
+    life.opened.check()
+    life.close()
+    life.assert_survived()
+    return interrupted.struck
+
+
+def interrupt_all(directory: Path, durability: Durability, name: str, first: int, step: int) -> int:
+    """Interrupts every ``step``-th line from ``first`` on; returns how many."""
+    for number in range(first, LINES_MAX, step):
+        path = directory / str(number)
+        try:
+            if not interrupt(path, durability, STEPS[name], number):
+                assert number > 20
+                return (number - first) // step
+        except AssertionError as error:
+            error.add_note(f"interrupted at line {number}")
+            raise
+        except Exception as error:
+            raise Untyped(f"interrupted at line {number}: {error!r}") from error
+        shutil.rmtree(path)
+    raise Hung(f"{name} has more than {LINES_MAX} lines")
+
+
+def main() -> None:
+    directory, durability, name, first, step = Path(sys.argv[1]), *sys.argv[2:]
+    logging.disable()
+    warnings.simplefilter("ignore")
+    print(interrupt_all(directory, cast(Durability, durability), name, int(first), int(step)))
+
+
+if __name__ == "__main__":
+    main()
