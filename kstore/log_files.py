@@ -211,13 +211,20 @@ class LogFiles:
     def _known(self) -> tuple[int, int, int, Published]:
         return self.start_offset, self._durable_end, self._recovery_point, self.published
 
-    def _store_state_or(self, known: tuple[int, int, int, Published], *, durable_end: int | None = None) -> None:
+    def _store_state_or(self, known: tuple[int, int, int, Published]) -> None:
         """Stores what is about to be done; where that fails nothing is done, and ``known`` holds again."""
         try:
-            self._store_state(durable_end=durable_end)
-        except BaseException:
-            self.start_offset, self._durable_end, self._recovery_point, self.published = known
+            self._store_state()
+        except BaseException as error:
+            self._give_up(error, known, is_stored=False)
             raise
+
+    def _give_up(self, error: BaseException, known: tuple[int, int, int, Published], *, is_stored: bool) -> None:
+        """A change ended in ``error``: before it was stored nothing is done, behind that the log is poisoned."""
+        if is_stored:
+            self._poison(error)
+        else:
+            self.start_offset, self._durable_end, self._recovery_point, self.published = known
 
     def _poison(self, error: BaseException) -> None:
         """No more writes, no second sync, and reads up to the durable end only."""
@@ -238,15 +245,16 @@ class LogFiles:
         position = keep.size if found is None else found.position
         end_in_file = min(keep.end(position).offset, offset)
         # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
-        known = self._known()
-        self.truncation_count += 1
-        self._lower_dirt(offset)
-        self.start_offset = min(self.start_offset, offset)
-        self._durable_end = min(self._durable_end, end_in_file)
-        self._recovery_point = min(self._recovery_point, keep.base_offset)
-        self.published = Published(offset, keep.base_offset, position, min(offset, self.published.high_watermark))
-        self._store_state_or(known, durable_end=end_in_file)
+        known, is_stored = self._known(), False
         try:
+            self.truncation_count += 1
+            self._lower_dirt(offset)
+            self.start_offset = min(self.start_offset, offset)
+            self._durable_end = min(self._durable_end, end_in_file)
+            self._recovery_point = min(self._recovery_point, keep.base_offset)
+            self.published = Published(offset, keep.base_offset, position, min(offset, self.published.high_watermark))
+            self._store_state(durable_end=end_in_file)
+            is_stored = True
             self.producers.truncate_to(end_in_file)
             dropped = [segment for segment in self.segments if segment.base_offset > keep.base_offset]
             self._drop(reversed(dropped))
@@ -259,20 +267,21 @@ class LogFiles:
                 # next segment is what remembers that.
                 self._roll_now()
         except BaseException as error:
-            self._poison(error)
+            self._give_up(error, known, is_stored=is_stored)
             raise
         self._durable_end = offset
         self.truncation_count += 1
 
     def _start_at(self, offset: int) -> None:
-        known = self._known()
-        self.truncation_count += 1
-        self._lower_dirt(offset)
-        self.start_offset = offset
-        self._recovery_point = self._durable_end = offset
-        self.published = Published(offset, offset, 0, offset)
-        self._store_state_or(known)
+        known, is_stored = self._known(), False
         try:
+            self.truncation_count += 1
+            self._lower_dirt(offset)
+            self.start_offset = offset
+            self._recovery_point = self._durable_end = offset
+            self.published = Published(offset, offset, 0, offset)
+            self._store_state()
+            is_stored = True
             dropped = list(self.segments)
             segment = LogSegment(self.context, offset, size=0)
             # At once: readers never meet a map without segments.
@@ -285,7 +294,7 @@ class LogFiles:
             self._tail = segment.activate()
             self.producers.truncate_to(-1)
         except BaseException as error:
-            self._poison(error)
+            self._give_up(error, known, is_stored=is_stored)
             raise
         self._seal_before_append = False
         self.truncation_count += 1
