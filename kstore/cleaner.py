@@ -272,11 +272,19 @@ class _Pass:
         try:
             report.stop_offset = self._read_keys()
             self._write_groups(report.stop_offset)
-            self.writer.cleaned_to(report.stop_offset)
-        except _StoppedError as stopped:
-            report.stopped = str(stopped)
+            if stopped := self.writer.cleaned_to(self.start, report.stop_offset):
+                raise _StoppedError(stopped)
+        except (_StoppedError, FileNotFoundError) as error:
+            # A file that is missing was a segment's that has gone, or it is an error.
+            report.stopped = (
+                str(error)
+                if isinstance(error, _StoppedError)
+                else self.writer.compaction_stopped(self.start, self.segments.values())
+            )
+            if not report.stopped:
+                raise
             report.stop_offset = self.first_dirty
-            logger.info("%s: the compaction ended early: %s", self.context.directory, stopped)
+            logger.info("%s: the compaction ended early: %s", self.context.directory, report.stopped)
         report.left = sorted(self.left)
         report.segments_after = len(self.writer.segments)
         report.bytes_after = sum(segment.size for segment in self.writer.segments)
@@ -321,7 +329,7 @@ class _Pass:
     def _pause(self, segment: LogSegment, size: int) -> None:
         """Between two blocks: waits if asked to. Raises: _StoppedError where the pass has to end."""
         self.throttle.note(size)
-        if stopped := self.writer.compaction_stopped((segment,)):
+        if stopped := self.writer.compaction_stopped(self.start, (segment,)):
             raise _StoppedError(stopped)
 
     def _item(self, segment: LogSegment, position: int, batch: Batch) -> _Item:
@@ -509,8 +517,10 @@ class _Pass:
             kept += sorted(behind, key=lambda transaction: transaction.last_offset)
             output.finish(group[-1].mtime_ms, kept if kept or has_index else None)
             fs.sync_dir(directory)
-            if stopped := self.writer.swap(segments, self.first_dirty):
+            if stopped := self.writer.swap(self.start, segments, self.first_dirty):
                 raise _StoppedError(stopped)
+            for facts in group:
+                del self.segments[facts.base_offset]
         except BaseException as error:
             output.abandon()
             if isinstance(error, _DamagedError):

@@ -50,6 +50,8 @@ class LogFiles:
         # Counts on before anything is cut, and again when it is: a reader that met half of it knows by that what it
         # met, even if it came in the middle.
         self.truncation_count = 0
+        # Counts what was really cut: then segments are not what they were, though they may be the same objects.
+        self.cut_count = 0
         self._directory_lock = lock
         self._durability = loaded.durability
         self._sync = loaded.durability == "sync"
@@ -248,6 +250,7 @@ class LogFiles:
         known, is_stored = self._known(), False
         try:
             self.truncation_count += 1
+            self.cut_count += 1
             self._lower_dirt(offset)
             self.start_offset = min(self.start_offset, offset)
             self._durable_end = min(self._durable_end, end_in_file)
@@ -276,6 +279,7 @@ class LogFiles:
         known, is_stored = self._known(), False
         try:
             self.truncation_count += 1
+            self.cut_count += 1
             self._lower_dirt(offset)
             self.start_offset = offset
             self._recovery_point = self._durable_end = offset

@@ -64,6 +64,7 @@ class Cleanable(NamedTuple):
     """
 
     segments: tuple[LogSegment, ...]
+    cut_count: int
     stop_offset: int
     start_offset: int
     stable_offset: int
@@ -461,6 +462,7 @@ class LogWriter(LogFiles):
             active = self.segments.last.base_offset
             return Cleanable(
                 tuple(segment for segment in self.segments if segment.base_offset < active),
+                self.cut_count,
                 active,
                 self.start_offset,
                 stable,
@@ -469,33 +471,35 @@ class LogWriter(LogFiles):
                 with_producers or self.producers.in_use,
             )
 
-    def compaction_stopped(self, segments: Iterable[LogSegment]) -> str:
-        """Why a compaction of ``segments`` has to end, "" where it may go on."""
+    def compaction_stopped(self, start: Cleanable, segments: Iterable[LogSegment]) -> str:
+        """Why a compaction that is at ``segments`` has to end, "" where it may go on."""
         if self._is_closing or self._closed is not None:
             return "the log was closed"
         if self._poisoned is not None:
             return "the log is poisoned"
         here = dict(zip(*self.segments.snapshot, strict=True))
-        if any(here.get(segment.base_offset) is not segment for segment in segments):
+        if self.cut_count != start.cut_count or any(here.get(one.base_offset) is not one for one in segments):
             return "segments were truncated or deleted"
         return ""
 
-    def swap(self, replaced: Sequence[LogSegment], first_dirty: int) -> str:
+    def swap(self, start: Cleanable, replaced: Sequence[LogSegment], first_dirty: int) -> str:
         """Puts the segment written as ``.cleaned`` in the place of ``replaced``; "" or why that cannot be any more.
 
         Raises: as ``LogFiles._swap``.
         """
         with self._lock:
-            stopped = self.compaction_stopped(replaced)
+            stopped = self.compaction_stopped(start, replaced)
             if not stopped:
                 self._swap(replaced, first_dirty)
             return stopped
 
-    def cleaned_to(self, offset: int) -> None:
-        """Remembers, durably, that everything below ``offset`` is clean."""
+    def cleaned_to(self, start: Cleanable, offset: int) -> str:
+        """Remembers, durably, that everything below ``offset`` is clean; "" or why that is not so any more."""
         with self._lock:
-            self.ensure_writable()
-            self._remember_dirt(offset)
+            stopped = self.compaction_stopped(start, ())
+            if not stopped:
+                self._remember_dirt(offset)
+            return stopped
 
     # --- close ------------------------------------------------------------------------------------------------------
 

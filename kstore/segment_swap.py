@@ -60,6 +60,10 @@ def complete_swap(fs: FileSystem, directory: Path, base_offset: int, replaced: I
         fs.sync_dir(directory)
     for suffix in FORWARD:
         _rename(fs, directory, base_offset, suffix + SWAP_SUFFIX, suffix)
+    # An empty one was made where only that takes the place of an old one.
+    path = directory / segment_name(base_offset, TXN_INDEX_SUFFIX)
+    if fs.exists(path) and not fs.stat(path).size:
+        fs.unlink(path)
     fs.sync_dir(directory)
 
 

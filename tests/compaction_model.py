@@ -33,6 +33,7 @@ class Kept(NamedTuple):
     records: tuple[tuple[int, int, bytes | None, bytes | None], ...]
     producer: tuple[int, int, int]
     is_control: bool
+    is_transactional: bool
     max_timestamp: int
 
 
@@ -131,6 +132,7 @@ def batches_in(path: Path) -> list[Kept]:
                     records,
                     producer,
                     batch.is_control,
+                    batch.is_transactional,
                     batch.max_timestamp,
                 )
             )
@@ -147,7 +149,6 @@ class Oracle:
         self.now_ms = now_ms
         self.retention_ms = retention_ms
         self.aborted = self._data_of(ControlRecordType.ABORT)
-        self.transactional = self.aborted | self._data_of(ControlRecordType.COMMIT)
 
     def _ends(self) -> dict[int, tuple[int, int]]:
         """By the index of a marker with a record: its producer and type."""
@@ -158,8 +159,6 @@ class Oracle:
                 assert key is not None
                 ends[at] = (batch.producer[0], int.from_bytes(key[2:4], "big"))
         return ends
-
-    transactional_batches: set[int]
 
     def _data_of(self, kind: int) -> set[int]:
         """The indexes of batches that a marker of this type ends: since that producer's marker before it."""
@@ -172,13 +171,10 @@ class Oracle:
                     for number in range(last.get(producer_id, 0), at)
                     if self.before[number].producer[0] == producer_id
                     and not self.before[number].is_control
-                    and self.is_transactional(number)
+                    and self.before[number].is_transactional
                 }
             last[producer_id] = at
         return found
-
-    def is_transactional(self, number: int) -> bool:
-        return number in self.transactional_batches
 
     def after(self, last_records: dict[int, int]) -> list[Kept]:
         """``last_records``: by producer, the last offset of its last data, -1 where it ended with a marker."""
@@ -240,6 +236,6 @@ class Oracle:
             if batch.producer[0] == producer_id:
                 if batch.is_control and batch.records:
                     return False
-                if not batch.is_control and self.is_transactional(number):
+                if not batch.is_control and batch.is_transactional:
                     return True
         return False

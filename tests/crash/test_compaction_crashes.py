@@ -77,7 +77,7 @@ class Life:
             self.note(log, log.end_offset)
             return stopped
 
-        writer.swap = noting  # type: ignore[method-assign]
+        writer.swap = noting  # type: ignore[assignment, method-assign]
         try:
             log.compact()
         finally:

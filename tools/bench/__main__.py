@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.bench.append_lines import append_many, append_one
+from tools.bench.compaction_lines import compaction
 from tools.bench.comparison import comparison
 from tools.bench.durable_lines import durable, durable_slow_disk
 from tools.bench.lookup_lines import lookup_large, lookup_small
@@ -34,6 +35,7 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         recovery,
         durable,
         durable_slow_disk,
+        compaction,
         memory,
     )
 }

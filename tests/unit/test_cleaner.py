@@ -1,0 +1,450 @@
+"""Compaction at work: what is kept, what is left alone, and what goes on beside it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.cleaner import compact
+from kstore.errors import ClosedError, ReadOnlyError
+from kstore.log import Log
+from kstore.log_writer import LogWriter
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
+from kstore.types import CorruptRange
+from tests.compaction_model import CODECS, Oracle, batches_in, random_batches
+from tests.evidence import Lost, Wrong
+from tests.fake_clock import ManualClock
+from tests.log_cases import edit, marker, segment_bases, transaction
+from tests.log_helpers import TIME
+
+DAY_MS = 86_400_000
+
+
+def writer_of(log: Log) -> LogWriter:
+    assert log._writer is not None
+    return log._writer
+
+
+def opened(path: Path, **settings: Any) -> Log:
+    settings = {"clock": ManualClock(TIME + DAY_MS), "durability": "os", "index_interval_bytes": 64, **settings}
+    return Log(path, **settings)
+
+
+def put(log: Log, *pairs: tuple[str, str | None]) -> None:
+    """One batch of keys and values."""
+    keys = [key.encode() for key, _ in pairs]
+    values = [None if value is None else value.encode() for _, value in pairs]
+    log.append_many(values, keys=keys, timestamps=[TIME] * len(pairs))
+
+
+def pairs(log: Log, **options: Any) -> list[tuple[int, str, str | None]]:
+    return [
+        (one.offset, (one.key or b"").decode(), None if one.value is None else one.value.decode())
+        for one in log.read(**options)
+    ]
+
+
+def latest(log: Log) -> dict[bytes | None, bytes]:
+    values = {one.key: one.value for one in log.read(isolation_level="read_committed") if one.key is not None}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+# --- against the oracle -----------------------------------------------------------------------------------------------
+
+
+def compare(path: Path, seed: int, passes: int) -> int:
+    """Compacts a random log ``passes`` times, as it grows, each time against the oracle; returns ``passes``."""
+    generator = random.Random(seed)
+    clock = ManualClock(TIME + DAY_MS)
+    data = random_batches(
+        seed, generator.randrange(5, 120), generator.randrange(1, 30), leave_open=generator.random() < 0.3
+    )
+    retention_ms = generator.choice((0, 1000, 10**9))
+    cuts = [*sorted(generator.randrange(len(data) + 1) for _ in range(passes - 1)), len(data)]
+    segment_bytes = generator.choice((1024, 2048, 8192))
+    first_dirty = at = 0
+    with opened(path, clock=clock, segment_bytes=segment_bytes, delete_retention_ms=retention_ms) as log:
+        for cut in cuts:
+            for batch in data[at:cut]:
+                log.append_batches(batch, assign_offsets=False)
+            at = cut
+            if generator.random() < 0.7:
+                log.roll()
+            clock.advance(generator.choice((0, 500, 2000)))
+            start = writer_of(log).cleanable(with_producers=True)
+            stop = max(min(start.stop_offset, start.stable_offset), first_dirty)
+            before, values = batches_in(path), latest(log)
+            oracle = Oracle(
+                before, first_dirty=first_dirty, stop=stop, now_ms=clock.now_ms(), retention_ms=retention_ms
+            )
+            log.compact()
+            wanted = oracle.after({key: last.last_offset for key, last in start.last_records.items()})
+            after = batches_in(path)
+            if after != (wanted if stop > first_dirty else before):
+                raise Wrong(f"seed {seed}, from {first_dirty} to {stop}: {after}, expected {wanted}")
+            if latest(log) != values:
+                raise Lost(f"seed {seed}, from {first_dirty} to {stop}")
+            first_dirty = stop
+            log.check()
+            assert log.verify().clean
+    with opened(path) as log:
+        assert log.recovery.clean
+        assert batches_in(path) == after
+    return passes
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_what_is_kept_is_what_a_plain_second_opinion_keeps(
+    part: int, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    for number in range(10):
+        tried("states", compare(tmp_path / str(number), seed + 10 * part + number, 4))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(20))
+def test_what_is_kept_is_what_a_plain_second_opinion_keeps_many_times(
+    part: int, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    for number in range(100):
+        tried("states", compare(tmp_path / str(number), seed + 1000 + 100 * part + number, 5))
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_the_last_record_of_each_key_stays_with_its_offset(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        put(log, ("a", "1"), ("b", "1"), ("a", "2"))
+        put(log, ("c", "1"), ("a", "3"))
+        log.roll()
+        report = log.compact()
+        assert pairs(log) == [(1, "b", "1"), (3, "c", "1"), (4, "a", "3")]
+        assert (report.records_read, report.records_kept, report.keys, report.stop_offset) == (5, 3, 3, 5)
+        assert log.end_offset == 5
+        assert report.bytes_after < report.bytes_before
+
+
+def test_the_active_segment_is_left_alone(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        put(log, ("a", "1"))
+        log.roll()
+        put(log, ("a", "2"), ("a", "3"))
+        log.compact()
+        assert pairs(log) == [(0, "a", "1"), (1, "a", "2"), (2, "a", "3")]
+
+
+def test_records_without_a_key_go(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        log.append_many([b"1", b"2", b"3"], keys=[b"a", None, b"b"])
+        log.roll()
+        assert log.compact().keyless_dropped == 1
+        assert [offset for offset, _, _ in pairs(log)] == [0, 2]
+
+
+def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
+    clock = ManualClock(TIME + DAY_MS)
+    with opened(tmp_path / "log", clock=clock, delete_retention_ms=1000) as log:
+        put(log, ("a", "1"), ("a", None), ("b", "1"))
+        log.roll()
+        assert log.compact().tombstones_kept == 1
+        assert pairs(log) == [(1, "a", None), (2, "b", "1")]
+        (batch, *_) = batches_in(tmp_path / "log")
+        assert batch.delete_horizon_ms == clock.now_ms() + 1000
+        assert [record[1] for record in batch.records] == [TIME, TIME]
+        clock.advance(999)
+        log.compact(whole=True)
+        assert pairs(log) == [(1, "a", None), (2, "b", "1")]
+        clock.advance(1)
+        log.compact(whole=True)
+        assert pairs(log) == [(2, "b", "1")]
+
+
+def test_aborted_data_goes_and_its_marker_when_the_horizon_is_past(tmp_path: Path) -> None:
+    clock = ManualClock(TIME + DAY_MS)
+    path = tmp_path / "log"
+    with opened(path, clock=clock, delete_retention_ms=1000) as log:
+        put(log, ("a", "1"))
+        log.append_batches(
+            build_batch(
+                [Record(1, TIME, key=b"a", value=b"aborted")],
+                producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True,
+            ),
+            assign_offsets=False,
+        )  # fmt: skip
+        log.append_batches(marker(7, 2, commit=False), assign_offsets=False)
+        put(log, ("b", "1"))
+        log.roll()
+        log.compact()
+        assert pairs(log) == pairs(log, isolation_level="read_committed") == [(0, "a", "1"), (3, "b", "1")]
+        # The producer's last data stays for its sequence, as an empty batch, and then the marker must stay too.
+        assert shape(path) == [(0, 1), (1, 0), (2, 1), (3, 1)]
+        log.append_batches(
+            build_batch([Record(4, TIME, key=b"c", value=b"1")], producer_id=7, producer_epoch=0, base_sequence=1),
+            assign_offsets=False,
+        )
+        log.roll()
+        log.compact()
+        assert shape(path) == [(0, 1), (2, 1), (3, 1), (4, 1)]
+        for passed_ms in (0, 999, 1):
+            assert shape(path) == [(0, 1), (2, 1), (3, 1), (4, 1)]
+            clock.advance(passed_ms)
+            log.compact(whole=True)
+        assert shape(path) == [(0, 1), (3, 1), (4, 1)]
+        assert not list(path.glob("*.txnindex"))
+
+
+def shape(path: Path) -> list[tuple[int, int]]:
+    """The batches in the files: base offset and number of records."""
+    return [(batch.base_offset, len(batch.records)) for batch in batches_in(path)]
+
+
+def test_nothing_behind_an_open_transaction_is_compacted(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        put(log, ("a", "1"), ("a", "2"))
+        log.append_batches(transaction(7, 2), assign_offsets=False)
+        put(log, ("a", "3"), ("a", "4"))
+        log.roll()
+        assert log.compact().stop_offset == 2
+        assert [offset for offset, _, _ in pairs(log)] == [1, 2, 3, 4]
+
+
+def test_young_records_wait(tmp_path: Path) -> None:
+    clock = ManualClock(TIME + 100)
+    with opened(tmp_path / "log", clock=clock, min_compaction_lag_ms=1000) as log:
+        put(log, ("a", "1"), ("a", "2"))
+        log.roll()
+        log.compact()
+        assert len(pairs(log)) == 2
+        clock.advance(1000)
+        log.compact()
+        assert pairs(log) == [(1, "a", "2")]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_rewritten_batch_keeps_its_codec_and_what_the_header_says(tmp_path: Path, codec: str) -> None:
+    path = tmp_path / "log"
+    records = [Record(at, TIME + at, key=b"k%d" % (at % 3), value=b"%d" % at * 50) for at in range(9)]
+    with opened(path) as log:
+        log.append_batches(
+            build_batch(
+                records, codec=codec, producer_id=3, producer_epoch=1, base_sequence=5, leader_epoch=4, last_offset=11
+            ),
+            assign_offsets=False,
+        )
+        log.roll()
+        log.compact()
+        (batch,) = list(log.fetch(0).batches())
+        assert (batch.codec, batch.base_offset, batch.last_offset, batch.leader_epoch) == (codec, 0, 11, 4)
+        assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (3, 1, 5)
+        assert [(one.offset, one.timestamp, one.key, one.value) for one in batch.records()] == [
+            (one.offset, one.timestamp, one.key, one.value) for one in records[6:]
+        ]
+        assert batch.max_timestamp == TIME + 8
+
+
+def test_a_batch_that_loses_nothing_is_copied_as_it_is(tmp_path: Path) -> None:
+    data = build_batch([Record(at, TIME + at, key=b"%d" % at, value=b"x" * 100) for at in range(9)], codec="gzip")
+    with opened(tmp_path / "log") as log:
+        log.append_batches(data, assign_offsets=False)
+        put(log, ("a", "1"), ("a", "2"))
+        log.roll()
+        log.compact()
+        assert bytes(next(iter(log.fetch(0).batches())).data) == data
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_map_does_not_hold_waits_for_the_next_pass(tmp_path: Path) -> None:
+    with opened(tmp_path / "log", segment_bytes=1024) as log:
+        for number in range(40):
+            put(log, *((f"key-{(number * 7 + at) % 50}", f"{number}") for at in range(5)))
+        log.roll()
+        values = latest(log)
+        report = log.compact(map_bytes=24 * 20)
+        assert report.map_full
+        assert 0 < report.stop_offset < log.end_offset
+        assert latest(log) == values
+        for _ in range(40):
+            last = log.compact(map_bytes=24 * 20)
+            assert latest(log) == values
+            if not last.map_full:
+                break
+        assert last.stop_offset == log.end_offset
+        assert len(pairs(log)) < 200
+
+
+def test_small_segments_become_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with opened(path, segment_bytes=2048) as log:
+        for number in range(60):
+            put(log, (f"key-{number % 4}", "v" * 30))
+        before = len(segment_bases(path))
+        log.roll()
+        log.compact()  # what is together no larger than a segment before it shrinks, becomes one
+        report = log.compact(whole=True)
+        assert before > 3
+        assert segment_bases(path)[:-1] == [0]
+        assert (report.segments_before, report.segments_after) == (before + 1, 2)
+        assert log.offset_for_time(TIME) == pairs(log)[0][0]
+        log.check()
+
+
+def test_a_log_without_news_is_left_alone(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        put(log, ("a", "1"))
+        log.roll()
+        log.compact()
+        inode = (tmp_path / "log" / f"{0:020d}.log").stat().st_ino
+        report = log.compact()
+        assert report.first_dirty == report.stop_offset == 1
+        assert (tmp_path / "log" / f"{0:020d}.log").stat().st_ino == inode
+
+
+def test_how_far_it_got_is_remembered_and_lowered_by_a_truncation(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with opened(path) as log:
+        put(log, ("a", "1"), ("b", "1"))
+        put(log, ("c", "1"), ("d", "1"))
+        log.roll()
+        log.compact()
+    with opened(path) as log:
+        assert log.compact().first_dirty == 4
+        log.truncate_to(2)
+        put(log, ("a", "2"))
+        put(log, ("a", "3"))
+        log.roll()
+        assert log.compact().first_dirty == 2
+        assert pairs(log) == [(1, "b", "1"), (3, "a", "3")]
+
+
+def test_it_is_done_when_due(tmp_path: Path) -> None:
+    with opened(tmp_path / "log", min_cleanable_dirty_ratio=0.9) as log:
+        put(log, ("a", "1"), ("a", "2"))
+        log.roll()
+        assert compact(writer_of(log), if_due=True).stop_offset == 2
+        put(log, ("b", "1"))
+        log.roll()
+        report = compact(writer_of(log), if_due=True)
+        assert report.first_dirty == report.stop_offset == 2
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_segment_with_damage_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with opened(path) as log:
+        for number in range(3):
+            put(log, ("a", f"{number}"), ("b", f"{number}"))
+            put(log, (f"only-{number}", "1"))
+            log.roll()
+    edit(path / f"{3:020d}.log", lambda content: content.__setitem__(70, content[70] ^ 1))
+    damaged = (path / f"{3:020d}.log").read_bytes()
+    with opened(path) as log:
+        report = log.compact()
+        assert report.left == [3]
+        assert [(lost.first, lost.last) for lost in report.corrupt] == [(3, 4)]
+        assert isinstance(report.corrupt[0], CorruptRange)
+        assert (path / f"{3:020d}.log").read_bytes() == damaged
+        assert [offset for offset, _, _ in pairs(log, on_corrupt="skip")] == [2, 5, 6, 7, 8]
+
+
+def test_behind_a_segment_with_damage_no_tombstone_goes(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    clock = ManualClock(TIME + DAY_MS)
+    with opened(path, clock=clock, delete_retention_ms=0) as log:
+        put(log, ("a", "hidden"))
+        put(log, ("b", "1"))
+        log.roll()
+        put(log, ("a", None))
+        log.roll()
+    edit(path / f"{0:020d}.log", lambda content: content.__setitem__(-1, content[-1] ^ 1))
+    with opened(path, clock=clock, delete_retention_ms=0) as log:
+        for _ in range(3):
+            log.compact(whole=True)
+            clock.advance(10)
+        assert pairs(log, on_corrupt="skip") == [(0, "a", "hidden"), (2, "a", None)]
+
+
+# --- beside it --------------------------------------------------------------------------------------------------------
+
+
+def between(log: Log, action: Callable[[], object]) -> None:
+    """Does ``action`` once, in the middle of the next compaction, just before a swap."""
+    writer = writer_of(log)
+    swap = writer.swap
+
+    def swapping(*arguments: Any) -> str:
+        writer.swap = swap  # type: ignore[method-assign]
+        action()
+        return swap(*arguments)
+
+    writer.swap = swapping  # type: ignore[method-assign]
+
+
+def filled(path: Path, **settings: Any) -> Log:
+    log = opened(path, segment_bytes=1024, **settings)
+    for number in range(60):
+        put(log, (f"key-{number % 7}", "v" * 20), (f"other-{number % 3}", "w"))
+    log.roll()
+    return log
+
+
+def test_appends_go_on_meanwhile(tmp_path: Path) -> None:
+    with filled(tmp_path / "log") as log:
+        between(log, lambda: put(log, ("key-1", "new")))
+        assert not log.compact().stopped
+        assert pairs(log)[-1] == (120, "key-1", "new")
+        assert log.end_offset == 121
+
+
+@pytest.mark.parametrize("at", [0, 3, 119], ids=["all", "most", "the-end"])
+def test_a_truncation_ends_it(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "log"
+    with filled(path) as log:
+        between(log, lambda: log.truncate_to(at))
+        report = log.compact()
+        assert report.stopped == "segments were truncated or deleted" or at == 119
+        assert log.end_offset == at
+        assert not [name for name in path.iterdir() if name.suffix in (".cleaned", ".swap")]
+        log.check()
+        put(log, ("a", "1"))
+        assert log.read(at).__next__().key == b"a"
+
+
+def test_a_deletion_ends_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with filled(path) as log:
+        between(log, lambda: log.delete_records(60))
+        assert log.compact().stopped == "segments were truncated or deleted"
+        assert pairs(log)[0][0] == 60
+        log.check()
+        assert not log.compact().stopped
+
+
+def test_readers_go_on_with_what_they_read(tmp_path: Path) -> None:
+    with filled(tmp_path / "log") as log:
+        reader = log.read()
+        first = [next(reader).offset for _ in range(5)]
+        log.compact()
+        rest = [record.offset for record in reader]
+        assert first == list(range(5))
+        # What it had not come to by then it may find compacted, but never lost.
+        assert rest == sorted(set(rest))
+        assert set(rest) >= {offset for offset, _, _ in pairs(log)}
+
+
+def test_who_only_reads_or_has_closed_cannot_compact(tmp_path: Path) -> None:
+    with filled(tmp_path / "log") as log:
+        pass
+    with pytest.raises(ClosedError):
+        log.compact()
+    with Log(tmp_path / "log", read_only=True) as view, pytest.raises(ReadOnlyError):
+        view.compact()
