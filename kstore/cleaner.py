@@ -85,7 +85,7 @@ MAP_BYTES = 128 << 20
 TIME_MAX = 2**63 - 1
 POSITION_MAX = 2**31 - 1
 # What ``OffsetMap.filter_block`` is told of a batch.
-KEEP_ALL, DROP_TOMBSTONES, HAS_HORIZON, NEEDS_HORIZON, LOG_APPEND_TIME = 1, 2, 4, 8, 16
+KEEP_ALL, DROP_TOMBSTONES, HAS_HORIZON, NEEDS_HORIZON, LOG_APPEND_TIME, KEEP_KEYLESS = 1, 2, 4, 8, 16, 32
 
 
 @dataclass(slots=True)
@@ -160,6 +160,7 @@ def compact(
     *,
     whole: bool = False,
     if_due: bool = False,
+    keep_keyless: bool | None = None,
     map_bytes: int = MAP_BYTES,
     bytes_per_second: float | None = None,
 ) -> CompactionReport:
@@ -171,6 +172,7 @@ def compact(
         report = CompactionReport()
         for with_producers in (False, True):
             work = _Pass(writer, writer.cleanable(with_producers=with_producers), map_bytes, Throttle(bytes_per_second))
+            work.keeps_keyless = not writer.is_compacted if keep_keyless is None else keep_keyless
             try:
                 report = work.run(whole=whole, if_due=if_due)
                 break
@@ -205,6 +207,7 @@ class _Pass:
         self.dirt = measure_dirt(self.facts, self.first_dirty, self.uncleanable)
         self.report = CompactionReport(self.first_dirty, self.first_dirty)
         self.left: set[int] = set()
+        self.keeps_keyless = False
         horizon = self.now_ms + self.config.delete_retention_ms
         self.horizon = min(horizon, TIME_MAX)
 
@@ -597,6 +600,8 @@ class _Pass:
 
     def _flags(self, batch: RecordBatch, verdict: BatchVerdict, discardable: bool, deletes_expire: bool) -> int:
         flags = KEEP_ALL if verdict == BatchVerdict.KEEP else 0
+        if self.keeps_keyless:
+            flags |= KEEP_KEYLESS
         horizon = batch.delete_horizon_ms
         if horizon is not None:
             flags |= HAS_HORIZON
@@ -624,7 +629,7 @@ class _Pass:
         records = list(batch.records(max_bytes_uncompressed=self.config.max_batch_bytes_uncompressed))
         kept = []
         for record in records:
-            if record.offset > self.map_end:
+            if record.offset > self.map_end or (record.key is None and self.keeps_keyless):
                 kept.append(record)
             elif record.key is None:
                 report.keyless_dropped += 1

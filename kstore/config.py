@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from kstore.errors import ConfigError
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, TimestampType
 
-__all__ = ["NO_LIMIT", "CleanupPolicy", "CompressionType", "LogConfig", "Setting", "settings"]
+__all__ = ["NO_LIMIT", "CleanupPolicy", "CompressionType", "LogConfig", "Setting", "parse_size", "settings"]
 
 CompressionType = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 CleanupPolicy = Literal["delete", "compact", "compact,delete"]
@@ -183,6 +183,11 @@ def _quantity(value: str, units: Mapping[str, int]) -> int:
     if number.denominator != 1:
         raise ValueError
     return number.numerator
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a text like "64MiB". Raises: ValueError."""
+    return _quantity(text, SIZE_UNITS)
 
 
 def _size(value: object) -> int:

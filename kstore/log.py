@@ -482,23 +482,36 @@ class Log:
         return self._writing.delete_records(before)
 
     def compact(
-        self, *, whole: bool = False, map_bytes: int = MAP_BYTES, bytes_per_second: float | None = None
+        self,
+        *,
+        whole: bool = False,
+        keep_keyless: bool | None = None,
+        map_bytes: int = MAP_BYTES,
+        bytes_per_second: float | None = None,
     ) -> CompactionReport:
         """Removes, from the sealed segments, the records whose key has a later one. Appends and reads go on meanwhile.
 
-        Whatever ``cleanup_policy`` says: who calls it wants it. Records without a key go too. Tombstones, and markers
-        of transactions, stay for ``delete_retention_ms`` after the first compaction that meets them. The active segment
-        is never compacted (``roll()`` seals it), nor records younger than ``min_compaction_lag_ms``, nor what lies
-        behind an open transaction. A truncation or a close meanwhile ends it early, and the report says so.
+        Whatever ``cleanup_policy`` says: who calls it wants it. Tombstones, and markers of
+        transactions, stay for ``delete_retention_ms`` after the first compaction that meets them. The active segment is
+        never compacted (``roll()`` seals it), nor records younger than ``min_compaction_lag_ms``, nor what lies behind
+        an open transaction. A truncation or a close meanwhile ends it early, and the report says so.
 
         Args:
             whole: also what earlier compactions have been through, as if it were new.
+            keep_keyless: whether records without a key stay; by default they do unless the policy is "compact", under
+                which none is taken in.
             map_bytes: the memory for the keys, 24 bytes each; what it does not hold waits for the next call.
             bytes_per_second: a bound for what is read and written.
 
         Raises: as ``append_many``.
         """
-        return compact(self._writing, whole=whole, map_bytes=map_bytes, bytes_per_second=bytes_per_second)
+        return compact(
+            self._writing,
+            whole=whole,
+            keep_keyless=keep_keyless,
+            map_bytes=map_bytes,
+            bytes_per_second=bytes_per_second,
+        )
 
     def apply_retention(self) -> RetentionResult:
         """Deletes the oldest segments that ``retention_ms`` and ``retention_bytes`` give up, durably.

@@ -22,6 +22,7 @@ __all__ = ["cli", "main"]
 # By name: the module whose ``command`` it is.
 COMMANDS = {
     "append": "kstore.cli.append",
+    "compact": "kstore.cli.compact",
     "dump-log": "kstore.cli.dump_log",
     "explain": "kstore.cli.explain",
     "handover": "kstore.cli.handover",

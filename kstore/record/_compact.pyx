@@ -57,6 +57,7 @@ cdef enum:
     HAS_HORIZON = 4
     NEEDS_HORIZON = 8
     LOG_APPEND_TIME = 16
+    KEEP_KEYLESS = 32
 
 include "_codec_varint.pxi"
 include "_codec_read.pxi"
@@ -407,9 +408,9 @@ cdef class OffsetMap:
         """Which records of each batch stay, and the bytes of those batches that do not stay as they are.
 
         A batch is as in ``put_block``. Its flags: 1 all records stay; 2 tombstones go; 4 it has a delete horizon, which
-        is its base timestamp; 8 it gets one, whatever it holds; 16 its records have its max timestamp. A record stays
-        if it lies behind ``last_offset``, the map's end, or if its key has no later one, and it is no tombstone that
-        goes. A batch that keeps a tombstone and has no horizon gets ``horizon``.
+        is its base timestamp; 8 it gets one, whatever it holds; 16 its records have its max timestamp; 32 records without a
+        key stay. A record stays if it lies behind ``last_offset``, the map's end, or if its key has no later one, and
+        it is no tombstone that goes. A batch that keeps a tombstone and has no horizon gets ``horizon``.
 
         Returns a FilteredBatch for each batch, and the output: 61 free bytes and the records, for each rewritten one.
         """
@@ -462,8 +463,8 @@ cdef class OffsetMap:
                 if span.flags & KEEP_ALL or entry.offset > last_offset:
                     entry.is_kept = True
                 elif not entry.has_key:
-                    entry.is_kept = False
-                    span.keyless_count += 1
+                    entry.is_kept = (span.flags & KEEP_KEYLESS) != 0
+                    span.keyless_count += not entry.is_kept
                 else:
                     slot = self.slot_of(entry.first, entry.second)
                     entry.is_kept = slot.offset <= entry.offset + 1 and not (

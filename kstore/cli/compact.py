@@ -1,0 +1,122 @@
+"""``kstore compact``: removes from logs the records whose key has a later one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from kstore.cleaner import CompactionReport
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import compact
+from kstore.cli.status import DAMAGED, OK
+from kstore.cli.table import painted
+from kstore.config import parse_size
+from kstore.log import Log
+from kstore.verify import find_logs
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore compact data/customers-0
+  kstore compact --roll data/customers-0            the newest segment too
+  kstore compact --delete-retention 0 data/          tombstones go with the pass behind the one that meets them
+  kstore compact --bytes-per-second 20MiB data/
+
+\b
+Exit status:
+  0  done
+  1  damage was met: its segments are left as they are; or a log cannot be opened
+  2  bad usage
+"""
+
+
+@click.command("compact", cls=KstoreCommand, epilog=EXAMPLES, short_help="Keep the last record of each key.")
+@click.argument("directories", nargs=-1, required=True, type=click.Path())
+@click.option("--roll", is_flag=True, help="Seal the active segment first, which is never compacted.")
+@click.option("--whole", is_flag=True, help="Also what earlier compactions have been through.")
+@click.option("--drop-keyless", is_flag=True, help="Remove the records that have no key; else they stay.")
+@click.option("--delete-retention", default="1d", show_default=True, help="How long tombstones stay (ms, 1h, 7d).")
+@click.option("--map-size", default="128MiB", show_default=True, help="Memory for keys; 24 bytes each.")
+@click.option("--bytes-per-second", default=None, help="A bound for what is read and written, like 20MiB.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: what was done, in words. json: one object a log.",
+)
+def command(
+    directories: tuple[str, ...],
+    roll: bool,
+    whole: bool,
+    drop_keyless: bool,
+    delete_retention: str,
+    map_size: str,
+    bytes_per_second: str | None,
+    form: str,
+) -> int:
+    """Compact the logs in DIRECTORIES, each of them one partition or holding partitions.
+
+    Of the records of a key the last one stays, with its offset; a null value, a tombstone, says that the key is gone,
+    and goes itself in time. A log that another process writes to is refused.
+    """
+    is_damaged = False
+    for directory in directories:
+        for path in find_logs(Path(directory)):
+            with Log(path, delete_retention_ms=delete_retention) as log:
+                if roll:
+                    log.roll()
+                report = log.compact(
+                    whole=whole,
+                    keep_keyless=not drop_keyless,
+                    map_bytes=_size(map_size, "--map-size"),
+                    bytes_per_second=None
+                    if bytes_per_second is None
+                    else _size(bytes_per_second, "--bytes-per-second"),
+                )
+            is_damaged |= bool(report.corrupt)
+            if form == "json":
+                print(compact({"log": str(path), **asdict(report)}))
+            else:
+                for line in _lines(path, report):
+                    print(line)
+    return DAMAGED if is_damaged else OK
+
+
+def _size(text: str, option: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no size like 64MiB", param_hint=option) from None
+
+
+def _lines(path: Path, report: CompactionReport) -> Iterator[str]:
+    if report.stop_offset == report.first_dirty and not report.stopped:
+        yield f"{path}: {painted('nothing to compact', 'green')}"
+        return
+    yield (
+        f"{path}: offsets {report.first_dirty} to {report.stop_offset - 1} are clean:"
+        f" {report.records_kept:,} of {report.records_read:,} records stay, {report.keys:,} keys,"
+        f" {report.tombstones_kept:,} tombstones"
+    )
+    yield (
+        f"  {report.bytes_before:,} bytes in {report.segments_before:,} segments became {report.bytes_after:,}"
+        f" in {report.segments_after:,}, in {report.seconds:.2f} s"
+    )
+    if report.map_full:
+        yield f"  {painted('the map of keys was full', 'yellow')}: the rest is for the next run"
+    if report.stopped:
+        yield f"  {painted('ended early', 'yellow')}: {report.stopped}"
+    for lost in report.corrupt:
+        yield (
+            f"  {painted('damage', 'red')}: {lost.path} at position {lost.position},"
+            f" offsets {lost.first} to {lost.last}: {lost.reason}"
+        )
+    for base_offset in report.left:
+        yield f"  left as it is: segment {base_offset}"

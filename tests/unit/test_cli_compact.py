@@ -1,0 +1,59 @@
+"""``kstore compact`` as a command: output and exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kstore.cli.main import main
+from kstore.log import Log
+from tests.log_cases import edit, offsets
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "data" / "customers-0"
+    with Log(path) as log:
+        log.append_many([b"1", b"2", b"3", b"4"], keys=[b"a", b"b", b"a", None])
+        log.append_many([b"5", None], keys=[b"c", b"b"])
+    return path
+
+
+def test_it_says_what_stayed(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compact", "--roll", str(log)]) == 0
+    out = capsys.readouterr().out
+    assert "offsets 0 to 5 are clean: 4 of 6 records stay, 3 keys, 1 tombstones" in out
+    with Log(log, read_only=True) as view:
+        assert offsets(view) == [2, 3, 4, 5]
+
+
+def test_the_active_segment_is_sealed_only_when_told(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compact", str(log)]) == 0
+    assert capsys.readouterr().out == f"{log}: nothing to compact\n"
+
+
+def test_keyless_records_and_tombstones_go_when_told(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compact", "--roll", "--whole", "--drop-keyless", "--delete-retention", "0", "--format", "json"]
+    assert main([*command, str(log.parent)]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert (first["log"], first["records_kept"], first["keyless_dropped"]) == (str(log), 3, 1)
+    assert main([*command, str(log)]) == 0
+    with Log(log, read_only=True) as view:
+        assert offsets(view) == [2, 4]
+
+
+def test_damage_is_told_and_left(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Log(log) as opened:
+        opened.roll()
+    edit(log / f"{0:020d}.log", lambda content: content.__setitem__(70, content[70] ^ 1))
+    assert main(["compact", str(log)]) == 1
+    out = capsys.readouterr().out
+    assert "damage: " in out
+    assert "left as it is: segment 0" in out
+
+
+def test_a_size_that_is_none_is_bad_usage(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compact", "--map-size", "much", str(log)]) == 2
+    assert "'much' is no size" in capsys.readouterr().err
