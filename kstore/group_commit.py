@@ -104,6 +104,8 @@ class GroupCommit(Generic[Item]):
             started = self._clock.monotonic()
             self._commit(group)
         except Exception as error:
+            if not group:
+                raise  # nothing was taken: all of them, the leader too, are still in the queue
             self._fail(group, error)
         finally:
             # Also when the leader is interrupted: the others must not wait for a leader that has gone.
