@@ -129,21 +129,27 @@ def refuse(life: Life, call: Call, number: int) -> bool:
     if error is None:
         life.model.accept()
     found = life.look()
-    if error is not None and any(batch.first in found for batch in batches) != (log.end_offset > before):
-        raise Lost(f"the log ends at {log.end_offset}, and holds offsets to {max(found, default=-1)}")
-    life.model.settle(found, log.end_offset)
+    if log.high_watermark < log.end_offset:
+        found = reopened(life)  # poisoned: what is behind the high watermark is known when it is recovered
+    if any(batch.first in found for batch in batches) != (life.opened.end_offset > before):
+        raise Lost(f"the log ends at {life.opened.end_offset}, and holds offsets to {max(found, default=-1)}")
+    life.model.settle(found, life.opened.end_offset)
     try:
         life.append(1)
-        log.check()
+        life.opened.check()
     except PoisonedError:
-        life.close()
-        life.open()
-        life.model.settle(life.look(), life.opened.end_offset)
+        life.model.settle(reopened(life), life.opened.end_offset)
         life.append(1)
     keep_small(life)
     if not call.needs_open:
         life.close()
     return error is not None
+
+
+def reopened(life: Life) -> dict[int, bytes]:
+    life.close()
+    life.open()
+    return life.look()
 
 
 def keep_small(life: Life) -> None:
