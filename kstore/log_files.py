@@ -117,8 +117,8 @@ class LogFiles:
             self.context.fs.sync_dir(self.context.directory)
         tail = new.activate()
         sealed = old.tail
-        # Indexes are hints, but below the recovery point nothing looks after them any more.
-        old.seal(sync=self._sync)
+        # Indexes are hints, but below the recovery point nothing looks after them any more; and it may be here already.
+        old.seal(sync=self._sync or self._recovery_point >= base_offset)
         if (old.base_offset, old.size) == (self.published.base_offset, self.published.position):
             # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
             self.producers.snapshot(base_offset)
@@ -383,6 +383,8 @@ class LogFiles:
             segment.retire()
         state = ""
         try:
+            # Readers in other processes know by the new record that what they knew of the names has changed.
+            self._store_state()
             complete_swap(fs, directory, base_offset, bases)
         except BaseException as error:
             self._poison(error)

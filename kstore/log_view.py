@@ -15,14 +15,24 @@ from typing import NamedTuple
 
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.files.boot import boot_id
-from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SNAPSHOT_SUFFIX, DirectoryNames, classify, segment_name
+from kstore.files.paths import (
+    KSTORE_STATE,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    DirectoryNames,
+    classify,
+    segment_name,
+)
 from kstore.kafka_marks import read_kafka_marks
 from kstore.log_loader import OWN_NAMES, is_log
 from kstore.log_producers import LogProducers
 from kstore.published import Published
 from kstore.record.walk import Damage, walk
 from kstore.segment import LogSegment, SegmentContext, SegmentEnd
+from kstore.segment_swap import replaced_by, swapped_bases
 from kstore.segments import LogSegments
+from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.log_state import read_state
 from kstore.types import RecoveryReport
 
@@ -90,6 +100,7 @@ class LogView:
         names = classify(self._list())
         if not is_log(names):
             raise NotALogError(errno.ENOTDIR, "not a log: it holds no segment", str(context.directory))
+        swapped = self._swapped(names)
         bases = names.bases[LOG_SUFFIX]
         state = read_state(context.fs, context.directory / KSTORE_STATE) if KSTORE_STATE in names.others else None
         generation_before = self._generation
@@ -114,6 +125,11 @@ class LogView:
             # Truncated since, and perhaps written again: nothing that was known of the tail and its producers holds.
             known.clear()
             self._forget(names)
+        if self._was_compacted(names, generation_before) or swapped:
+            # A sealed segment may be another one of the same name.
+            known.clear()
+            context.handles.clear()
+            self._cut_count += 1
         last = known.get(bases[-1]) or LogSegment(context, bases[-1])
         if stat.inode != self._inode:
             # Another file under the same name: nothing that was known of it holds.
@@ -125,7 +141,11 @@ class LogView:
             for base, segment in known.items():
                 if base != bases[-1]:
                     segment.resize(-1)  # it may have grown before it was sealed
-            self.segments.replace([*(known.get(base) or LogSegment(context, base) for base in bases[:-1]), last])
+            sealed = (
+                known.get(base) or LogSegment(context, base, state=SWAP_SUFFIX if base in swapped else "")
+                for base in bases[:-1]
+            )
+            self.segments.replace([*sealed, last])
         if is_clean:
             assert state is not None
             end_offset, position = state.durable_end, stat.size
@@ -138,6 +158,20 @@ class LogView:
             high_watermark = min(end_offset, state.durable_end)
         self.start_offset = start = max(start_offset or 0, bases[0])
         self.published = Published(max(end_offset, start), bases[-1], position, max(high_watermark, start))
+
+    def _swapped(self, names: DirectoryNames) -> list[int]:
+        """The segments that are just being swapped in; they count as there, and what they replace as gone."""
+        context, present = self.context, names.bases[LOG_SUFFIX]
+        # The last segment is never compacted: a swap that would replace it is none that can be believed.
+        swapped = [base for base in swapped_bases(names) if present and base < present[-1]]
+        for base in swapped:
+            gone = set(replaced_by(context, base, present))
+            present[:] = sorted({base, *present} - (gone - {base}))
+        return swapped
+
+    def _was_compacted(self, names: DirectoryNames, generation_before: int) -> bool:
+        """Whether there may have been a swap since the last look: each comes with a new generation of the state."""
+        return KSTORE_COMPACTION in names.others and self._generation != generation_before
 
     def _forget(self, names: DirectoryNames) -> None:
         """Of a log that was cut."""
