@@ -332,15 +332,16 @@ class Log:
         source = self._source
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         one_of("on_corrupt", on_corrupt, ON_CORRUPT)
-        published = source.published
+        # A range within what is known is read as it is; a longer one goes on to where the log ends now.
+        known_end = source.published.high_watermark
+        if start is None or stop is None or not source.start_offset <= start <= stop <= known_end:
+            source.refresh()
         if start is None:
             start = source.start_offset
-        elif not source.start_offset <= start <= published.high_watermark:
-            source.refresh()
-            if not source.start_offset <= start <= source.published.high_watermark:
-                raise OffsetOutOfRangeError(
-                    start, start_offset=source.start_offset, end_offset=source.published.high_watermark
-                )
+        elif not source.start_offset <= start <= source.published.high_watermark:
+            raise OffsetOutOfRangeError(
+                start, start_offset=source.start_offset, end_offset=source.published.high_watermark
+            )
         return LogReader(
             self,
             decode,  # type: ignore[arg-type]

@@ -240,7 +240,8 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
         segment.seal(sync=True)
     if decision.cut is not None:
         _cut(loaded, scanned, findings, decision)
-    report.corrupt.extend(decision.fenced)
+    # What lies below the start is deleted: a truncation to a fresh start may have been ended in the middle of that.
+    report.corrupt.extend(lost for lost in decision.fenced if lost.last >= loaded.start_offset)
     last = loaded.segments.last
     loaded.end_offset = loaded.recovery_point = decision.end_offset
     loaded.position = last.size

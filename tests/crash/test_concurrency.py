@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from kstore.log import Log
+from kstore.log_writer import LogWriter
+from kstore.published import Published
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.types import Durability
@@ -182,6 +184,47 @@ def test_reads_beside_a_writer_for_long(
     change: str, durability: Durability, tmp_path: Path, reader: ReadingProcess, tried: Tried, seed: int
 ) -> None:
     _beside_readers(change, durability, STEPS_LONG, tmp_path / "log", reader, tried, seed + 1)
+
+
+@pytest.mark.promise("high watermark", "returns: sync", "returns: os")
+@pytest.mark.parametrize("rolls", [False, True], ids=["no-roll", "roll"])
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_batch_whose_bytes_are_in_the_file_is_read_by_nobody_before_it_is_committed(
+    durability: Durability, rolls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Tried
+) -> None:
+    written, commit = threading.Event(), threading.Event()
+    publish = LogWriter._publish
+
+    def publish_late(writer: LogWriter, published: Published) -> None:
+        if published.offset == 3:
+            written.set()
+            commit.wait(SECONDS_MAX)
+        publish(writer, published)
+
+    monkeypatch.setattr(LogWriter, "_publish", publish_late)
+    with (
+        Log(tmp_path / "log", durability=durability, segment_bytes=1024 if rolls else 4096) as log,
+        Log(tmp_path / "log", read_only=True) as view,
+    ):
+        log.append_many([b"a" * 400, b"b" * 400])
+        appending = threading.Thread(target=log.append, args=(b"c" * 400,))
+        appending.start()
+        assert written.wait(SECONDS_MAX)
+        # Without syncs a reader in another process cannot know: whole batches in the file are what there is.
+        logs = [log, view] if durability == "sync" else [log]
+        for each in logs:
+            assert (each.high_watermark, each.offset_for_time("latest")) == (2, 2)
+            assert [record.offset for record in each.read(0, follow=True, timeout=0.01)] == [0, 1]
+            assert [record.offset for record in each.read(0, on_corrupt="yield")] == [0, 1]
+            assert len(list(each.read_values(0))) == 2
+            assert [record.offset for record in each.fetch(1).records()] == [1]
+            assert list(each.fetch(2).records()) == []
+            assert each.offset_for_time("max_timestamp") in (0, 1)
+        commit.set()
+        appending.join(SECONDS_MAX)
+        for each in (log, view):
+            assert [record.offset for record in each.read(0, 3)] == ([0, 1, 2] if each.high_watermark == 3 else [])
+    tried("reads", 6 * len(logs))
 
 
 # --- close ------------------------------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,7 +80,6 @@ class Zygote:
     def close(self) -> None:
         self._requests.close()
         self._process.wait(SECONDS_MAX)
-        os.close(os.dup(self._pipe))
         self._process.stdout.close()  # type: ignore[union-attr]
 
 
@@ -141,7 +142,8 @@ class Model:
             case ["append", first, count, _]:
                 ends = (self.end, int(first) + int(count))
             case ["truncate", offset]:
-                lowest = min([int(offset), *(first for first, behind in self.batches if first < int(offset) < behind)])
+                # Before it is through, the end may be that of the last batch below, where offsets are missing.
+                lowest = max((behind for _, behind in self.batches if behind <= int(offset)), default=self.start)
                 ends = (min(lowest, self.end), self.end)
             case ["start", offset]:
                 starts.add(int(offset))
@@ -171,11 +173,11 @@ class Model:
             raise Lost(f"offsets {sorted(lost)}, pending {self.pending}")
         may_come: dict[int, int] = {}
         if self.pending is not None and self.pending[0] == "append":
-            _, first, count, serial = self.pending
-            may_come = dict.fromkeys(range(int(first), int(first) + int(count)), int(serial))
-        for at, serial in found.items():
-            if self.serials.get(at, may_come.get(at)) != serial:
-                raise Wrong(f"offset {at} has serial {serial}, expected {self.serials.get(at)} or {self.pending}")
+            first, count, coming = map(int, self.pending[1:])
+            may_come = dict.fromkeys(range(first, first + count), coming)
+        for at, number in found.items():
+            if self.serials.get(at, may_come.get(at)) != number:
+                raise Wrong(f"offset {at} has serial {number}, expected {self.serials.get(at)} or {self.pending}")
         # What was under way and goes, goes from the end; what comes, comes from its beginning.
         kept = sorted(found)
         expected = sorted(at for at in {**self.serials, **may_come} if at >= start)
@@ -204,7 +206,8 @@ def _kill(count: int, durability: Durability, root: Path, zygote: Zygote, tried:
     read_count = 0
     for number in range(count):
         if number % ROUNDS == 0:
-            path, model = root / f"log-{number}", Model()
+            looked_at = path = root / f"log-{number}"
+            model = Model()
         low, high = SECONDS_TO_LIVE
         seconds = low * (high / low) ** generator.random()
         said = zygote.killed_after(seconds, path, durability, generator.randrange(1, 10**9))
@@ -215,12 +218,18 @@ def _kill(count: int, durability: Durability, root: Path, zygote: Zygote, tried:
         tried("kills", 1)
         if not any(path.glob("*.log")):
             continue  # killed before there was a log
-        if generator.random() < 0.5:
+        # In "sync" a view ends where it is told the log is durable: it does not see what only a recovery will find.
+        if generator.random() < 0.5 and not (durability == "sync" and looked_at != path):
             with Log(path, read_only=True, **settings) as view:
-                read_count += model.hold(view)
-        with Log(path, durability=durability, **settings) as log:
+                read_count += copy.deepcopy(model).hold(view)
+        looked_at = path
+        if generator.random() < 0.5:
+            # A copy is looked at: the next writer has to recover, and may be killed while it does.
+            looked_at = root / f"copy-{number}"
+            shutil.copytree(path, looked_at)
+        with Log(looked_at, durability=durability, **settings) as log:
             if log.recovery.corrupt or any(cut.saved_as for cut in log.recovery.cut):
-                raise Wrong(f"after a kill: {log.recovery}")
+                raise Wrong(f"after a kill, of which was heard {said[-4:]}: {log.recovery}")
             read_count += model.hold(log)
             log.check()
             if log.verify().corrupt:
