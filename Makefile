@@ -12,7 +12,7 @@ help:
 	@echo "make test     the tests (under 8 minutes)"
 	@echo "make check    format, lint, types, layers"
 	@echo "make bench    speed, each line beside this machine's own limit"
-	@echo "make soak     the tests with their long counts"
+	@echo "make soak     the tests with their long counts (25 minutes); writes docs/promises.md"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
 	@echo "make crash-mutants  planted bugs, each of which the crash tests must catch"
 	@echo "make interop  Kafka's own tools and a real broker on kstore's files (needs Java and Maven)"
@@ -40,7 +40,7 @@ bench: $(VENV)/.installed
 	$(RUN) -m tools.bench
 
 soak: $(VENV)/.installed
-	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop" tests
+	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop" --durations 25 --promises docs/promises.md tests
 
 fuzz: $(VENV)/.installed
 	$(RUN) -m tools.fuzz --engine atheris --seconds 60

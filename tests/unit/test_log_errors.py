@@ -98,6 +98,7 @@ def test_a_symbolic_link_in_place_of_a_segment_is_refused(tmp_path: Path) -> Non
 # --- locks ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("one writer")
 def test_a_second_writer_is_refused_at_once(tmp_path: Path) -> None:
     with Log(tmp_path / "log") as log:
         with pytest.raises(LockedError) as caught:
@@ -107,6 +108,7 @@ def test_a_second_writer_is_refused_at_once(tmp_path: Path) -> None:
     Log(tmp_path / "log").close()
 
 
+@pytest.mark.promise("one writer")
 def test_a_writer_in_another_process_is_named(tmp_path: Path) -> None:
     program = (
         f"import kstore, sys; log = kstore.Log({str(tmp_path / 'log')!r}); print('open', flush=True); sys.stdin.read()"
@@ -124,6 +126,7 @@ def test_a_writer_in_another_process_is_named(tmp_path: Path) -> None:
         other.stdin.close()
 
 
+@pytest.mark.promise("one writer")
 def test_a_store_that_a_broker_holds_is_locked(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     with (tmp_path / ".lock").open("r+b") as lock:
@@ -177,6 +180,7 @@ def test_an_unclosed_log_warns_and_loses_nothing(tmp_path: Path) -> None:
         assert values(log) == [b"x"]
 
 
+@pytest.mark.promise("fork")
 def test_the_child_of_a_fork_is_refused_and_the_parent_goes_on(tmp_path: Path) -> None:
     with Log(tmp_path / "log") as log:
         log.append(b"parent")
@@ -225,6 +229,7 @@ def test_an_append_on_a_full_disk_fails_whole(name: str, durability: Any, writte
         assert values(log) == [b"one", b"two", b"space again"]
 
 
+@pytest.mark.promise("sync fails")
 @pytest.mark.parametrize("durability", ["sync", "os"])
 def test_a_failed_sync_poisons_the_log(durability: Any, tmp_path: Path) -> None:
     log, fs = failing(tmp_path / "log", durability=durability)
@@ -329,6 +334,7 @@ log.close()
 """
 
 
+@pytest.mark.promise("disk full")
 @pytest.mark.parametrize("durability", ["sync", "os"])
 def test_a_real_file_size_limit_is_met_and_lifted(durability: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIMITED, str(tmp_path / "log"), durability]

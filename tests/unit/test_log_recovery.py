@@ -66,6 +66,7 @@ TAILS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.promise("torn tail")
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
 def test_a_tail_that_holds_no_batch_is_cut_and_not_kept(tail: bytes, tmp_path: Path) -> None:
     path = crashed(tmp_path / "log")
@@ -81,6 +82,7 @@ def test_a_tail_that_holds_no_batch_is_cut_and_not_kept(tail: bytes, tmp_path: P
     assert not list(path.glob("*.cut-*"))
 
 
+@pytest.mark.promise("torn tail")
 @pytest.mark.parametrize("lost", [1, 30, 60, 100, 150])
 def test_a_torn_batch_is_cut(lost: int, tmp_path: Path) -> None:
     path = crashed(tmp_path / "log")
@@ -91,6 +93,7 @@ def test_a_torn_batch_is_cut(lost: int, tmp_path: Path) -> None:
         assert log.append(b"on") == 18
 
 
+@pytest.mark.promise("damage above", "set aside")
 def test_a_damaged_last_batch_is_set_aside(tmp_path: Path) -> None:
     path = crashed(tmp_path / "log")
     start = batch_positions(path)[-2]
@@ -106,6 +109,7 @@ def test_a_damaged_last_batch_is_set_aside(tmp_path: Path) -> None:
     assert only_log(path).read_bytes() == whole[:start]
 
 
+@pytest.mark.promise("set aside")
 def test_without_room_to_set_aside_nothing_is_cut(tmp_path: Path) -> None:
     path = crashed(tmp_path / "log")
     start = batch_positions(path)[-2]
@@ -129,6 +133,7 @@ def damaged_in_the_middle(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.promise("damage above")
 def test_damage_with_whole_batches_behind_it_is_fenced(tmp_path: Path) -> None:
     path = damaged_in_the_middle(tmp_path)
     before = only_log(path).read_bytes()
@@ -176,6 +181,7 @@ def test_a_clean_log_that_rots_is_still_served_around_the_damage(tmp_path: Path)
         assert offsets(log, on_corrupt="skip") == [*range(8), *range(10, 20)]
 
 
+@pytest.mark.promise("damage below")
 def test_a_durable_batch_that_is_gone_keeps_its_offsets(tmp_path: Path) -> None:
     path = crashed(tmp_path / "log", durability="sync")
     start = batch_positions(path)[-2]
@@ -201,6 +207,7 @@ def test_a_log_shorter_than_what_was_durable_says_so(tmp_path: Path) -> None:
         assert log.append(b"on") == 20
 
 
+@pytest.mark.promise("damage above", "power cut: os")
 def test_after_a_restart_an_unsynced_log_keeps_a_prefix(tmp_path: Path) -> None:
     path = damaged_in_the_middle(tmp_path)
     state_file = StateFile.open(SYSTEM_FS, path / "kstore.state", mode=0o600)
@@ -214,6 +221,7 @@ def test_after_a_restart_an_unsynced_log_keeps_a_prefix(tmp_path: Path) -> None:
         assert log.append(b"on") == 8
 
 
+@pytest.mark.promise("set aside")
 def test_segments_behind_a_cut_are_renamed_aside(tmp_path: Path) -> None:
     path = crashed(tmp_path / "log", segment_bytes=1024)
     first, *later = sorted(path.glob("*.log"))
