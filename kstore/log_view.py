@@ -28,7 +28,8 @@ from kstore.kafka_marks import read_kafka_marks
 from kstore.log_loader import OWN_NAMES, is_log
 from kstore.log_producers import LogProducers
 from kstore.published import Published
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import OFFSET_COUNT_MAX, Damage, walk
+from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext, SegmentEnd
 from kstore.segment_swap import replaced_by, swapped_bases
 from kstore.segments import LogSegments
@@ -202,7 +203,8 @@ class LogView:
             end = segment.end(size)
         else:
             end = SegmentEnd(published.offset, published.position, mark.position)
-            for item in walk(segment.log_file(), end.position, size, next_offset=end.offset):
+            offset_stop = segment.base_offset + OFFSET_COUNT_MAX
+            for item in walk(segment.log_file(), end.position, size, next_offset=end.offset, offset_stop=offset_stop):
                 if not isinstance(item, Damage):
                     at, batch = item
                     end = SegmentEnd(batch.last_offset + 1, at + batch.size, at)
@@ -263,6 +265,19 @@ class LogView:
         if unstable is None:
             return published.high_watermark
         return max(min(unstable, published.high_watermark), self.start_offset)
+
+    def known_producers(self) -> tuple[Producer, ...]:
+        """See ``LogWriter.known_producers``."""
+        for _ in range(LISTINGS_MAX):
+            try:
+                return self._known_producers()
+            except FileNotFoundError:
+                self.refresh()  # a segment was removed meanwhile
+        return self._known_producers()
+
+    def _known_producers(self) -> tuple[Producer, ...]:
+        with self._lock:
+            return self.producers.known(self.published.offset, self.published.position)
 
     def close(self) -> None:
         self._closed = True
