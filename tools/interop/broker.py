@@ -55,6 +55,9 @@ class BrokerError(Exception):
 class Broker:
     """One broker's directories and configuration below ``root``, and its process while it runs. Not thread-safe."""
 
+    # Lines for the broker's configuration; to be set before it is started.
+    extra_properties = ""
+
     def __init__(self, root: Path, java_path: str, jars: Path) -> None:
         self.data = root / "data"
         self.meta = root / "meta"
@@ -142,6 +145,7 @@ class Broker:
         properties = self._root / "server.properties"
         properties.write_text(
             PROPERTIES.format(port=self._port, controller_port=controller_port, data=self.data, meta=self.meta)
+            + self.extra_properties
         )
         logger = {"org.slf4j.simpleLogger.defaultLogLevel": "info"}
         program = java.command(self._java, self._jars, "Broker.java", seconds=LIFE_SECONDS_MAX, **logger)

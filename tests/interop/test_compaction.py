@@ -1,0 +1,146 @@
+"""A broker's own cleaner and kstore's, over the same dirty logs: they keep the same batches with the same records.
+
+And Kafka's dump tool finds nothing wrong with what kstore has made, nor does a broker that serves it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kstore.log import Log
+from tests.compaction_model import Kept, batches_in, random_batches
+from tests.evidence import Lost, Wrong
+from tests.interop.conftest import Kafka
+from tools.interop.broker import Broker
+from tools.interop.dump import kafka_dumps, runs_over, unexpected_reports
+from tools.interop.handover import put_in_place
+
+pytestmark = pytest.mark.interop
+
+# By topic: the seed, how many batches and how many keys.
+LOGS = {"cleaned-few-keys": (1, 300, 5), "cleaned-many-keys": (2, 300, 200), "cleaned-long": (3, 900, 40)}
+SEGMENT_BYTES = 16 << 10
+RETENTION_MS = 86_400_000
+TOPIC_SETTINGS = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.0001",
+    "internal.segment.bytes": str(SEGMENT_BYTES),
+    "index.interval.bytes": "256",
+    "delete.retention.ms": str(RETENTION_MS),
+    "segment.ms": str(2**60),
+}
+CLEAN_SECONDS_MAX = 60
+
+
+class Cleaned(NamedTuple):
+    """By topic: the dirty log, what the broker has made of it, and what kstore has."""
+
+    dirty: dict[str, Path]
+    by_broker: dict[str, Path]
+    by_kstore: dict[str, Path]
+
+
+def write(directory: Path, seed: int, count: int, keys: int) -> Path:
+    with Log(directory, durability="os", segment_bytes=SEGMENT_BYTES, index_interval_bytes=256) as log:
+        for data in random_batches(seed, count, keys):
+            log.append_batches(data, assign_offsets=False)
+    return directory
+
+
+def compacted(dirty: Path, target: Path) -> Path:
+    shutil.copytree(dirty, target)
+    with Log(
+        target,
+        durability="os",
+        segment_bytes=SEGMENT_BYTES,
+        index_interval_bytes=256,
+        cleanup_policy="compact",
+        delete_retention_ms=RETENTION_MS,
+    ) as log:
+        report = log.compact()
+        assert report.stop_offset > 0
+        assert not report.corrupt
+    return target
+
+
+@pytest.fixture(scope="module")
+def cleaned(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Cleaned:
+    root = tmp_path_factory.mktemp("cleaned")
+    dirty = {topic: write(root / "dirty" / f"{topic}-0", *shape) for topic, shape in LOGS.items()}
+    (root / "broker").mkdir()
+    broker = kafka.broker(root / "broker")
+    broker.extra_properties = "log.cleaner.backoff.ms=200\nlog.initial.task.delay.ms=100\n"
+    with broker.running():
+        broker.create_topics(dict.fromkeys(LOGS, TOPIC_SETTINGS))
+    put_in_place(broker.data, dirty, clean=True)
+    with broker.running():
+        wait_until_clean(broker, dirty)
+    by_broker = {topic: broker.data / f"{topic}-0" for topic in LOGS}
+    by_kstore = {topic: compacted(path, root / "kstore" / f"{topic}-0") for topic, path in dirty.items()}
+    return Cleaned(dirty, by_broker, by_kstore)
+
+
+def wait_until_clean(broker: Broker, dirty: dict[str, Path]) -> None:
+    """Until the broker says of each log that it is clean up to its active segment."""
+    wanted = {f"{topic} 0 {max(int(log.stem) for log in path.glob('*.log'))}" for topic, path in dirty.items()}
+    checkpoint = broker.data / "cleaner-offset-checkpoint"
+    deadline = time.monotonic() + CLEAN_SECONDS_MAX
+    while time.monotonic() < deadline:
+        if checkpoint.exists() and wanted <= set(checkpoint.read_text().splitlines()):
+            return
+        time.sleep(0.2)
+    raise Wrong(f"the broker did not clean: {checkpoint.read_text() if checkpoint.exists() else 'no checkpoint'}")
+
+
+def timeless(batches: list[Kept]) -> list[Kept]:
+    """The horizon is the time of the pass: here it counts whether there is one."""
+    return [batch._replace(delete_horizon_ms=batch.delete_horizon_ms and 0) for batch in batches]
+
+
+@pytest.mark.parametrize("topic", LOGS)
+def test_a_broker_s_cleaner_and_kstore_keep_the_same(topic: str, cleaned: Cleaned) -> None:
+    theirs, ours = batches_in(cleaned.by_broker[topic]), batches_in(cleaned.by_kstore[topic])
+    assert len(theirs) < len(batches_in(cleaned.dirty[topic]))
+    if timeless(theirs) != timeless(ours):
+        both = zip(timeless(theirs), timeless(ours), strict=False)
+        first = next((pair for pair in both if pair[0] != pair[1]), None)
+        raise Lost(f"{len(theirs)} batches of the broker's, {len(ours)} of kstore's; the first that differ: {first}")
+
+
+@pytest.mark.parametrize("topic", LOGS)
+def test_segments_and_indexes_of_transactions_are_alike(topic: str, cleaned: Cleaned) -> None:
+    theirs, ours = cleaned.by_broker[topic], cleaned.by_kstore[topic]
+    assert sorted(path.name for path in ours.glob("*.log")) == sorted(path.name for path in theirs.glob("*.log"))
+    for path in theirs.glob("*.txnindex"):
+        if path.stat().st_size:
+            assert (ours / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("topic", LOGS)
+def test_kafka_s_dump_tool_finds_no_mismatch_that_it_does_not_find_in_the_broker_s_own(
+    topic: str, cleaned: Cleaned, kafka: Kafka, tmp_path: Path
+) -> None:
+    """It takes an emptied batch for one without a time, and so reports the time index entry that leads there."""
+    theirs = reports(cleaned.by_broker[topic], kafka, tmp_path / "theirs")
+    ours = reports(cleaned.by_kstore[topic], kafka, tmp_path / "ours")
+    assert {run: said for run, said in ours.items() if said != theirs.get(run, said)} == {}
+    assert len(ours) > 10
+
+
+def reports(directory: Path, kafka: Kafka, root: Path) -> dict[str, list[str]]:
+    """By file and options, what Kafka's dump tool reports of a log, without the paths."""
+    copy, work = root / "copy", root / "work"
+    shutil.copytree(directory, copy)
+    work.mkdir()
+    offsets = sorted(record[0] for batch in batches_in(copy) for record in batch.records)
+    dumps = kafka_dumps(kafka.java, kafka.jars, runs_over(copy), work)
+    assert [printed.threw for printed in dumps.values() if printed.threw] == []
+    return {
+        str(run): [line.replace(str(copy), "") for line in unexpected_reports(printed.err, offsets)]
+        for run, printed in dumps.items()
+    }
