@@ -102,6 +102,7 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = UNLIMITED
     delete_retention_ms: int = 86_400_000
+    producer_id_expiration_ms: int = 86_400_000
     file_mode: int = 0o600
     max_batch_bytes_uncompressed: int = 64 * MIB
     open_files_max: int = 256
@@ -373,6 +374,10 @@ RULES: dict[str, Rule] = {
         0, UNLIMITED, TIME, "delete.retention.ms",
         "Tombstones and the ends of transactions stay for this long after the first compaction that meets them.",
         or_never=True,
+    ),
+    "producer_id_expiration_ms": _within(
+        1, UNLIMITED, TIME, "producer.id.expiration.ms",
+        "A producer that has written nothing for this long, by its batches' times, is forgotten.",
     ),
     "file_mode": Rule(
         "", _mode, "a mode as an int or like '0640', from 0o600 to 0o777", "The mode of new files."

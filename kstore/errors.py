@@ -25,25 +25,31 @@ __all__ = [
     "CorruptRecordError",
     "DiskFullError",
     "DivergedError",
+    "DuplicateSequenceError",
     "FileInTheWayError",
     "FileMissingError",
     "ForkedError",
     "IndexFullError",
     "InvalidOffsetError",
+    "InvalidProducerEpochError",
     "InvalidRecordError",
     "InvalidTimestampError",
+    "InvalidTransactionStateError",
     "KstoreError",
     "LockedError",
     "LogNotFoundError",
     "NotALogError",
     "OffsetOutOfRangeError",
+    "OutOfOrderSequenceError",
     "PoisonedError",
+    "ProducerFencedError",
     "ReadOnlyError",
     "RecordError",
     "RecordTooLargeError",
     "RequestError",
     "StorageError",
     "SyncFailedError",
+    "TransactionCoordinatorFencedError",
     "TruncatedFileError",
     "UnsupportedCodecError",
     "UnsupportedFormatError",
@@ -237,6 +243,51 @@ class InvalidRecordError(RequestError, ValueError):
 
 class InvalidTimestampError(InvalidRecordError):
     """A batch refused because a record's timestamp is outside the accepted range."""
+
+
+class ProducerFencedError(RequestError, ValueError):
+    """A producer of an older epoch than one that has written since: another instance has taken its place."""
+
+    def __init__(self, producer_id: int, producer_epoch: int, latest_epoch: int) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.latest_epoch = latest_epoch
+        super().__init__(f"producer {producer_id} has epoch {producer_epoch}, expected at least {latest_epoch}")
+
+
+class InvalidProducerEpochError(ProducerFencedError):
+    """The same, for a batch of records (Kafka: InvalidProducerEpochException)."""
+
+
+class OutOfOrderSequenceError(RequestError, ValueError):
+    """A producer's batch that does not follow its last one: a batch between them is missing."""
+
+    def __init__(self, producer_id: int, producer_epoch: int, sequence: int, expected: int | None) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.sequence = sequence
+        self.expected = expected
+        rest = (
+            "which is in the log, expected in an append without new ones"
+            if expected is None
+            else f"expected {expected}"
+        )
+        super().__init__(f"a batch of producer {producer_id}, epoch {producer_epoch}, has sequence {sequence}, {rest}")
+
+
+class DuplicateSequenceError(OutOfOrderSequenceError):
+    """A producer's batch that lies behind its last one, and is none of those that are still remembered.
+
+    Also an append of which some batches are in the log and others are not; then ``expected`` is None.
+    """
+
+
+class InvalidTransactionStateError(RequestError, ValueError):
+    """A batch outside of the transaction that its producer has open, or a transaction that is not as was said."""
+
+
+class TransactionCoordinatorFencedError(RequestError, ValueError):
+    """The end of a transaction from a coordinator of an older epoch than that of the last end."""
 
 
 class NotALogError(RequestError, NotADirectoryError):

@@ -39,13 +39,14 @@ from kstore.log_reader import MISSING_MAX, LogReader
 from kstore.log_source import LogSource
 from kstore.log_times import first_at, latest_record
 from kstore.log_view import LogView
-from kstore.log_writer import Headers, LogWriter, open_writer
+from kstore.log_writer import Headers, LogWriter, StoreTies, open_writer
 from kstore.pending_append import PendingAppend
 from kstore.published import Published
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
+from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.record.walk import OFFSET_MAX
-from kstore.rules.arguments import check_keys, check_timestamps, milliseconds, one_of
+from kstore.rules.arguments import check_keys, check_timestamps, milliseconds, one_of, whole_number
 from kstore.rules.validate import split_batches, validate
 from kstore.segment import LogSegment, SegmentContext
 from kstore.types import (
@@ -56,6 +57,8 @@ from kstore.types import (
     Durability,
     IsolationLevel,
     OnCorrupt,
+    OpenTransaction,
+    ProducerInfo,
     RecoveryReport,
     RetentionResult,
 )
@@ -90,6 +93,7 @@ class Log:
         durability: Durability = "sync",
         fs: FileSystem = SYSTEM_FS,
         clock: Clock = SYSTEM_CLOCK,
+        _ties: StoreTies | None = None,
         **settings: Any,
     ) -> None:
         """Opens the log in directory ``path``; creates it where the path is missing or an empty directory.
@@ -120,7 +124,7 @@ class Log:
             ensure_directory(fs, directory)
             self._view = LogView(context)
         else:
-            self._writer = open_writer(context, durability)
+            self._writer = open_writer(context, durability, _ties)
         self._closed = False
 
     @property
@@ -139,6 +143,11 @@ class Log:
             self._source  # noqa: B018  # says that the log is closed, or another process's
             raise ReadOnlyError(errno.EROFS, "the log is open for reading", str(self.path))
         return writer
+
+    @property
+    def writer(self) -> LogWriter:
+        """What writes. For the store. Raises: ReadOnlyError, ClosedError."""
+        return self._writing
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
@@ -246,8 +255,12 @@ class Log:
         offsets, which must rise and lie at or above the log's end (replication, restore); nothing is rebuilt then.
         All or nothing, and as durable as ``append_many``.
 
+        A producer's batches are checked by epoch and sequence, unless they keep their offsets. What repeats one of the
+        producer's last five batches is not appended again: the result then ``is_duplicate``, with the old offsets.
+
         Raises: CorruptBatchError, InvalidRecordError (``record_errors`` lists each), InvalidTimestampError,
-        InvalidOffsetError, RecordTooLargeError, UnsupportedCodecError, and as ``append_many``.
+        InvalidOffsetError, RecordTooLargeError, UnsupportedCodecError; OutOfOrderSequenceError,
+        DuplicateSequenceError, InvalidProducerEpochError, InvalidTransactionStateError; and as ``append_many``.
         """
         writer = self._writing
         config = writer.context.config
@@ -269,6 +282,90 @@ class Log:
         writer.commit(append)
         assert append.result is not None
         return append.result
+
+    # --- producers and transactions ---------------------------------------------------------------------------------
+
+    def end_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int = 0,
+        timestamp: int | None = None,
+    ) -> int:
+        """Appends the end of a producer's transaction, its commit or its abort; returns the end marker's offset.
+
+        A transaction begins by itself with the producer's first transactional batch (``append_batches``); where none is
+        open the marker ends nothing. A newer ``producer_epoch`` than that of the batches fences their producer. On
+        return the marker is as durable as the log's setting says. ``timestamp`` is in ms since the epoch, now by
+        default.
+
+        Raises: TypeError, ValueError, ProducerFencedError (an older epoch), TransactionCoordinatorFencedError, and as
+        ``append_many``.
+        """
+        whole_number("producer_id", producer_id, 64)
+        whole_number("producer_epoch", producer_epoch, 16)
+        whole_number("coordinator_epoch", coordinator_epoch, 32)
+        if timestamp is not None:
+            whole_number("timestamp", timestamp, 64)
+        kind = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
+        end = EndTransactionMarker(kind, coordinator_epoch)
+        return self._writing.end_transaction(producer_id, producer_epoch, end, timestamp)
+
+    def producers(self) -> list[ProducerInfo]:
+        """What the log knows of each producer that has written to it and is not forgotten, in the order of their ids.
+
+        Raises: StorageError.
+        """
+        source = self._source
+        source.refresh()
+        return [
+            ProducerInfo(
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.last_sequence,
+                producer.last_offset,
+                producer.timestamp,
+                producer.coordinator_epoch,
+                producer.current_txn_first_offset if producer.is_in_transaction else None,
+            )
+            for producer in source.known_producers()
+        ]
+
+    def transactions(self, *, hanging_ms: int = 0) -> list[OpenTransaction]:
+        """The open transactions, the oldest first; with ``hanging_ms`` those whose producers are silent for so long.
+
+        Who reads committed records waits for the oldest of them. ``end_transaction`` ends one that nobody else will.
+
+        Raises: StorageError.
+        """
+        source = self._source
+        source.refresh()
+        now_ms = source.context.clock.now_ms()
+        found = [
+            OpenTransaction(
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.coordinator_epoch,
+                producer.current_txn_first_offset,
+                producer.timestamp,
+                NO_TIMESTAMP if producer.timestamp < 0 else max(now_ms - producer.timestamp, 0),
+            )
+            for producer in source.known_producers()
+            if producer.is_in_transaction
+        ]
+        hanging = [transaction for transaction in found if not 0 <= transaction.age_ms < hanging_ms]
+        return sorted(hanging, key=lambda transaction: transaction.first_offset)
+
+    def expire_producers(self) -> int:
+        """Forgets producers that have written nothing for ``producer_id_expiration_ms``; returns how many.
+
+        Appends of producers do so too, every ten minutes. Who has a transaction open is not forgotten.
+
+        Raises: as ``append_many``.
+        """
+        return self._writing.expire_producers()
 
     # --- read -------------------------------------------------------------------------------------------------------
 

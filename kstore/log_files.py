@@ -429,7 +429,7 @@ class LogFiles:
             self._tail = last.tail  # recovery left it open
         if not self._sync or self._tail is None:
             self._sync_tails(self._dirty_tails(), ())
-        self.producers.snapshot(self.published.offset)
+        self.producers.snapshot_at_close(self.published.offset, self.published.position)
         self._sync_indexes(self.producers.take_unsynced())
         last.seal(sync=True)
         self._unflushed.clear()

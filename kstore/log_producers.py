@@ -7,24 +7,42 @@ asks for the last stable offset.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 
-from kstore.errors import CorruptDataError, StorageError
+from kstore.errors import CorruptDataError, DuplicateSequenceError, StorageError
 from kstore.files.checkpoint import replace_file
 from kstore.files.fs import read_file
 from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
 from kstore.index import TransactionIndex
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
+from kstore.rules.sequence import (
+    REMEMBERED_MAX,
+    Producer,
+    ProducerBatch,
+    RememberedBatch,
+    after,
+    check_end,
+    check_next,
+    producer_batch,
+    repeats,
+    seen,
+)
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments import LogSegments
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import AbortedTransaction
 
-__all__ = ["LogProducers", "TransactionRebuild"]
+__all__ = ["LogProducers", "PendingProducers", "TransactionRebuild"]
 
 logger = logging.getLogger(__name__)
+
+# So often producers are looked through for those that have written nothing for too long (ms), as Kafka does.
+EXPIRY_INTERVAL_MS = 600_000
+# So much of a log is searched for batches that its snapshots do not remember.
+RECALL_BYTES_MAX = 256 << 20
 
 
 class LogProducers:
@@ -36,6 +54,10 @@ class LogProducers:
         self._snapshots = sorted(snapshots)
         self._state: ProducerState | None = None
         self._next_offset = 0
+        # Whether more of a producer's batches may be in the log than are known.
+        self._is_recalled = False
+        # When producers were last looked through for those to forget.
+        self._expired_ms = 0
         # Whether the state says more than the newest snapshot.
         self._changed = False
         # Whether a producer ever wrote to the log, as far as known.
@@ -50,6 +72,7 @@ class LogProducers:
         if self._state is None or self._next_offset > end:
             self._next_offset, self._state = self._newest_snapshot(end)
             self._changed = False
+            self._is_recalled = self._next_offset == 0
             self._seen_aborted = []
         if self._next_offset < end:
             for segment in self._segments.range(self._next_offset, end):
@@ -58,19 +81,89 @@ class LogProducers:
             self._next_offset = end
         return self._state
 
-    def extend_to(self, end: int, position: int) -> None:
+    def known(self, end: int, position: int) -> tuple[Producer, ...]:
+        """What is known of every producer at offset ``end``, as ``up_to``, in the order of their ids."""
+        producers = self.up_to(end, position).producers
+        return tuple(producers[producer_id] for producer_id in sorted(producers))
+
+    def passed(self, before: int, end: int) -> None:
+        """Nothing of a producer was appended from ``before`` to ``end``: so it need not be read."""
+        if self._state is not None and self._next_offset == before:
+            self._next_offset = end
+
+    def take_in(self, batches: Sequence[ProducerBatch], end: int) -> None:
         """Takes in what was just appended; an abort among it is added to its segment's transaction index."""
-        assert self._state is not None, "producers are loaded before a producer's batch is written"
-        for segment in self._segments.range(self._next_offset, end):
-            stop = position if segment is self._segments.last else segment.size
-            aborted = self._replay(segment, stop, end)
-            if aborted:
-                index = self._unsynced.get(segment.base_offset)
-                if index is None:
-                    index = self._unsynced[segment.base_offset] = segment.transaction_index(writable=True)
-                for transaction in aborted:
-                    index.append(transaction)
+        state = self._state
+        assert state is not None, "producers are loaded before a producer's batch is written"
+        self._changed = self.in_use = True
+        for batch in batches:
+            aborted = state.apply(batch)
+            self._next_offset = batch.last_offset + 1
+            if aborted is not None:
+                self._transaction_index_at(batch.first_offset).append(aborted)
         self._next_offset = end
+
+    def _transaction_index_at(self, offset: int) -> TransactionIndex:
+        segment = self._segments.floor(offset)
+        assert segment is not None
+        index = self._unsynced.get(segment.base_offset)
+        if index is None:
+            index = self._unsynced[segment.base_offset] = segment.transaction_index(writable=True)
+        return index
+
+    def expire(self, now_ms: int) -> int:
+        """Forgets producers that have written nothing for ``producer_id_expiration_ms``; how many these were."""
+        if self._state is None:
+            return 0
+        self._expired_ms = now_ms
+        count = self._state.expire(now_ms, self._context.config.producer_id_expiration_ms)
+        self._changed = self._changed or count > 0
+        return count
+
+    def pending(self, end: int, position: int, now_ms: int) -> PendingProducers:
+        """What appends to a log that ends at ``end`` are checked against."""
+        is_new = self._state is None
+        state = self.up_to(end, position)
+        if is_new or not 0 <= now_ms - self._expired_ms < EXPIRY_INTERVAL_MS:
+            self.expire(now_ms)
+        return PendingProducers(self, state)
+
+    def recall(self) -> None:
+        """Reads from the log what snapshots leave out: of each producer's last batches they have only the newest.
+
+        Newest segments first, and not more than a part of a large log; once, since it is the same each time.
+        Raises: StorageError.
+        """
+        state = self._state
+        if state is None or self._is_recalled:
+            return
+        self._is_recalled = True
+        searched: list[LogSegment] = []
+        size = 0
+        for segment in reversed(self._segments.range(0, self._next_offset)):
+            searched.insert(0, segment)
+            size += segment.size
+            if size >= RECALL_BYTES_MAX:
+                break
+        earlier: dict[int, deque[RememberedBatch]] = {}
+        for segment in searched:
+            start = segment.locate(segment.base_offset, segment.size)
+            for item in segment.walk_from(start, segment.size):
+                if isinstance(item, Damage):
+                    continue
+                _, batch = item
+                known = state.producers.get(batch.producer_id)
+                if (
+                    known is not None
+                    and known.batches
+                    and batch.producer_epoch == known.producer_epoch
+                    and batch.last_offset < known.batches[0].first_offset
+                    and not batch.is_control
+                ):
+                    batches = earlier.setdefault(batch.producer_id, deque(maxlen=REMEMBERED_MAX))
+                    batches.append(seen(producer_batch(batch)))
+        for producer_id, batches in earlier.items():
+            state.recall(producer_id, batches)
 
     def _replay(self, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
         assert self._state is not None
@@ -80,8 +173,12 @@ class LogProducers:
                 continue
             _, batch = item
             if batch.producer_id >= 0 and self._next_offset <= batch.base_offset < end:
-                ended = self._state.update(batch)
                 self._changed = self.in_use = True
+                try:
+                    ended = self._state.update(batch)
+                except CorruptDataError as error:
+                    _pass_over(segment, batch, error)
+                    continue
                 if ended is not None:
                     aborted.append(ended)
         return aborted
@@ -104,18 +201,25 @@ class LogProducers:
         if self._state is None or not self._changed:
             return
         path = self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX)
-        entries = list(self._state.entries.values())
-        replace_file(self._context.fs, path, encode_snapshot(entries), mode=self._context.config.file_mode)
+        data = encode_snapshot(self._state.entries())
+        replace_file(self._context.fs, path, data, mode=self._context.config.file_mode)
         if offset not in self._snapshots:
             self._snapshots = sorted([*self._snapshots, offset])
         self._changed = False
+
+    def snapshot_at_close(self, end: int, position: int) -> None:
+        """The snapshot of an orderly close: of a log with producers there is one, since a broker that finds none after
+        an orderly stop takes it that there are no producers."""
+        if self.in_use and not self._snapshots:
+            self.up_to(end, position)
+        self.snapshot(end)
 
     def secure(self, base_offset: int) -> None:
         """Before the segments below ``base_offset`` go: what only their batches tell goes into a snapshot there."""
         if not self.in_use or base_offset in self._snapshots:
             return
         below = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
-        below._changed = bool(below.up_to(base_offset, 0).entries)
+        below._changed = bool(below.up_to(base_offset, 0).producers)
         below.snapshot(base_offset)
         self._snapshots = sorted({*self._snapshots, *below._snapshots})
 
@@ -167,6 +271,82 @@ class LogProducers:
         return found + [gone for gone in missing if gone.last_offset >= start and gone.first_offset < stop]
 
 
+class PendingProducers:
+    """What will be known of producers when the appends of one write are published; each append is checked against it.
+
+    Nothing is known of any of it before: a write that fails is forgotten with this object.
+    """
+
+    def __init__(self, producers: LogProducers, state: ProducerState) -> None:
+        self._producers = producers
+        self._state = state
+        self._changed: dict[int, Producer] = {}
+        self.batches: list[ProducerBatch] = []
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Of what is published."""
+        return self._state.first_unstable_offset
+
+    def take(
+        self, batches: Iterable[Batch], spans: Iterable[tuple[int, int]], *, checked: bool
+    ) -> list[RememberedBatch]:
+        """Checks the batches of one append, which will have the offsets ``spans``; what they all repeat, if they do.
+
+        Either they are to be appended, and the list is empty, or each repeats a batch that the log has. Unless
+        ``checked`` they are taken as they are.
+
+        Raises: CorruptDataError, and as ``rules.sequence``; then nothing was taken.
+        """
+        changed: dict[int, Producer] = {}
+        taken: list[ProducerBatch] = []
+        repeated: list[tuple[RememberedBatch, ProducerBatch]] = []
+        batch_count = 0
+        for batch, (first_offset, _) in zip(batches, spans, strict=True):
+            batch_count += 1
+            if batch.producer_id < 0:
+                continue
+            sent = producer_batch(batch, first_offset)
+            known = changed.get(sent.producer_id) or self._known(sent.producer_id)
+            again = self._check(known, sent) if checked else None
+            if again is not None:
+                repeated.append((again, sent))
+                continue
+            changed[sent.producer_id] = after(known, sent)
+            taken.append(sent)
+        if repeated and len(repeated) < batch_count:
+            # Half of it would have to be appended, and one answer cannot tell the offsets of both.
+            sent = repeated[0][1]
+            raise DuplicateSequenceError(sent.producer_id, sent.producer_epoch, sent.first_sequence, None)
+        self._changed.update(changed)
+        self.batches += taken
+        return [again for again, _ in repeated]
+
+    def _known(self, producer_id: int) -> Producer | None:
+        return self._changed.get(producer_id) or self._state.producers.get(producer_id)
+
+    def _check(self, known: Producer | None, sent: ProducerBatch) -> RememberedBatch | None:
+        """The batch that ``sent`` repeats, or None."""
+        if sent.is_control:
+            check_end(known, sent)
+            return None
+        again = repeats(known, sent)
+        if again is not None:
+            return again
+        try:
+            check_next(known, sent)
+        except DuplicateSequenceError:
+            self._producers.recall()
+            again = repeats(self._state.producers.get(sent.producer_id), sent)
+            if again is None:
+                raise
+        return again
+
+
+def _pass_over(segment: LogSegment, batch: Batch, error: CorruptDataError) -> None:
+    logger.warning("%s: a marker at offset %d is passed over: %s", segment, batch.base_offset, error)
+
+
 class TransactionRebuild:
     """Makes transaction indexes anew from the batches that recovery passes by, segment after segment."""
 
@@ -185,7 +365,7 @@ class TransactionRebuild:
         try:
             ended = self._state.update(batch)
         except CorruptDataError as error:
-            logger.warning("%s: a marker at offset %d is passed over: %s", segment, batch.base_offset, error)
+            _pass_over(segment, batch, error)
             return
         if ended is not None:
             self._aborted.append(ended)

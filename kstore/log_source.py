@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kstore.published import Published
+from kstore.rules.sequence import Producer
 from kstore.segment import SegmentContext
 from kstore.segments import LogSegments
 from kstore.types import AbortedTransaction
@@ -49,5 +50,9 @@ class LogSource(Protocol):
         ...
 
     def last_stable_offset(self) -> int: ...
+
+    def known_producers(self) -> tuple[Producer, ...]:
+        """What is known of every producer, in the order of their ids."""
+        ...
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool: ...

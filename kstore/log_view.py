@@ -29,6 +29,7 @@ from kstore.log_loader import OWN_NAMES, is_log
 from kstore.log_producers import LogProducers
 from kstore.published import Published
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, walk
+from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext, SegmentEnd
 from kstore.segment_swap import replaced_by, swapped_bases
 from kstore.segments import LogSegments
@@ -264,6 +265,19 @@ class LogView:
         if unstable is None:
             return published.high_watermark
         return max(min(unstable, published.high_watermark), self.start_offset)
+
+    def known_producers(self) -> tuple[Producer, ...]:
+        """See ``LogWriter.known_producers``."""
+        for _ in range(LISTINGS_MAX):
+            try:
+                return self._known_producers()
+            except FileNotFoundError:
+                self.refresh()  # a segment was removed meanwhile
+        return self._known_producers()
+
+    def _known_producers(self) -> tuple[Producer, ...]:
+        with self._lock:
+            return self.producers.known(self.published.offset, self.published.position)
 
     def close(self) -> None:
         self._closed = True

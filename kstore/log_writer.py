@@ -13,38 +13,45 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kstore.config import NO_LIMIT
 from kstore.errors import (
     BatchTooLargeError,
     ClosedError,
+    CorruptDataError,
     InvalidOffsetError,
     KstoreError,
     OffsetOutOfRangeError,
     PoisonedError,
+    RequestError,
     SyncFailedError,
 )
 from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.flusher import Flusher
 from kstore.group_commit import GroupCommit
+from kstore.kafka_marks import KafkaMarks
 from kstore.log_files import LogFiles
 from kstore.log_loader import Loaded, ensure_log_or_empty, load, make_directory
+from kstore.log_producers import PendingProducers
 from kstore.pending_append import PendingAppend
 from kstore.published import Published
-from kstore.record._codec import BatchBuffer, patch_header
-from kstore.record.builder import build_batches
+from kstore.record._codec import BatchBuffer, EncodedBatch, Record, patch_header
+from kstore.record.builder import build_batch, build_batches
+from kstore.record.control import EndTransactionMarker
+from kstore.record.parse import parse_batch
 from kstore.record.walk import OFFSET_MAX
 from kstore.rules.compact import LastRecord
 from kstore.rules.retain import TrustedClock
 from kstore.rules.roll import idle_reason, roll_reason
+from kstore.rules.sequence import Producer, ProducerBatch
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segment_tail import SegmentTail
-from kstore.types import LOG_APPEND_TIME, AppendInfo, Durability, RetentionResult
+from kstore.types import LOG_APPEND_TIME, NO_OFFSET, AppendInfo, Durability, RetentionResult
 
-__all__ = ["Cleanable", "LogWriter", "directory_mode", "open_writer"]
+__all__ = ["Cleanable", "LogWriter", "StoreTies", "directory_mode", "open_writer"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +80,27 @@ class Cleanable(NamedTuple):
     producers_known: bool
 
 
+class BackgroundFlusher(Protocol):
+    def note(self) -> None:
+        """There is something to flush."""
+        ...
+
+    def stop(self) -> None:
+        """Returns when the log is not being flushed any more, and will not be."""
+        ...
+
+
+class StoreTies(NamedTuple):
+    """What a store that opens a log does for it: it holds the lock above, has read Kafka's marks, and flushes."""
+
+    marks: KafkaMarks
+    flusher: Callable[[LogWriter], BackgroundFlusher]
+
+
 class LogWriter(LogFiles):
     """Everything that changes a log. Thread-safe."""
 
-    def __init__(self, loaded: Loaded, lock: DirectoryLock) -> None:
+    def __init__(self, loaded: Loaded, lock: DirectoryLock, ties: StoreTies | None = None) -> None:
         super().__init__(loaded, lock)
         self._config = loaded.context.config
         self._clock = loaded.context.clock
@@ -95,7 +119,9 @@ class LogWriter(LogFiles):
         self._size_max = min(self._config.max_message_bytes, self._config.max_batch_bytes_uncompressed)
         self.is_compacted = self._config.is_compacted
         self._group = GroupCommit(self._commit, self._clock) if self._sync else None
-        self._flusher = Flusher(self, self._config.flush_ms / 1000)
+        self._flusher: BackgroundFlusher = (
+            Flusher(self, self._config.flush_ms / 1000) if ties is None else ties.flusher(self)
+        )
         self._trusted_clock = TrustedClock(self._clock.now_ms(), self._clock.monotonic())
         self._has_retention = (self._config.retention_ms, self._config.retention_bytes) != (NO_LIMIT, NO_LIMIT)
         # Held by whoever compacts; taken before the log's lock.
@@ -197,6 +223,7 @@ class LogWriter(LogFiles):
         marks: list[tuple[int, int, int, int]] = []
         written: list[tuple[PendingAppend, int, int]] = []
         position = tail.position
+        checks: PendingProducers | None = None
         for append in appends:
             kept = append.spans
             first_offset = offset if kept is None else kept[0][0]
@@ -204,8 +231,13 @@ class LogWriter(LogFiles):
                 append.error = InvalidOffsetError(f"the first offset is {first_offset}, expected at least {offset}")
                 continue
             if append.with_producers:
-                unstable = self.producers.up_to(before.offset, before.position).first_unstable_offset
-                stable_offset = before.offset if unstable is None else unstable
+                if checks is None:
+                    checks = self.producers.pending(before.offset, before.position, now_ms)
+                    unstable = checks.first_unstable_offset
+                    stable_offset = before.offset if unstable is None else unstable
+                if not self._take_producers(append, checks, offset):
+                    written.append((append, NO_OFFSET, NO_OFFSET))
+                    continue
             buffer = append.buffer
             for number, batch in enumerate(append.batches):
                 _, start, size, count, _, max_timestamp, _ = batch
@@ -225,11 +257,15 @@ class LogWriter(LogFiles):
             written.append((append, first_offset, offset - 1))
         self._write_run(tail, run, marks)
         try:
-            self._publish(Published(offset, tail.base_offset, tail.position, offset))
+            published = Published(offset, tail.base_offset, tail.position, offset)
+            if published != before:
+                self._publish(published)
             for append, first_offset, last_offset in written:
                 append.finish(first_offset, last_offset)
-                if append.with_producers and self._poisoned is None:
-                    self._note_producers(last_offset + 1, tail.position, stable_offset)
+            if checks is None or not checks.batches:
+                self.producers.passed(before.offset, offset)
+            elif self._poisoned is None:
+                self._note_producers(checks.batches, offset, stable_offset)
         except BaseException as error:
             if self.published is not before and any(append.with_producers for append in appends):
                 # An interrupt: what is published is not in the transaction index.
@@ -237,14 +273,24 @@ class LogWriter(LogFiles):
                 self._poison(error)
             raise
 
-    def _note_producers(self, end: int, position: int, stable_offset: int) -> None:
+    def _take_producers(self, append: PendingAppend, checks: PendingProducers, offset: int) -> bool:
+        """Whether ``append`` is to be written: not where it is refused, or where the log has it already."""
+        batches = [parse_batch(append.buffer.view(at, at + size), 0) for _, at, size, *_ in append.batches]
+        try:
+            append.repeated = checks.take(batches, append.spans_from(offset), checked=append.spans is None)
+        except (RequestError, CorruptDataError) as error:
+            append.error = error
+            return False
+        return not append.repeated
+
+    def _note_producers(self, batches: Sequence[ProducerBatch], end: int, stable_offset: int) -> None:
         """Takes in the producers of what was published.
 
         Where that fails the append stands and the log is poisoned: only recovery can make the transaction index whole,
         and until then committed reads end where they ended before.
         """
         try:
-            self.producers.extend_to(end, position)
+            self.producers.take_in(batches, end)
         except BaseException as error:
             self._stable_offset_max = stable_offset
             self._poison(error)
@@ -433,6 +479,44 @@ class LogWriter(LogFiles):
 
     # --- producers --------------------------------------------------------------------------------------------------
 
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, end: EndTransactionMarker, timestamp: int | None
+    ) -> int:
+        """Appends the end of a transaction; see ``Log.end_transaction``."""
+        now_ms = self._clock.now_ms()
+        time_ms = now_ms if timestamp is None else timestamp
+        key, value = end.encode()
+        stamped = self._timestamp_type == LOG_APPEND_TIME
+        data = build_batch(
+            [Record(0, time_ms, key=key, value=value)],
+            log_append_time=now_ms if stamped else None,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            is_transactional=True,
+            is_control=True,
+        )
+        buffer = BatchBuffer(len(data))
+        buffer.extend(data)
+        batch = EncodedBatch(1, 0, len(data), 1, time_ms, now_ms if stamped else time_ms, 0)
+        append = PendingAppend(buffer, [batch], "none", with_producers=True)
+        self.commit(append)
+        assert append.result is not None
+        return append.result.first_offset
+
+    def known_producers(self) -> tuple[Producer, ...]:
+        """What is known of every producer, in the order of their ids."""
+        with self._lock:
+            published = self.published
+            return self.producers.known(published.offset, published.position)
+
+    def expire_producers(self) -> int:
+        """Forgets producers that have written nothing for ``producer_id_expiration_ms``; how many these were."""
+        with self._lock:
+            self.ensure_writable()
+            published = self.published
+            self.producers.up_to(published.offset, published.position)
+            return self.producers.expire(self._clock.now_ms())
+
     def last_stable_offset(self) -> int:
         """Where committed reads stop: the first offset of the oldest open transaction, or the high watermark."""
         with self._lock:
@@ -456,8 +540,8 @@ class LogWriter(LogFiles):
                 if state.first_unstable_offset is not None:
                     stable = min(stable, state.first_unstable_offset)
                 last_records = {
-                    entry.producer_id: LastRecord(entry.last_offset, entry.producer_epoch)
-                    for entry in state.entries.values()
+                    producer.producer_id: LastRecord(producer.last_offset, producer.producer_epoch)
+                    for producer in state.producers.values()
                 }
             active = self.segments.last.base_offset
             return Cleanable(
@@ -524,8 +608,10 @@ class LogWriter(LogFiles):
             self._grown.notify_all()
 
 
-def open_writer(context: SegmentContext, durability: Durability) -> LogWriter:
+def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies | None = None) -> LogWriter:
     """The writer of the log in ``context.directory``, which is created or recovered as needed.
+
+    ``ties`` are those to the store that opens it.
 
     Raises: NotALogError, LockedError, ReadOnlyError, DiskFullError, StorageError.
     """
@@ -535,13 +621,14 @@ def open_writer(context: SegmentContext, durability: Durability) -> LogWriter:
         ensure_log_or_empty(fs, directory)
     else:
         make_directory(fs, directory, mode=directory_mode(context.config.file_mode))
-    probe_lock(directory.parent)
+    if ties is None:
+        probe_lock(directory.parent)
     lock = DirectoryLock(directory, mode=context.config.file_mode)
     try:
-        loaded = load(context, durability)
+        loaded = load(context, durability, marks=None if ties is None else ties.marks)
         if lost := loaded.report.summary():
             logger.warning("%s: recovery: %s", directory, lost)
-        return LogWriter(loaded, lock)
+        return LogWriter(loaded, lock, ties)
     except BaseException:
         lock.release()
         raise

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kstore.group_commit import Pending
 from kstore.record._codec import BatchBuffer, EncodedBatch
+from kstore.rules.sequence import RememberedBatch
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, AppendInfo
 
 __all__ = ["PendingAppend"]
@@ -23,6 +24,7 @@ class PendingAppend(Pending[AppendInfo]):
         "batches",
         "buffer",
         "offsets_monotonic",
+        "repeated",
         "source_codec",
         "spans",
         "target_codec",
@@ -50,33 +52,54 @@ class PendingAppend(Pending[AppendInfo]):
         self.spans = spans
         self.offsets_monotonic = offsets_monotonic
         self.with_producers = with_producers
+        # What its batches repeat, if the log has them already.
+        self.repeated: Sequence[RememberedBatch] = ()
+
+    def spans_from(self, offset: int) -> Iterator[tuple[int, int]]:
+        """The first and last offset that each batch keeps, or gets where the first one gets ``offset``."""
+        if self.spans is not None:
+            yield from self.spans
+            return
+        for batch in self.batches:
+            yield offset, offset + batch.record_count - 1
+            offset += batch.record_count
 
     def finish(self, first_offset: int, last_offset: int) -> None:
-        """Sets the result, now that the append is published."""
+        """Sets the result, now that the append is published; of a repetition it is that of the first time."""
+        if self.error is not None:
+            return
+        if self.repeated:
+            first_offset, last_offset = self.repeated[0].first_offset, self.repeated[-1].last_offset
         base_offset = first_offset
         record_count = size = 0
         max_timestamp, offset_of_max = NO_TIMESTAMP, NO_OFFSET
         for number, batch in enumerate(self.batches):
             _, _, batch_size, count, _, timestamp, delta = batch
-            if self.spans is not None:
+            if self.repeated:
+                base_offset = self.repeated[number].first_offset
+            elif self.spans is not None:
                 base_offset = self.spans[number][0]
             if timestamp > max_timestamp:
                 max_timestamp, offset_of_max = timestamp, base_offset + delta
             record_count += count
             size += batch_size
             base_offset += count
-        if self.append_time_ms != NO_TIMESTAMP:
+        append_time_ms = self.append_time_ms
+        if append_time_ms != NO_TIMESTAMP:
             offset_of_max = last_offset  # all have the same time; Kafka names the last
+            if self.repeated:
+                append_time_ms = max_timestamp = self.repeated[-1].timestamp
         self.result = AppendInfo(
             first_offset,
             last_offset,
             max_timestamp,
             offset_of_max,
-            self.append_time_ms,
+            append_time_ms,
             self.source_codec,
             self.target_codec,
             len(self.batches),
             record_count,
             size,
             self.offsets_monotonic,
+            bool(self.repeated),
         )

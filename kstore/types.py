@@ -20,6 +20,8 @@ __all__ = [
     "IsolationLevel",
     "OffsetPosition",
     "OnCorrupt",
+    "OpenTransaction",
+    "ProducerInfo",
     "RecoveryReport",
     "RetentionResult",
     "TimestampOffset",
@@ -64,6 +66,36 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
+class ProducerInfo(NamedTuple):
+    """What a log knows of one producer. Times are ms since the epoch, -1 stands for none.
+
+    ``transaction_start`` is the first offset of its open transaction, None where it has none open.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int | None
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that has not ended, of records from ``first_offset`` on.
+
+    ``age_ms`` is the time since its producer's last sign of life, ``last_timestamp`` (ms since the epoch); -1 where
+    that has none.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    first_offset: int
+    last_timestamp: int
+    age_ms: int
+
+
 class CorruptRange(NamedTuple):
     """Offsets ``first`` to ``last`` (both inclusive) that damage at byte ``position`` of ``path`` has taken."""
 
@@ -89,7 +121,10 @@ class CutRange(NamedTuple):
 
 
 class AppendInfo(NamedTuple):
-    """What an append did (Kafka: LogAppendInfo). Offsets are inclusive, sizes bytes, times ms since the epoch."""
+    """What an append did (Kafka: LogAppendInfo). Offsets are inclusive, sizes bytes, times ms since the epoch.
+
+    ``is_duplicate``: a producer's batches were in the log already, at these offsets, and nothing was appended.
+    """
 
     first_offset: int
     last_offset: int
@@ -102,6 +137,7 @@ class AppendInfo(NamedTuple):
     record_count: int
     size: int
     offsets_monotonic: bool
+    is_duplicate: bool = False
 
 
 class RetentionResult(NamedTuple):

@@ -9,7 +9,7 @@ from kstore.config import LogConfig
 from kstore.errors import ConfigError, InvalidRecordError, InvalidTimestampError, RecordError
 from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
-__all__ = ["check_keys", "check_timestamps", "milliseconds", "one_of"]
+__all__ = ["check_keys", "check_timestamps", "milliseconds", "one_of", "whole_number"]
 
 
 def check_timestamps(timestamps: Sequence[int], config: LogConfig, now_ms: int) -> None:
@@ -43,6 +43,15 @@ def milliseconds(when: int | datetime | str) -> int:
     if isinstance(when, int):
         return when
     raise ValueError(f"a time is ms since the epoch, a datetime, 'earliest', 'latest' or 'max_timestamp', not {when!r}")
+
+
+def whole_number(name: str, value: int, bits: int) -> None:
+    """Raises: TypeError, ValueError for what is no number from 0 on that a signed field of so many bits holds."""
+    highest = 2 ** (bits - 1) - 1
+    if not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}, expected an int")
+    if not 0 <= value <= highest:
+        raise ValueError(f"{name} is {value}, expected 0 to {highest}")
 
 
 def one_of(name: str, value: object, allowed: Sequence[str]) -> None:

@@ -9,22 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kstore.record.batch import Batch
-from kstore.record.control import ControlRecordType, parse_end_transaction_marker
+from kstore.record.control import ControlRecordType
+from kstore.rules.sequence import (
+    Producer,
+    ProducerBatch,
+    RememberedBatch,
+    after,
+    is_expired,
+    producer_batch,
+    remembered,
+)
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import NO_OFFSET, AbortedTransaction
 
-__all__ = ["ProducerState"]
+__all__ = ["ProducerState", "to_entry", "to_producer"]
 
 
 class ProducerState:
-    """The producers of one log."""
+    """The producers of one log, by their ids."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
-        self.entries: dict[int, ProducerEntry] = {entry.producer_id: entry for entry in entries}
+        self.producers: dict[int, Producer] = {entry.producer_id: to_producer(entry) for entry in entries}
         self._open: dict[int, int] = {
-            entry.producer_id: entry.current_txn_first_offset
-            for entry in self.entries.values()
-            if entry.current_txn_first_offset != NO_OFFSET
+            producer.producer_id: producer.current_txn_first_offset
+            for producer in self.producers.values()
+            if producer.is_in_transaction
         }
 
     @property
@@ -32,47 +41,78 @@ class ProducerState:
         """The first offset of the oldest open transaction, None where none is open."""
         return min(self._open.values(), default=None)
 
+    @property
+    def open_transactions(self) -> list[Producer]:
+        """The producers with an open transaction, the oldest transaction first."""
+        return [self.producers[producer_id] for producer_id in sorted(self._open, key=self._open.__getitem__)]
+
+    def entries(self) -> list[ProducerEntry]:
+        """What a snapshot holds: of each producer's batches the newest."""
+        return [to_entry(producer) for producer in self.producers.values()]
+
     def update(self, batch: Batch) -> AbortedTransaction | None:
-        """Takes ``batch`` into account; returns what its abort marker adds to the transaction index, if it is one.
+        """Takes ``batch`` into account, unchecked, as ``apply``.
 
-        Raises: CorruptDataError for a control batch whose marker cannot be read.
+        Raises: CorruptDataError for a control batch whose marker cannot be read; nothing has changed then.
         """
-        if batch.producer_id < 0:
-            return None
-        if batch.is_control:
-            return self._end(batch)
-        first_offset = self._open.get(batch.producer_id, NO_OFFSET)
-        if batch.is_transactional and first_offset == NO_OFFSET:
-            first_offset = self._open[batch.producer_id] = batch.base_offset
-        known = self.entries.get(batch.producer_id)
-        self.entries[batch.producer_id] = ProducerEntry(
-            producer_id=batch.producer_id,
-            producer_epoch=batch.producer_epoch,
-            last_sequence=batch.last_sequence,
-            last_offset=batch.last_offset,
-            offset_delta=batch.last_offset - batch.base_offset,
-            timestamp=batch.max_timestamp,
-            coordinator_epoch=known.coordinator_epoch if known else -1,
-            current_txn_first_offset=first_offset,
-        )
-        return None
+        return None if batch.producer_id < 0 else self.apply(producer_batch(batch))
 
-    def _end(self, batch: Batch) -> AbortedTransaction | None:
-        marker = next(iter(batch.records()), None)
-        if marker is None:
-            return None  # compaction leaves empty control batches behind
-        end = parse_end_transaction_marker(marker.key, marker.value)
-        if end is None:
-            return None  # a control record of another kind
-        first_offset = self._open.pop(batch.producer_id, NO_OFFSET)
-        known = self.entries.get(batch.producer_id)
-        if known is None or known.producer_epoch != batch.producer_epoch:
-            known = ProducerEntry(batch.producer_id, batch.producer_epoch, -1, NO_OFFSET, 0, 0, -1, NO_OFFSET)
-        self.entries[batch.producer_id] = known._replace(
-            timestamp=batch.max_timestamp, coordinator_epoch=end.coordinator_epoch, current_txn_first_offset=NO_OFFSET
-        )
-        if end.type != ControlRecordType.ABORT or first_offset == NO_OFFSET:
+    def apply(self, batch: ProducerBatch) -> AbortedTransaction | None:
+        """Takes ``batch`` into account; returns what its abort marker adds to the transaction index, if it is one."""
+        if batch.is_control and batch.end is None:
+            return None
+        producer_id = batch.producer_id
+        known = self.producers.get(producer_id)
+        changed = self.producers[producer_id] = after(known, batch)
+        if changed.is_in_transaction:
+            self._open[producer_id] = changed.current_txn_first_offset
+            return None
+        first_offset = self._open.pop(producer_id, NO_OFFSET)
+        if batch.end is None or batch.end.type != ControlRecordType.ABORT or first_offset == NO_OFFSET:
             return None
         still_open = self.first_unstable_offset
         last_stable_offset = still_open if still_open is not None else batch.last_offset + 1
-        return AbortedTransaction(batch.producer_id, first_offset, batch.last_offset, last_stable_offset)
+        return AbortedTransaction(producer_id, first_offset, batch.last_offset, last_stable_offset)
+
+    def recall(self, producer_id: int, earlier: Iterable[RememberedBatch]) -> None:
+        """Remembers batches of a known producer that came before those that are remembered."""
+        known = self.producers[producer_id]
+        self.producers[producer_id] = known._replace(batches=remembered((*earlier, *known.batches)))
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forgets who has written nothing for ``expiration_ms``; how many these were."""
+        gone = [
+            producer.producer_id for producer in self.producers.values() if is_expired(producer, now_ms, expiration_ms)
+        ]
+        for producer_id in gone:
+            del self.producers[producer_id]
+        return len(gone)
+
+
+def to_entry(producer: Producer) -> ProducerEntry:
+    """The entry of a producer in a snapshot."""
+    return ProducerEntry(
+        producer.producer_id,
+        producer.producer_epoch,
+        producer.last_sequence,
+        producer.last_offset,
+        producer.offset_delta,
+        producer.timestamp,
+        producer.coordinator_epoch,
+        producer.current_txn_first_offset,
+    )
+
+
+def to_producer(entry: ProducerEntry) -> Producer:
+    """What a snapshot's entry says of a producer."""
+    batches: tuple[RememberedBatch, ...] = ()
+    if entry.last_offset >= 0:
+        batches = (RememberedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp),)
+    return Producer(
+        entry.producer_id,
+        entry.producer_epoch,
+        batches,
+        entry.timestamp,
+        entry.coordinator_epoch,
+        entry.current_txn_first_offset,
+    )

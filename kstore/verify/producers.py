@@ -16,6 +16,7 @@ from kstore.files.paths import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.index import TransactionIndex
 from kstore.record.batch import Batch
 from kstore.record.control import ControlRecordType, parse_end_transaction_marker
+from kstore.rules.sequence import Producer
 from kstore.state.producer_snapshot import ProducerEntry, decode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import AbortedTransaction
@@ -118,13 +119,13 @@ class ProducerCheck:
             if not self._is_known or offset <= self._first_base:
                 continue
             for entry in entries:
-                known = self._state.entries.get(entry.producer_id)
+                known = self._state.producers.get(entry.producer_id)
                 if known is not None and _contradicts(known, entry):
                     reason = f"{_text(entry)}, but the log has {_text(known)}"
                     self.findings.append(Finding("damage", "snapshot", self._path(offset, SNAPSHOT_SUFFIX), reason))
 
 
-def _contradicts(known: ProducerEntry, entry: ProducerEntry) -> bool:
+def _contradicts(known: Producer, entry: ProducerEntry) -> bool:
     """Whether the batches cannot have led to ``entry``; those that compaction or retention removed say nothing."""
     if known.last_offset < entry.last_offset:
         return False
@@ -137,7 +138,7 @@ def _contradicts(known: ProducerEntry, entry: ProducerEntry) -> bool:
     )
 
 
-def _text(entry: ProducerEntry) -> str:
+def _text(entry: ProducerEntry | Producer) -> str:
     return (
         f"producer {entry.producer_id}: epoch {entry.producer_epoch}, last sequence {entry.last_sequence}"
         f" at offset {entry.last_offset}, open transaction {entry.current_txn_first_offset}"

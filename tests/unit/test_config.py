@@ -48,6 +48,7 @@ def test_the_defaults_are_kafkas_but_for_what_kstore_says_otherwise() -> None:
         "min_compaction_lag_ms": 0,
         "max_compaction_lag_ms": 9223372036854775807,
         "delete_retention_ms": 86400000,
+        "producer_id_expiration_ms": 86400000,
         "file_mode": 0o600,
         "max_batch_bytes_uncompressed": 67108864,
         "open_files_max": 256,

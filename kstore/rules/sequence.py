@@ -1,0 +1,242 @@
+"""Whether a producer's batch may be appended, and what is then known of the producer: pure, over values.
+
+A producer counts its records, per partition, from 0 to 2^31 - 1 and then from 0 again; a batch carries the sequence of
+its first record. So a retry is recognised, and a loss too (Kafka: ProducerAppendInfo, ProducerStateEntry):
+
+    1  of the epoch, and of exactly the sequences, of one of the last five batches: a repetition, not appended again
+    2  of an older epoch: refused, another instance has taken the producer's place
+    3  of a newer epoch: its first sequence is 0
+    4  of the same epoch: its first sequence follows the last one
+    5  of a producer that the log does not know, or knows no more: any sequence
+    6  inside a transaction: only transactional batches
+
+The end of a transaction is refused for an older epoch, and for a coordinator of an older epoch than the last end's.
+A batch that was accepted elsewhere (replication, recovery) is not checked; what is known follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kstore.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    TransactionCoordinatorFencedError,
+)
+from kstore.record.batch import SEQUENCE_COUNT, Batch, decrement_sequence, increment_sequence
+from kstore.record.control import EndTransactionMarker, parse_end_transaction_marker
+from kstore.types import NO_OFFSET, NO_TIMESTAMP
+
+__all__ = [
+    "NO_EPOCH",
+    "NO_SEQUENCE",
+    "REMEMBERED_MAX",
+    "Producer",
+    "ProducerBatch",
+    "RememberedBatch",
+    "after",
+    "check_end",
+    "check_next",
+    "is_expired",
+    "producer_batch",
+    "remembered",
+    "repeats",
+    "seen",
+]
+
+# As many batches as a producer may have on the way at a time.
+REMEMBERED_MAX = 5
+NO_EPOCH = -1
+NO_SEQUENCE = -1
+
+
+class RememberedBatch(NamedTuple):
+    """One of a producer's last batches (Kafka: BatchMetadata); ``timestamp`` (ms) is its greatest."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return decrement_sequence(self.last_sequence, self.offset_delta)
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Producer(NamedTuple):
+    """What a log knows of one producer (Kafka: ProducerStateEntry). -1 stands for none, ``timestamp`` is in ms.
+
+    ``batches`` are its last ones, at most five, the newest last; all are of ``producer_epoch``.
+    """
+
+    producer_id: int
+    producer_epoch: int = NO_EPOCH
+    batches: tuple[RememberedBatch, ...] = ()
+    timestamp: int = NO_TIMESTAMP
+    coordinator_epoch: int = -1
+    current_txn_first_offset: int = NO_OFFSET
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    @property
+    def offset_delta(self) -> int:
+        return self.batches[-1].offset_delta if self.batches else 0
+
+    @property
+    def is_in_transaction(self) -> bool:
+        return self.current_txn_first_offset != NO_OFFSET
+
+
+class ProducerBatch(NamedTuple):
+    """What a batch says of its producer. ``end``: the marker in a control batch, None where there is none."""
+
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+    is_transactional: bool
+    is_control: bool
+    end: EndTransactionMarker | None
+
+
+def producer_batch(batch: Batch, first_offset: int | None = None) -> ProducerBatch:
+    """What ``batch`` says; ``first_offset`` takes the place of its own, which may not be assigned yet.
+
+    Raises: CorruptDataError for a control batch whose marker cannot be read.
+    """
+    if first_offset is None:
+        first_offset = batch.base_offset
+    end = None
+    is_control = batch.is_control
+    if is_control:
+        # Compaction leaves empty control batches behind, and there are control records of other kinds.
+        record = next(iter(batch.records()), None)
+        end = None if record is None else parse_end_transaction_marker(record.key, record.value)
+    return ProducerBatch(
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.last_sequence,
+        first_offset,
+        first_offset + batch.last_offset - batch.base_offset,
+        batch.max_timestamp,
+        batch.is_transactional,
+        is_control,
+        end,
+    )
+
+
+def repeats(known: Producer | None, batch: ProducerBatch) -> RememberedBatch | None:
+    """The remembered batch that ``batch`` is a repetition of, if it is one."""
+    if known is None or known.producer_epoch != batch.producer_epoch:
+        return None
+    for seen in known.batches:
+        if seen.last_sequence == batch.last_sequence and seen.first_sequence == batch.first_sequence:
+            return seen
+    return None
+
+
+def check_next(known: Producer | None, batch: ProducerBatch) -> None:
+    """Checks a data batch that is no repetition.
+
+    Raises: InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError (it lies behind what is
+    remembered), InvalidTransactionStateError.
+    """
+    if known is None or known.producer_epoch == NO_EPOCH:
+        return
+    if batch.producer_epoch < known.producer_epoch:
+        raise InvalidProducerEpochError(batch.producer_id, batch.producer_epoch, known.producer_epoch)
+    if batch.producer_epoch > known.producer_epoch:
+        if batch.first_sequence != 0:
+            raise OutOfOrderSequenceError(batch.producer_id, batch.producer_epoch, batch.first_sequence, 0)
+    else:
+        _check_follows(known, batch)
+    if known.is_in_transaction and not batch.is_transactional:
+        raise InvalidTransactionStateError(
+            f"a batch of producer {batch.producer_id} outside of transactions, expected a transactional one:"
+            f" its transaction from offset {known.current_txn_first_offset} on is open"
+        )
+
+
+def _check_follows(known: Producer, batch: ProducerBatch) -> None:
+    # After 2^31 - 1 comes 0, and after none too.
+    expected = increment_sequence(known.last_sequence, 1)
+    if batch.first_sequence == expected:
+        return
+    behind = (known.last_sequence - batch.last_sequence) % SEQUENCE_COUNT
+    is_behind = bool(known.batches) and behind < SEQUENCE_COUNT // 2
+    error = DuplicateSequenceError if is_behind else OutOfOrderSequenceError
+    raise error(batch.producer_id, batch.producer_epoch, batch.first_sequence, expected)
+
+
+def check_end(known: Producer | None, batch: ProducerBatch) -> None:
+    """Checks the end of a transaction. Raises: ProducerFencedError, TransactionCoordinatorFencedError."""
+    if known is None or batch.end is None:
+        return
+    if batch.producer_epoch < known.producer_epoch:
+        raise ProducerFencedError(batch.producer_id, batch.producer_epoch, known.producer_epoch)
+    if batch.end.coordinator_epoch < known.coordinator_epoch:
+        raise TransactionCoordinatorFencedError(
+            f"the end of a transaction of producer {batch.producer_id} comes from coordinator epoch"
+            f" {batch.end.coordinator_epoch}, expected at least {known.coordinator_epoch}"
+        )
+
+
+def after(known: Producer | None, batch: ProducerBatch) -> Producer:
+    """What is known of the producer when ``batch`` is in the log. A control batch without a marker changes nothing."""
+    if known is None:
+        known = Producer(batch.producer_id)
+    if batch.is_control and batch.end is None:
+        return known
+    batches = known.batches if known.producer_epoch == batch.producer_epoch else ()
+    if batch.end is not None:
+        return known._replace(
+            producer_epoch=batch.producer_epoch,
+            batches=batches,
+            timestamp=batch.timestamp,
+            coordinator_epoch=batch.end.coordinator_epoch,
+            current_txn_first_offset=NO_OFFSET,
+        )
+    first_offset = known.current_txn_first_offset
+    if batch.is_transactional and first_offset == NO_OFFSET:
+        first_offset = batch.first_offset
+    return known._replace(
+        producer_epoch=batch.producer_epoch,
+        batches=remembered((*batches, seen(batch))),
+        timestamp=batch.timestamp,
+        current_txn_first_offset=first_offset,
+    )
+
+
+def seen(batch: ProducerBatch) -> RememberedBatch:
+    """What is remembered of a data batch."""
+    return RememberedBatch(
+        batch.last_sequence, batch.last_offset, batch.last_offset - batch.first_offset, batch.timestamp
+    )
+
+
+def remembered(batches: Sequence[RememberedBatch]) -> tuple[RememberedBatch, ...]:
+    """Those of ``batches`` that are remembered: the last ones."""
+    return tuple(batches[-REMEMBERED_MAX:])
+
+
+def is_expired(known: Producer, now_ms: int, expiration_ms: int) -> bool:
+    """Whether nothing came from the producer for so long that it is forgotten; never inside a transaction."""
+    return not known.is_in_transaction and now_ms - known.timestamp >= expiration_ms

@@ -1,0 +1,204 @@
+"""Whether a producer's batch may be appended, as a decision over values."""
+
+from __future__ import annotations
+
+import pytest
+
+from kstore.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    TransactionCoordinatorFencedError,
+)
+from kstore.record.control import ControlRecordType, EndTransactionMarker
+from kstore.record.parse import parse_batch
+from kstore.rules.sequence import (
+    Producer,
+    ProducerBatch,
+    RememberedBatch,
+    after,
+    check_end,
+    check_next,
+    is_expired,
+    producer_batch,
+    repeats,
+)
+from tests.log_cases import data, marker, transaction
+
+LAST = 2**31 - 1
+
+
+def batch(
+    first: int, last: int | None = None, *, epoch: int = 0, at: int = 0, transactional: bool = False
+) -> ProducerBatch:
+    last = first if last is None else last
+    return ProducerBatch(7, epoch, first, last, at, at + (last - first) % 2**31, 1000 + at, transactional, False, None)
+
+
+def end(*, epoch: int = 0, at: int = 0, coordinator: int = 0, commit: bool = True) -> ProducerBatch:
+    kind = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
+    return ProducerBatch(7, epoch, -1, -1, at, at, 1000 + at, True, True, EndTransactionMarker(kind, coordinator))
+
+
+def known(*batches: ProducerBatch) -> Producer:
+    producer: Producer | None = None
+    for each in batches:
+        producer = after(producer, each)
+    assert producer is not None
+    return producer
+
+
+# --- sequences --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [0, 1, 57, LAST])
+def test_an_unknown_producer_may_begin_with_any_sequence(first: int) -> None:
+    check_next(None, batch(first))
+    check_next(Producer(7), batch(first))
+
+
+def test_the_next_sequence_is_one_more() -> None:
+    producer = known(batch(0, 4))
+    check_next(producer, batch(5, 9))
+    for first in (6, 100, 2**30):
+        with pytest.raises(OutOfOrderSequenceError) as caught:
+            check_next(producer, batch(first))
+        assert (caught.value.producer_id, caught.value.sequence, caught.value.expected) == (7, first, 5)
+        assert type(caught.value) is OutOfOrderSequenceError
+        assert isinstance(caught.value, ValueError)
+
+
+def test_sequences_count_on_from_zero_behind_the_highest() -> None:
+    check_next(known(batch(LAST)), batch(0))
+    wrapped = known(batch(LAST - 2, 1, at=10))
+    assert (wrapped.batches[0].first_sequence, wrapped.last_sequence, wrapped.last_offset) == (LAST - 2, 1, 14)
+    check_next(wrapped, batch(2))
+    with pytest.raises(DuplicateSequenceError):
+        check_next(wrapped, batch(LAST))
+    assert repeats(wrapped, batch(LAST - 2, 1)) == wrapped.batches[0]
+
+
+def test_a_batch_behind_the_last_one_is_told_from_one_that_leaves_a_gap() -> None:
+    producer = known(batch(0, 9))
+    for first, last in ((0, 4), (3, 9), (9, 9)):
+        with pytest.raises(DuplicateSequenceError):
+            check_next(producer, batch(first, last))
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        check_next(producer, batch(8, 12))
+    assert not isinstance(caught.value, DuplicateSequenceError)
+
+
+def test_the_last_five_batches_are_remembered() -> None:
+    producer = known(*(batch(10 * number, 10 * number + 9, at=100 * number) for number in range(7)))
+    assert [seen.first_sequence for seen in producer.batches] == [20, 30, 40, 50, 60]
+    assert repeats(producer, batch(20, 29)) == RememberedBatch(29, 209, 9, 1200)
+    assert repeats(producer, batch(60, 69)) == RememberedBatch(69, 609, 9, 1600)
+    for other in (batch(10, 19), batch(20, 28), batch(21, 29), batch(20, 29, epoch=1), batch(70, 79)):
+        assert repeats(producer, other) is None
+    assert repeats(None, batch(0)) is None
+
+
+# --- epochs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_epoch_begins_with_sequence_zero_and_remembers_nothing_older() -> None:
+    producer = known(batch(0, 4), batch(5, 9, at=5))
+    check_next(producer, batch(0, epoch=1))
+    with pytest.raises(OutOfOrderSequenceError, match="has sequence 10, expected 0"):
+        check_next(producer, batch(10, epoch=1))
+    bumped = after(producer, batch(0, epoch=1, at=10))
+    assert (bumped.producer_epoch, len(bumped.batches)) == (1, 1)
+    assert repeats(bumped, batch(5, 9)) is None
+
+
+def test_an_older_epoch_is_fenced() -> None:
+    producer = known(batch(0, epoch=3))
+    with pytest.raises(InvalidProducerEpochError) as caught:
+        check_next(producer, batch(1, epoch=2))
+    assert isinstance(caught.value, ProducerFencedError)
+    assert (caught.value.producer_epoch, caught.value.latest_epoch) == (2, 3)
+    with pytest.raises(ProducerFencedError):
+        check_end(producer, end(epoch=2))
+    check_end(producer, end(epoch=3))
+    check_end(producer, end(epoch=4))
+
+
+def test_a_marker_of_a_newer_epoch_fences_and_asks_for_sequence_zero() -> None:
+    producer = known(batch(0, 4, transactional=True), end(epoch=1, at=5))
+    assert (producer.producer_epoch, producer.batches, producer.is_in_transaction) == (1, (), False)
+    with pytest.raises(InvalidProducerEpochError):
+        check_next(producer, batch(5, transactional=True))
+    with pytest.raises(OutOfOrderSequenceError):
+        check_next(producer, batch(5, epoch=1))
+    check_next(producer, batch(0, epoch=1))
+
+
+def test_a_marker_of_the_same_epoch_keeps_sequences_and_what_is_remembered() -> None:
+    producer = known(batch(0, 4, transactional=True), end(at=5))
+    check_next(producer, batch(5))
+    assert repeats(producer, batch(0, 4)) is not None
+    assert (producer.last_offset, producer.timestamp) == (4, 1005)
+
+
+def test_what_is_not_checked_may_go_back() -> None:
+    producer = known(batch(5, epoch=3), batch(100, epoch=1, at=1))
+    assert (producer.producer_epoch, producer.last_sequence, len(producer.batches)) == (1, 100, 1)
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_begins_with_its_first_batch_and_ends_with_its_marker() -> None:
+    producer = known(batch(0, at=10, transactional=True), batch(1, at=20, transactional=True))
+    assert producer.current_txn_first_offset == 10
+    assert not known(batch(0, transactional=True), end()).is_in_transaction
+
+
+def test_inside_a_transaction_every_batch_is_transactional() -> None:
+    producer = known(batch(0, transactional=True))
+    with pytest.raises(InvalidTransactionStateError):
+        check_next(producer, batch(1))
+    check_next(producer, batch(1, transactional=True))
+    with pytest.raises(InvalidTransactionStateError):
+        check_next(producer, batch(0, epoch=1))
+    check_next(known(batch(0, transactional=True), end()), batch(1))
+
+
+def test_a_coordinator_of_an_older_epoch_is_fenced() -> None:
+    producer = known(batch(0, transactional=True), end(coordinator=5))
+    for coordinator in (5, 6):
+        check_end(producer, end(coordinator=coordinator))
+    with pytest.raises(TransactionCoordinatorFencedError, match="epoch 4, expected at least 5"):
+        check_end(producer, end(coordinator=4))
+    check_end(None, end(coordinator=0))
+
+
+def test_a_control_batch_without_a_marker_changes_nothing() -> None:
+    producer = known(batch(0, transactional=True))
+    empty = end()._replace(end=None)
+    check_end(producer, empty)
+    assert after(producer, empty) == producer
+
+
+def test_a_producer_expires_when_it_is_silent_and_has_no_transaction_open() -> None:
+    producer = known(batch(0, at=500))
+    assert not is_expired(producer, 1500 + 99, 100)
+    assert is_expired(producer, 1500 + 100, 100)
+    assert not is_expired(known(batch(0, transactional=True)), 2**60, 100)
+
+
+# --- what a batch says ------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_read_with_the_offsets_that_it_will_have() -> None:
+    sent = producer_batch(parse_batch(transaction(9, 0, 1, 2, sequence=LAST)), 40)
+    assert (sent.producer_id, sent.first_sequence, sent.last_sequence) == (9, LAST, 1)
+    assert (sent.first_offset, sent.last_offset, sent.is_transactional, sent.end) == (40, 42, True, None)
+    assert producer_batch(parse_batch(data(5, producer_id=1, producer_epoch=0, base_sequence=0))).first_offset == 5
+
+
+def test_a_marker_is_read() -> None:
+    sent = producer_batch(parse_batch(marker(9, 4, commit=False)))
+    assert sent.end == EndTransactionMarker(ControlRecordType.ABORT, 0)
