@@ -24,9 +24,9 @@ from tests.watching_reader import ReadingProcess, watched_by_threads
 
 READERS = 8
 STEPS = 60
-STEPS_LONG = 3000
+STEPS_LONG = 500
 CLOSES = 12
-CLOSES_LONG = 400
+CLOSES_LONG = 100
 SECONDS_MAX = 60.0
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 SETTINGS: dict[str, Any] = {"segment_bytes": 4096, "index_interval_bytes": 0}

@@ -16,9 +16,9 @@ from tests.telling_values import hold_against, telling_value
 from tests.watching_reader import ReadingProcess
 
 FORKS = 20
-FORKS_LONG = 500
+FORKS_LONG = 150
 SHRINKS = 10
-SHRINKS_LONG = 800
+SHRINKS_LONG = 150
 SECONDS_MAX = 100.0
 SECONDS_MAX_LONG = 600.0
 
