@@ -19,12 +19,11 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from kstore.clean_blocks import BlockCleaner, CleanedSegment, CompactionReport, Item, block_batch
 from kstore.errors import CorruptDataError, StorageError
 from kstore.files.checkpoint import read_offset_checkpoint
-from kstore.files.fs import FileSystem
 from kstore.files.paths import (
     CLEANED_SUFFIX,
     CLEANER_OFFSETS,
@@ -35,41 +34,23 @@ from kstore.files.paths import (
     topic_partition,
 )
 from kstore.log_writer import Cleanable, LogWriter
-from kstore.record._compact import FilteredBatch, OffsetMap
-from kstore.record.batch import (
-    ATTRIBUTE_CODEC,
-    ATTRIBUTE_DELETE_HORIZON,
-    ATTRIBUTE_LOG_APPEND_TIME,
-    BATCH_HEADER,
-    BATCH_HEADER_BYTES,
-    CRC_START,
-    LOG_OVERHEAD_BYTES,
-    MAGIC,
-    Batch,
-    RecordBatch,
-    batch_crc,
-)
-from kstore.record.builder import build_batch
-from kstore.record.compression import CODECS_BY_NAME
+from kstore.record._compact import OffsetMap
+from kstore.record.batch import Batch, RecordBatch
 from kstore.record.walk import Damage
 from kstore.rules.compact import (
-    BatchVerdict,
     CleanedTransactions,
     Dirt,
     SegmentFacts,
-    batch_verdict,
     first_uncleanable,
     group_segments,
     is_due,
-    keeps_empty,
     measure_dirt,
     start_of_dirt,
 )
 from kstore.segment import START, LogSegment
 from kstore.segment_swap import discard
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
-from kstore.types import LOG_APPEND_TIME as TYPE_LOG_APPEND_TIME
-from kstore.types import AbortedTransaction, CorruptRange
+from kstore.types import CorruptRange
 
 if TYPE_CHECKING:
     from kstore.record._compact import BlockBatch
@@ -83,35 +64,6 @@ BLOCK_BYTES = 1 << 20
 # What the map of keys takes at most; 24 bytes a key (Kafka: log.cleaner.dedupe.buffer.size).
 MAP_BYTES = 128 << 20
 TIME_MAX = 2**63 - 1
-POSITION_MAX = 2**31 - 1
-# What ``OffsetMap.filter_block`` is told of a batch.
-KEEP_ALL, DROP_TOMBSTONES, HAS_HORIZON, NEEDS_HORIZON, LOG_APPEND_TIME, KEEP_KEYLESS = 1, 2, 4, 8, 16, 32
-
-
-@dataclass(slots=True)
-class CompactionReport:
-    """What a compaction did. Offsets, counts, bytes of ``.log`` files.
-
-    The pass cleaned what lay between ``first_dirty`` and ``stop_offset``. ``stopped`` says why it ended early, "" where
-    it did not; what it had swapped in by then counts. ``left`` are segments that were not written anew, for damage.
-    """
-
-    first_dirty: int = 0
-    stop_offset: int = 0
-    segments_before: int = 0
-    segments_after: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    records_read: int = 0
-    records_kept: int = 0
-    tombstones_kept: int = 0
-    keyless_dropped: int = 0
-    keys: int = 0
-    map_full: bool = False
-    corrupt: list[CorruptRange] = field(default_factory=list)
-    left: list[int] = field(default_factory=list)
-    stopped: str = ""
-    seconds: float = 0.0
 
 
 class _StoppedError(Exception):
@@ -127,15 +79,6 @@ class _DamagedError(Exception):
 
     def __init__(self, segment: LogSegment) -> None:
         self.segment = segment
-
-
-class _Item(NamedTuple):
-    """A batch, and its records uncompressed; those of versions 0 and 1 have none here."""
-
-    position: int
-    batch: Batch
-    payload: memoryview | bytes
-    is_readable: bool
 
 
 class Throttle:
@@ -165,14 +108,16 @@ def compact(
     bytes_per_second: float | None = None,
 ) -> CompactionReport:
     """Compacts a log that is open for writing; see ``Log.compact``."""
+    if keep_keyless is None:
+        keep_keyless = not writer.is_compacted
     with writer.compacting:
         started = writer.context.clock.monotonic()
         # All that is sealed is on disk then: where offsets are missing, nobody takes that for lost records.
         writer.flush()
         report = CompactionReport()
         for with_producers in (False, True):
-            work = _Pass(writer, writer.cleanable(with_producers=with_producers), map_bytes, Throttle(bytes_per_second))
-            work.keeps_keyless = not writer.is_compacted if keep_keyless is None else keep_keyless
+            start = writer.cleanable(with_producers=with_producers)
+            work = _Pass(writer, start, map_bytes, Throttle(bytes_per_second), keeps_keyless=bool(keep_keyless))
             try:
                 report = work.run(whole=whole, if_due=if_due)
                 break
@@ -191,7 +136,15 @@ def dirt_of(writer: LogWriter) -> tuple[Dirt, bool]:
 class _Pass:
     """One pass over one log. Not thread-safe."""
 
-    def __init__(self, writer: LogWriter, start: Cleanable, map_bytes: int, throttle: Throttle) -> None:
+    def __init__(
+        self,
+        writer: LogWriter,
+        start: Cleanable,
+        map_bytes: int,
+        throttle: Throttle,
+        *,
+        keeps_keyless: bool = True,
+    ) -> None:
         self.writer = writer
         self.start = start
         self.context = writer.context
@@ -207,9 +160,13 @@ class _Pass:
         self.dirt = measure_dirt(self.facts, self.first_dirty, self.uncleanable)
         self.report = CompactionReport(self.first_dirty, self.first_dirty)
         self.left: set[int] = set()
-        self.keeps_keyless = False
-        horizon = self.now_ms + self.config.delete_retention_ms
-        self.horizon = min(horizon, TIME_MAX)
+        self.blocks = BlockCleaner(
+            self.config,
+            self.report,
+            last_records=start.last_records,
+            keeps_keyless=keeps_keyless,
+            now_ms=self.now_ms,
+        )
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
@@ -299,14 +256,14 @@ class _Pass:
         aborted = self.writer.producers.aborted_transactions(start, stop)
         return CleanedTransactions(sorted(aborted, key=lambda transaction: transaction.first_offset))
 
-    def _blocks(self, segment: LogSegment, start: int, stop_offset: int) -> Iterator[list[_Item]]:
+    def _blocks(self, segment: LogSegment, start: int, stop_offset: int) -> Iterator[list[Item]]:
         """The batches of a segment from offset ``start`` on, about 1 MiB of records at a time.
 
         Raises: _DamagedError, and what ends the pass.
         """
         size = segment.size
         located = segment.locate(start, size) if start > segment.base_offset else START
-        block: list[_Item] = []
+        block: list[Item] = []
         block_bytes = 0
         for item in segment.walk_from(located, size, offset_stop=stop_offset):
             if isinstance(item, Damage):
@@ -319,7 +276,7 @@ class _Pass:
             position, batch = item
             if batch.producer_id >= 0 and not self.start.producers_known:
                 raise _ProducersError
-            block.append(self._item(segment, position, batch))
+            block.append(self.blocks.item(segment, position, batch))
             block_bytes += max(batch.size, len(block[-1].payload))
             if block_bytes >= BLOCK_BYTES:
                 self._pause(segment, block_bytes)
@@ -335,30 +292,11 @@ class _Pass:
         if stopped := self.writer.compaction_stopped(self.start, (segment,)):
             raise _StoppedError(stopped)
 
-    def _item(self, segment: LogSegment, position: int, batch: Batch) -> _Item:
-        if not isinstance(batch, RecordBatch):
-            return _Item(position, batch, b"", True)
-        payload: memoryview | bytes = batch.data[BATCH_HEADER_BYTES:]
-        if batch.attributes & ATTRIBUTE_CODEC and batch.record_count:
-            try:
-                limit = self.config.max_batch_bytes_uncompressed
-                payload = CODECS_BY_NAME[batch.codec].decompress(payload, limit, MAGIC)
-            except CorruptDataError as error:
-                self._note_unreadable(batch, position, segment, error.reason)
-                return _Item(position, batch, b"", False)
-        return _Item(position, batch, payload, True)
-
-    def _note_unreadable(self, batch: Batch, position: int, segment: LogSegment, reason: str) -> None:
-        path = str(segment.path(LOG_SUFFIX))
-        lost = CorruptRange(batch.base_offset, batch.last_offset, position, reason, path)
-        if lost not in self.report.corrupt:
-            self.report.corrupt.append(lost)
-
     # --- the keys ---------------------------------------------------------------------------------------------------
 
     def _read_keys(self) -> int:
         """Fills the map; returns the offset up to which it knows every key."""
-        self.map = OffsetMap(self.map_bytes, self.uncleanable - self.first_dirty)
+        self.map = self.blocks.map = OffsetMap(self.map_bytes, self.uncleanable - self.first_dirty)
         transactions = self._transactions(self.first_dirty, self.uncleanable)
         for facts in self.facts:
             if facts.stop_offset <= self.first_dirty:
@@ -389,12 +327,12 @@ class _Pass:
         located = segment.locate(start, size) if start > facts.base_offset else START
         for item in segment.walk_from(located, size, offset_stop=facts.stop_offset):
             if not isinstance(item, Damage):
-                refused = self._read_block(segment, [self._item(segment, *item)], transactions)
+                refused = self._read_block(segment, [self.blocks.item(segment, *item)], transactions)
                 if refused >= 0:
                     return refused
         return -1
 
-    def _read_block(self, segment: LogSegment, block: Sequence[_Item], transactions: CleanedTransactions) -> int:
+    def _read_block(self, segment: LogSegment, block: Sequence[Item], transactions: CleanedTransactions) -> int:
         """Puts the keys of a block into the map; the offset at which it was full, -1 where it is not."""
         batches: list[BlockBatch] = []
         for position, batch, payload, is_readable in block:
@@ -407,7 +345,7 @@ class _Pass:
                 if batch.is_control or discardable or not is_readable:
                     continue
                 if isinstance(batch, RecordBatch):
-                    batches.append(_block_batch(batch, payload, 0))
+                    batches.append(block_batch(batch, payload, 0))
                     continue
                 # The order of keys does not matter, but a map that is full must not know later ones only.
                 refused, _ = self.map.put_block(batches, self.first_dirty)
@@ -416,7 +354,7 @@ class _Pass:
                 if refused >= 0:
                     return refused
             except CorruptDataError as error:
-                self._note_unreadable(batch, position, segment, error.reason)
+                self.blocks.note_unreadable(batch, position, segment, error.reason)
         refused, _ = self.map.put_block(batches, self.first_dirty)
         return refused
 
@@ -432,11 +370,13 @@ class _Pass:
     def _leave(self, base_offset: int) -> None:
         if base_offset not in self.left:
             self.left.add(base_offset)
+            self.blocks.deletes_expire = False
             logger.warning("%s: segment %d is damaged and left as it is", self.context.directory, base_offset)
 
     def _write_groups(self, stop_offset: int) -> None:
         """Writes every segment that begins below ``stop_offset`` anew."""
-        self.map_end = stop_offset - 1
+        self.blocks.map_end = stop_offset - 1
+        self.blocks.uncleanable = self.uncleanable
         facts = [self._sized(facts) for facts in self.facts if facts.base_offset < stop_offset]
         clean = [one for one in facts if one.stop_offset <= self.first_dirty]
         # Without times of their own, tombstones of versions 0 and 1 go by that of the last clean segment.
@@ -501,11 +441,12 @@ class _Pass:
             self.report.tombstones_kept,
             self.report.keyless_dropped,
         )
-        output = _Output(fs, LogSegment(self.context, base_offset, state=CLEANED_SUFFIX))
+        output = CleanedSegment(fs, LogSegment(self.context, base_offset, state=CLEANED_SUFFIX))
         try:
             for facts, segment in zip(group, segments, strict=True):
                 for block in self._blocks(segment, facts.base_offset, facts.stop_offset):
-                    self._write_block(segment, facts, block, transactions, output)
+                    self.blocks.legacy_deletes_expire = facts.mtime_ms <= self.legacy_horizon
+                    self.throttle.note(self.blocks.write(segment, block, transactions, output))
             if len(group) == 1 and not output.is_changed:
                 transactions.take_kept()
                 output.abandon()
@@ -532,231 +473,3 @@ class _Pass:
             with suppress(StorageError):
                 discard(fs, directory, base_offset, CLEANED_SUFFIX)
             raise
-
-    def _write_block(
-        self,
-        segment: LogSegment,
-        facts: SegmentFacts,
-        block: Sequence[_Item],
-        transactions: CleanedTransactions,
-        output: _Output,
-    ) -> None:
-        """Decides over a block, and writes what stays of it."""
-        deletes_expire = not self.left
-        batches: list[BlockBatch] = []
-        # For each batch: its number among ``batches``, or None; and what to do with it then.
-        plans: list[tuple[Batch, int | None, BatchVerdict | bytes]] = []
-        for position, batch, payload, is_readable in block:
-            if batch.base_offset >= self.uncleanable:
-                plans.append((batch, None, BatchVerdict.KEEP))
-                continue
-            try:
-                discardable = transactions.is_discardable(batch)
-                verdict = batch_verdict(
-                    batch, discardable=discardable, deletes_expire=deletes_expire, now_ms=self.now_ms
-                )
-                if verdict == BatchVerdict.DROP:
-                    self.report.records_read += batch.record_count
-                    plans.append((batch, None, verdict))
-                elif not is_readable:
-                    # Its CRC and its offsets hold: it was written like this, and stays.
-                    plans.append((batch, None, BatchVerdict.KEEP))
-                elif isinstance(batch, RecordBatch):
-                    plans.append((batch, len(batches), verdict))
-                    flags = self._flags(batch, verdict, discardable, deletes_expire)
-                    batches.append(_block_batch(batch, payload, flags))
-                else:
-                    expire = deletes_expire and facts.mtime_ms <= self.legacy_horizon
-                    plans.append((batch, None, self._filter_legacy(batch, expire)))
-            except CorruptDataError as error:
-                plans.append((batch, None, BatchVerdict.KEEP))
-                self._note_unreadable(batch, position, segment, error.reason)
-        results, rewritten = self.map.filter_block(batches, self.map_end, self.horizon)
-        for item, (batch, number, what) in zip(block, plans, strict=True):
-            if number is not None:
-                result = results[number]
-                if result.damage:
-                    self._note_unreadable(batch, item.position, segment, result.damage)
-                    output.add(batch.data, batch)
-                    continue
-                self._count(result)
-                assert isinstance(batch, RecordBatch)
-                if result.rewritten:
-                    output.add(_rebuilt(batch, result, rewritten), batch, result.max_timestamp)
-                    continue
-                if result.kept_count:
-                    output.add(batch.data, batch)
-                    continue
-            elif isinstance(what, bytes):
-                if what:
-                    output.add(what, batch)
-                    continue
-            elif what == BatchVerdict.KEEP:
-                output.add(batch.data, batch)
-                continue
-            self._add_emptied(batch, output)
-        written = output.write(memoryview(rewritten))
-        self.throttle.note(written)
-
-    def _flags(self, batch: RecordBatch, verdict: BatchVerdict, discardable: bool, deletes_expire: bool) -> int:
-        flags = KEEP_ALL if verdict == BatchVerdict.KEEP else 0
-        if self.keeps_keyless:
-            flags |= KEEP_KEYLESS
-        horizon = batch.delete_horizon_ms
-        if horizon is not None:
-            flags |= HAS_HORIZON
-            if horizon <= self.now_ms and deletes_expire:
-                flags |= DROP_TOMBSTONES
-        elif batch.is_control and discardable:
-            flags |= NEEDS_HORIZON
-        if batch.attributes & ATTRIBUTE_LOG_APPEND_TIME:
-            flags |= LOG_APPEND_TIME
-        return flags
-
-    def _count(self, result: FilteredBatch) -> None:
-        report = self.report
-        report.records_read += result.record_count
-        report.records_kept += result.kept_count
-        report.tombstones_kept += result.tombstone_count
-        report.keyless_dropped += result.keyless_count
-
-    def _filter_legacy(self, batch: Batch, expire: bool) -> bytes:
-        """What stays of messages of version 0 or 1: they as they are, a batch of version 2, or nothing.
-
-        Raises: CorruptDataError.
-        """
-        report = self.report
-        records = list(batch.records(max_bytes_uncompressed=self.config.max_batch_bytes_uncompressed))
-        kept = []
-        for record in records:
-            if record.offset > self.map_end or (record.key is None and self.keeps_keyless):
-                kept.append(record)
-            elif record.key is None:
-                report.keyless_dropped += 1
-            elif record.offset >= self.map.get(record.key) and not (record.value is None and expire):
-                kept.append(record)
-        report.records_read += len(records)
-        report.records_kept += len(kept)
-        report.tombstones_kept += sum(record.value is None for record in kept)
-        if len(kept) == len(records):
-            return bytes(batch.data)
-        if not kept:
-            return b""
-        append_time = batch.max_timestamp if batch.timestamp_type == TYPE_LOG_APPEND_TIME else None
-        return build_batch(kept, codec=batch.codec, log_append_time=append_time)
-
-    def _add_emptied(self, batch: Batch, output: _Output) -> None:
-        """A batch of which nothing stays: its header does, where somebody still needs that."""
-        output.is_changed = True
-        if not keeps_empty(batch, self.start.last_records, self.uncleanable):
-            return
-        if isinstance(batch, RecordBatch) and batch.record_count == 0:
-            output.is_changed = output.was_changed
-            output.add(batch.data, batch)
-            return
-        append_time = batch.max_timestamp if batch.timestamp_type == TYPE_LOG_APPEND_TIME else None
-        empty = build_batch(
-            (),
-            base_offset=batch.base_offset,
-            last_offset=batch.last_offset,
-            log_append_time=append_time,
-            max_timestamp=batch.max_timestamp,
-            leader_epoch=batch.leader_epoch,
-            producer_id=batch.producer_id,
-            producer_epoch=batch.producer_epoch,
-            base_sequence=batch.base_sequence,
-            is_transactional=batch.is_transactional,
-            is_control=batch.is_control,
-        )
-        output.add(empty, batch)
-
-
-class _Output:
-    """The new segment in the making: batches are collected, and written a block at a time."""
-
-    def __init__(self, fs: FileSystem, segment: LogSegment) -> None:
-        self.segment = segment
-        self.is_changed = False
-        self.was_changed = False
-        self._fs = fs
-        segment.create()
-        self._tail = segment.activate()
-        self._buffers: list[memoryview | bytes | tuple[int, int]] = []
-        self._marks: list[tuple[int, int, int, int]] = []
-        self._position = 0
-
-    def add(self, data: memoryview | bytes | tuple[int, int], batch: Batch, max_timestamp: int | None = None) -> None:
-        """Adds a batch: its bytes, or the range of the block's rewritten bytes in which it stands."""
-        size = data[1] - data[0] if isinstance(data, tuple) else len(data)
-        self.is_changed = self.is_changed or not isinstance(data, memoryview)
-        self.was_changed = self.is_changed
-        if self._position + size > POSITION_MAX:
-            raise StorageError(None, "a compacted segment would be larger than a segment can be", str(self.segment))
-        self._buffers.append(data)
-        timestamp = batch.max_timestamp if max_timestamp is None else max_timestamp
-        self._marks.append((self._position, size, batch.last_offset, timestamp))
-        self._position += size
-
-    def write(self, rewritten: memoryview) -> int:
-        """Writes what was added; returns how many bytes. ``rewritten`` is what ranges are ranges of."""
-        buffers = [rewritten[one[0] : one[1]] if isinstance(one, tuple) else one for one in self._buffers]
-        size = self._position - self._tail.position
-        if size:
-            self._tail.write(buffers, size, sync=False)
-        for mark in self._marks:
-            self._tail.note(*mark)
-        self._buffers.clear()
-        self._marks.clear()
-        return size
-
-    def finish(self, mtime_ms: int, aborted: Sequence[AbortedTransaction] | None) -> None:
-        """Puts the segment on disk, with the time of the last one it was made from."""
-        self._tail.file.fsync()
-        self.segment.seal(sync=True)
-        self._fs.set_mtime(self.segment.path(LOG_SUFFIX), mtime_ms * 1_000_000)
-        if aborted is not None:
-            self.segment.replace_transaction_index(aborted)
-
-    def abandon(self) -> None:
-        """Lets go of the files."""
-        if self.segment.tail is not None:
-            self.segment.tail.abandon()
-            self.segment.tail = None
-
-
-def _block_batch(batch: RecordBatch, payload: memoryview | bytes, flags: int) -> BlockBatch:
-    header = batch.header
-    return (
-        payload,
-        header.record_count,
-        header.base_offset,
-        header.last_offset_delta,
-        header.base_timestamp,
-        header.max_timestamp,
-        flags,
-    )
-
-
-def _rebuilt(batch: RecordBatch, result: FilteredBatch, rewritten: bytearray) -> bytes | tuple[int, int]:
-    """The batch with the records that stay; uncompressed it stands in ``rewritten``, where room for its header is."""
-    header = batch.header
-    attributes = header.attributes & 0x3F | (ATTRIBUTE_DELETE_HORIZON if result.has_horizon else 0)
-    codec = CODECS_BY_NAME[batch.codec]
-    start = result.start - BATCH_HEADER_BYTES
-    stop = result.stop
-    target = rewritten
-    if codec.id:
-        packed = codec.compress(memoryview(rewritten)[result.start : stop], None)
-        target = bytearray(BATCH_HEADER_BYTES) + packed
-        start, stop = 0, len(target)
-    header = header._replace(
-        batch_length=stop - start - LOG_OVERHEAD_BYTES,
-        attributes=attributes,
-        base_timestamp=result.base_timestamp,
-        max_timestamp=result.max_timestamp,
-        record_count=result.kept_count,
-    )
-    BATCH_HEADER.pack_into(target, start, *header)
-    crc = batch_crc(memoryview(target)[start + CRC_START : stop])
-    target[start + CRC_START - 4 : start + CRC_START] = crc.to_bytes(4, "big")
-    return bytes(target) if codec.id else (start, stop)
