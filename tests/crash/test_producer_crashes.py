@@ -86,6 +86,7 @@ class Life:
         self.tried: list[tuple[int, int, bytes]] = []
         self.gone: list[tuple[int, int]] = []
         self.below: list[bytes] = []
+        self.durable = 0
         self._sequences: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         self._serial = 0
@@ -154,11 +155,15 @@ class Life:
     def _appended(self, log: Log) -> None:
         self.clock.advance(3)
         if self.durability == "sync":
-            self.fs.mark("durable", log.end_offset)
+            self._durable(log.end_offset)
+
+    def _durable(self, offset: int) -> None:
+        self.durable = offset
+        self.fs.mark("durable", offset)
 
     def flush(self, log: Log) -> None:
         log.flush()
-        self.fs.mark("durable", log.end_offset)
+        self._durable(log.end_offset)
 
     def truncate(self, log: Log, back: int) -> None:
         """Removes the last ``back`` batches; their producers write the same sequences again."""
@@ -169,7 +174,7 @@ class Life:
             if not batch.is_control and batch.producer_id >= 0:
                 self._sequences[batch.producer_id] = batch.base_sequence
                 self._epochs[batch.producer_id] = batch.producer_epoch
-        self.fs.mark("durable", offset)
+        self._durable(min(self.durable, offset))
         log.truncate_to(offset)
         self.gone.append((len(self.fs.operations), offset))
 
@@ -179,7 +184,7 @@ class Life:
         log.delete_records(before)
 
     def live(self) -> None:
-        self.fs.mark("durable", 0)
+        self._durable(0)
         self.fs.mark("deleted", 0)
         with self.open() as log:
             self.send(log, IDEMPOTENT, 2)
@@ -196,13 +201,16 @@ class Life:
             self.flush(log)
             self.end(log, COMMITTING)
             self.send(log, ABORTING, 1, 1, 1)
+            log.roll()
             self.end(log, ABORTING, bump=1)
             self.truncate(log, 2)
+            # What the snapshot of the roll says is not so any more.
+            self.send(log, IDEMPOTENT, 1)
             self.send(log, ABORTING, 1)
             self.send_kept(log, IDEMPOTENT, 2)
             self.repeat(log)
             end = log.end_offset
-        self.fs.mark("durable", end)
+        self._durable(end)
         with self.open() as log:
             self.send(log, COMMITTING, 2)
             self.repeat(log)
@@ -214,7 +222,7 @@ class Life:
             self.end(log, COMMITTING, bump=1)
             self.send(log, COMMITTING, 2)
             end = log.end_offset
-        self.fs.mark("durable", end)
+        self._durable(end)
 
 
 def contents(path: Path) -> list[tuple[int, bytes]]:
