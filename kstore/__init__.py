@@ -35,6 +35,8 @@ from kstore.errors import (
     RequestError,
     StorageError,
     SyncFailedError,
+    TopicExistsError,
+    TopicNotFoundError,
     TransactionCoordinatorFencedError,
     TruncatedFileError,
     UnsupportedCodecError,
@@ -44,6 +46,7 @@ from kstore.fetch import FetchSlice
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.scan import parse_batches
+from kstore.store import Store, open
 from kstore.types import AppendInfo, CorruptRange, CutRange, OpenTransaction, ProducerInfo, RecoveryReport
 
 __all__ = [
@@ -89,12 +92,16 @@ __all__ = [
     "RecoveryReport",
     "RequestError",
     "StorageError",
+    "Store",
     "SyncFailedError",
+    "TopicExistsError",
+    "TopicNotFoundError",
     "TransactionCoordinatorFencedError",
     "TruncatedFileError",
     "UnsupportedCodecError",
     "UnsupportedFormatError",
     "__version__",
+    "open",
     "parse_batches",
 ]
 

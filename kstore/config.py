@@ -18,7 +18,17 @@ from typing import Any, Literal, NamedTuple
 from kstore.errors import ConfigError
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, TimestampType
 
-__all__ = ["NO_LIMIT", "CleanupPolicy", "CompressionType", "LogConfig", "Setting", "parse_size", "settings"]
+__all__ = [
+    "NO_LIMIT",
+    "CleanupPolicy",
+    "CompressionType",
+    "LogConfig",
+    "Setting",
+    "StoreConfig",
+    "parse_size",
+    "settings",
+    "store_settings",
+]
 
 CompressionType = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 CleanupPolicy = Literal["delete", "compact", "compact,delete"]
@@ -98,6 +108,7 @@ class LogConfig:
     cleanup_policy: CleanupPolicy = "delete"
     retention_ms: int = NO_LIMIT
     retention_bytes: int = NO_LIMIT
+    file_delete_delay_ms: int = 0
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = UNLIMITED
@@ -359,6 +370,11 @@ RULES: dict[str, Rule] = {
         SIZE, "retention.bytes",
         "The oldest segments may be deleted while the log holds more than this; -1, the default, is no limit.",
     ),
+    "file_delete_delay_ms": _within(
+        0, UNLIMITED, TIME, "file.delete.delay.ms",
+        "Deleted segments keep their space, under another name, for this long, so that whoever reads them goes on. "
+        "In a store it is 60,000 where nothing else is said.",
+    ),
     "min_cleanable_dirty_ratio": Rule(
         "min.cleanable.dirty.ratio", _ratio, "a number from 0 to 1",
         "A log is compacted when more than this share of its sealed bytes was not compacted yet.",
@@ -388,3 +404,62 @@ RULES: dict[str, Rule] = {
     "open_files_max": _within(1, INT32_MAX, COUNT, "", "Segments whose files are kept open for reading."),
 }  # fmt: skip
 assert tuple(RULES) == tuple(row.name for row in fields(LogConfig))
+
+
+# --- of a store -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """What a store is told beside the settings of its logs. Immutable and checked, as ``LogConfig``."""
+
+    retention_bytes_total: int = NO_LIMIT
+    retention_check_interval_ms: int = 300_000
+    checkpoint_interval_ms: int = 60_000
+    cleaner_interval_ms: int = 15_000
+    producer_check_interval_ms: int = 600_000
+    initial_delay_ms: int = 30_000
+    recovery_threads: int = 4
+
+    def __post_init__(self) -> None:
+        for name, rule in STORE_RULES.items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, rule.parse(value))
+            except (TypeError, ValueError):
+                raise ConfigError(f"{name} is {_shown(value)}, expected {rule.expected}") from None
+
+
+def store_settings() -> tuple[Setting, ...]:
+    """Every setting of a store itself, in the order of ``StoreConfig``."""
+    defaults = StoreConfig()
+    return tuple(
+        Setting(name, rule.kafka_name, getattr(defaults, name), rule.expected, rule.doc)
+        for name, rule in STORE_RULES.items()
+    )
+
+
+STORE_RULES: dict[str, Rule] = {
+    "retention_bytes_total": _or_none(
+        SIZE, "", "The oldest sealed segments of all logs are deleted while the store holds more than this; -1: never."
+    ),
+    "retention_check_interval_ms": _within(
+        1, UNLIMITED, TIME, "log.retention.check.interval.ms", "So often the store looks for what retention gives up."
+    ),
+    "checkpoint_interval_ms": _within(
+        1, UNLIMITED, TIME, "log.flush.offset.checkpoint.interval.ms", "So often the checkpoints are written."
+    ),
+    "cleaner_interval_ms": _within(
+        1, UNLIMITED, TIME, "log.cleaner.backoff.ms", "So often the store looks for logs that are due to be compacted."
+    ),
+    "producer_check_interval_ms": _within(
+        1, UNLIMITED, TIME, "producer.id.expiration.check.interval.ms", "So often producers are looked for that expire."
+    ),
+    "initial_delay_ms": _within(
+        0, UNLIMITED, TIME, "log.initial.task.delay.ms", "Background work begins so long after the open."
+    ),
+    "recovery_threads": _within(
+        1, 1024, COUNT, "num.recovery.threads.per.data.dir", "So many logs are recovered at the same time at an open."
+    ),
+}  # fmt: skip
+assert tuple(STORE_RULES) == tuple(row.name for row in fields(StoreConfig))

@@ -49,6 +49,8 @@ __all__ = [
     "RequestError",
     "StorageError",
     "SyncFailedError",
+    "TopicExistsError",
+    "TopicNotFoundError",
     "TransactionCoordinatorFencedError",
     "TruncatedFileError",
     "UnsupportedCodecError",
@@ -296,6 +298,14 @@ class NotALogError(RequestError, NotADirectoryError):
 
 class LogNotFoundError(RequestError, FileNotFoundError):
     """A log opened for reading that does not exist."""
+
+
+class TopicExistsError(RequestError, ValueError):
+    """A topic that is to be made and is there, or one whose name Kafka would not have beside an existing one."""
+
+
+class TopicNotFoundError(RequestError, LookupError):
+    """A topic, or a partition of one, that there is not."""
 
 
 class DivergedError(RequestError, ValueError):

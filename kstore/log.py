@@ -611,6 +611,17 @@ class Log:
             bytes_per_second=bytes_per_second,
         )
 
+    def segment_count_and_size(self) -> tuple[int, int]:
+        """How many segments the log has, and the bytes of their ``.log`` files. Raises: StorageError."""
+        source = self._source
+        source.refresh()
+
+        def measured() -> tuple[int, int]:
+            segments = source.segments.snapshot.segments
+            return len(segments), sum(segment.size for segment in segments)
+
+        return _looked_up(source, measured)
+
     def apply_retention(self) -> RetentionResult:
         """Deletes the oldest segments that ``retention_ms`` and ``retention_bytes`` give up, durably.
 

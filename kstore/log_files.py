@@ -7,13 +7,15 @@ the log: it then serves what is known to be durable and takes no writes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from kstore.config import NO_LIMIT
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files.boot import boot_id
 from kstore.files.lock import DirectoryLock
-from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, classify, segment_name
+from kstore.files.paths import CLEANED_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, classify, segment_name
 from kstore.index import TransactionIndex
 from kstore.log_loader import Loaded, transaction_index_bytes
 from kstore.published import Published
@@ -66,6 +68,8 @@ class LogFiles:
         self._poisoned: Exception | None = None
         # A roll has made of the last segment one that retention may take.
         self._retention_due = False
+        # Deleted segments under their other name, and the ``monotonic`` time from which they may be removed.
+        self._deleted: deque[tuple[float, LogSegment]] = deque()
 
     def _flush_soon(self) -> None:
         """Something is sealed and not on disk."""
@@ -314,7 +318,8 @@ class LogFiles:
         self.producers.secure(max(base for base in bases if base <= before))
         # Oldest first, so that a crash leaves no hole; what is left below the start is removed at the next open.
         ends = zip(self.segments, bases[1:], strict=False)
-        self._drop(segment for segment, next_base in ends if next_base <= before)
+        delay_ms = self.context.config.file_delete_delay_ms
+        self._drop((segment for segment, next_base in ends if next_base <= before), delay_ms=delay_ms)
         self.producers.delete_before(self.segments.first.base_offset)
 
     def _retain(self, now_ms: int) -> RetentionResult:
@@ -347,14 +352,32 @@ class LogFiles:
             ages.append(SegmentAge(stop_offset, segment.size, largest, mtime_ms))
         return ages
 
-    def _drop(self, segments: object) -> None:
-        dropped = list(segments)  # type: ignore[call-overload]
+    def _drop(self, segments: Iterable[LogSegment], *, delay_ms: int = 0) -> None:
+        """Takes segments out; with a delay their files get another name first, under which readers go on."""
+        dropped = list(segments)
         self.segments.remove([segment.base_offset for segment in dropped])
+        gone = {segment.base_offset for segment in dropped}
+        self._unflushed = [tail for tail in self._unflushed if tail.base_offset not in gone]
+        due = self.context.clock.monotonic() + delay_ms / 1000
         for segment in dropped:
-            self._unflushed = [tail for tail in self._unflushed if tail.base_offset != segment.base_offset]
-            segment.delete()
+            if delay_ms:
+                segment.rename(DELETED_SUFFIX)
+                segment.state = DELETED_SUFFIX
+                self._deleted.append((due, segment))
+            else:
+                segment.delete()
         if dropped:
             self.context.fs.sync_dir(self.context.directory)
+
+    def _remove_deleted(self, *, at_once: bool = False) -> int:
+        """Removes the files of segments that were deleted long enough ago; returns how many segments."""
+        now = self.context.clock.monotonic()
+        count = 0
+        while self._deleted and (at_once or self._deleted[0][0] <= now):
+            self._deleted[0][1].delete()
+            self._deleted.popleft()
+            count += 1
+        return count
 
     # --- compact ------------------------------------------------------------------------------------------------------
 
@@ -453,6 +476,8 @@ class LogFiles:
         return transaction_index_bytes(fs, directory, classify(fs.list(directory)))
 
     def _let_go(self) -> None:
+        with suppress(StorageError):
+            self._remove_deleted(at_once=True)  # what stays goes at the next open
         self._tail = None
         for segment in self.segments:
             if segment.tail is not None:

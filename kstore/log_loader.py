@@ -110,9 +110,16 @@ def make_directory(fs: FileSystem, directory: Path, *, mode: int) -> None:
         fs.sync_dir(path.parent)
 
 
-def load(context: SegmentContext, durability: Durability, *, advance: Callable[[int], None] | None = None) -> Loaded:
+def load(
+    context: SegmentContext,
+    durability: Durability,
+    *,
+    advance: Callable[[int], None] | None = None,
+    marks: KafkaMarks | None = None,
+) -> Loaded:
     """Opens the log in ``context.directory``, whose lock the caller holds.
 
+    ``marks`` are what Kafka's files beside it say; where they are not given they are read.
     ``advance`` hears how many more bytes a recovery has checked.
 
     Raises: StorageError (nothing that cannot be read is taken for damage), DiskFullError where there is
@@ -125,7 +132,10 @@ def load(context: SegmentContext, durability: Durability, *, advance: Callable[[
     try:
         state = state_file.current
         report = RecoveryReport(ignored=sorted(name for name in names.others if name not in OWN_NAMES))
-        marks = KafkaMarks() if state is not None else read_kafka_marks(fs, directory)
+        if state is not None:
+            marks = KafkaMarks()
+        elif marks is None:
+            marks = read_kafka_marks(fs, directory)
         if state is None and state_known:
             report.notes.append(f"{KSTORE_STATE} is damaged: the whole log is checked")
         start_offset = state.log_start_offset if state is not None else (marks.log_start_offset or 0)

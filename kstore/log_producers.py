@@ -67,6 +67,10 @@ class LogProducers:
         # Indexes with entries that are not on disk yet, by base offset; kept open, since errors are told to who wrote.
         self._unsynced: dict[int, TransactionIndex] = {}
 
+    def use(self, context: SegmentContext) -> None:
+        """Goes on with other settings."""
+        self._context = context
+
     def up_to(self, end: int, position: int) -> ProducerState:
         """The state at offset ``end``, byte ``position`` of the last segment; reads what is new since the last call."""
         if self._state is None or self._next_offset > end:

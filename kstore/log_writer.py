@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from kstore.config import NO_LIMIT
+from kstore.config import NO_LIMIT, LogConfig
 from kstore.errors import (
     BatchTooLargeError,
     ClosedError,
@@ -51,7 +51,7 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segment_tail import SegmentTail
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, AppendInfo, Durability, RetentionResult
 
-__all__ = ["Cleanable", "LogWriter", "StoreTies", "directory_mode", "open_writer"]
+__all__ = ["Cleanable", "LogOffsets", "LogWriter", "StoreTies", "directory_mode", "open_writer"]
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,16 @@ class Cleanable(NamedTuple):
     durable_offset: int
     last_records: dict[int, LastRecord]
     producers_known: bool
+
+
+class LogOffsets(NamedTuple):
+    """Where a log is: what its store's checkpoints say of it."""
+
+    first_base_offset: int
+    start_offset: int
+    recovery_point: int
+    high_watermark: int
+    end_offset: int
 
 
 class BackgroundFlusher(Protocol):
@@ -112,21 +122,26 @@ class LogWriter(LogFiles):
         self._grown = threading.Condition(threading.Lock())
         self._follower_count = 0  # guarded by _grown; read without it by every append
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
-        self._codec = self._config.target_codec("none")
-        self._level = self._config.compression_level(self._codec)
-        self._timestamp_type = self._config.message_timestamp_type
-        # What is compressed must not grow beyond what a reader takes when it decompresses it.
-        self._size_max = min(self._config.max_message_bytes, self._config.max_batch_bytes_uncompressed)
-        self.is_compacted = self._config.is_compacted
+        self._use(self._config)
         self._group = GroupCommit(self._commit, self._clock) if self._sync else None
         self._flusher: BackgroundFlusher = (
             Flusher(self, self._config.flush_ms / 1000) if ties is None else ties.flusher(self)
         )
         self._trusted_clock = TrustedClock(self._clock.now_ms(), self._clock.monotonic())
-        self._has_retention = (self._config.retention_ms, self._config.retention_bytes) != (NO_LIMIT, NO_LIMIT)
         # Held by whoever compacts; taken before the log's lock.
         self.compacting = threading.Lock()
         self._is_closing = False
+
+    def _use(self, config: LogConfig) -> None:
+        """Takes what appends ask for every time out of the settings."""
+        self._config = config
+        self._codec = config.target_codec("none")
+        self._level = config.compression_level(self._codec)
+        self._timestamp_type = config.message_timestamp_type
+        # What is compressed must not grow beyond what a reader takes when it decompresses it.
+        self._size_max = min(config.max_message_bytes, config.max_batch_bytes_uncompressed)
+        self.is_compacted = config.is_compacted
+        self._has_retention = (config.retention_ms, config.retention_bytes) != (NO_LIMIT, NO_LIMIT)
 
     def _flush_soon(self) -> None:
         self._flusher.note()
@@ -410,11 +425,13 @@ class LogWriter(LogFiles):
         self.roll_if_idle()
         with self._changing():
             target = self.published
+            truncation_count = self.truncation_count
             tails = self._dirty_tails()
             indexes = self.producers.take_unsynced()
         self._sync_tails(tails, indexes)
         with self._lock, self._poisoned_by_syncs():
-            if self._closed is None and self._poisoned is None:
+            # What was cut meanwhile, and written again, is not what was synced.
+            if self._closed is None and self._poisoned is None and self.truncation_count == truncation_count:
                 self._flushed(target, tails)
 
     # --- truncate ---------------------------------------------------------------------------------------------------
@@ -447,12 +464,45 @@ class LogWriter(LogFiles):
             if before <= self.start_offset:
                 return self.start_offset
             self._delete_before(before)
+            self._remove_deleted()
             return before
+
+    def remove_deleted(self) -> int:
+        """Removes the files of segments that were deleted ``file_delete_delay_ms`` ago; returns how many segments."""
+        with self._lock:
+            return 0 if self._closed is not None else self._remove_deleted()
 
     def apply_retention(self) -> RetentionResult:
         """See ``Log.apply_retention``."""
         with self._changing():
+            self._remove_deleted()
             return self._retain(self._trusted_clock.now_ms(self._clock.now_ms(), self._clock.monotonic()))
+
+    # --- what a store asks ------------------------------------------------------------------------------------------
+
+    @property
+    def offsets(self) -> LogOffsets:
+        """Where the log is now."""
+        with self._lock:
+            published = self.published
+            return LogOffsets(
+                self.segments.first.base_offset,
+                self.start_offset,
+                min(self._recovery_point, published.offset),
+                published.high_watermark,
+                published.offset,
+            )
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Goes on by other settings, at once; what was decided by the old ones stays as it is."""
+        with self._lock:
+            self.ensure_writable()
+            context = self.context._replace(config=config)
+            self.context = self.loaded.context = context
+            self.producers.use(context)
+            for segment in self.segments:
+                segment.use(context)
+            self._use(config)
 
     # --- read -------------------------------------------------------------------------------------------------------
 

@@ -234,6 +234,12 @@ class LogSegment:
         data = TransactionIndex.encode(aborted)
         replace_file(context.fs, self.path(TXN_INDEX_SUFFIX), data, mode=context.config.file_mode)
 
+    def use(self, context: SegmentContext) -> None:
+        """Goes on with other settings. The caller has the log's lock."""
+        self._context = context
+        if self.tail is not None:
+            self.tail.use(context.config)
+
     # --- lookup -----------------------------------------------------------------------------------------------------
 
     def locate(self, target: int, stop: int, *, use_index: bool = True, file: File | None = None) -> Located:

@@ -87,6 +87,13 @@ class SegmentTail:
         self._segment_ms = config.segment_ms - self.jitter_ms
         self._last_offset_max = base_offset + 2**31 - 1
 
+    def use(self, config: LogConfig) -> None:
+        """Rolls, and indexes, by other settings from now on; the indexes may not become larger than they could."""
+        self.jitter_ms = jitter_ms(config)
+        self._index_interval_bytes = config.index_interval_bytes
+        self._segment_bytes = config.segment_bytes
+        self._segment_ms = config.segment_ms - self.jitter_ms
+
     # --- open -------------------------------------------------------------------------------------------------------
 
     @classmethod

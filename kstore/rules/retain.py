@@ -13,13 +13,16 @@ early (``TrustedClock``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import heapq
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from kstore.config import NO_LIMIT, LogConfig
 from kstore.types import NO_TIMESTAMP
 
-__all__ = ["SegmentAge", "TrustedClock", "deletable_count"]
+__all__ = ["SegmentAge", "TrustedClock", "deletable_count", "over_total"]
+
+Owner = TypeVar("Owner", bound=Hashable)
 
 # A clock that is set right by less than this is not taken for one that jumps.
 JUMP_MS_MAX = 60_000
@@ -63,6 +66,26 @@ def _is_expired(segment: SegmentAge, retention_ms: int, now_ms: int) -> bool:
     if written_ms == NO_TIMESTAMP or written_ms > now_ms + FUTURE_MS_MAX:
         written_ms = segment.mtime_ms
     return now_ms - written_ms > retention_ms
+
+
+def over_total(logs: Mapping[Owner, Sequence[SegmentAge]], surplus: int) -> dict[Owner, int]:
+    """How many segments each log gives up, so that ``surplus`` bytes come back; logs that give up none are left out.
+
+    The oldest of all first, by when it was last written: what a record says of its time does not count here. Active
+    segments, the last of each log, stay.
+    """
+    counts: dict[Owner, int] = {}
+    # The number keeps logs of the same age from being compared.
+    heads = [(ages[0].mtime_ms, number, owner) for number, (owner, ages) in enumerate(logs.items()) if len(ages) > 1]
+    heapq.heapify(heads)
+    while surplus > 0 and heads:
+        _, number, owner = heapq.heappop(heads)
+        ages, count = logs[owner], counts.get(owner, 0) + 1
+        surplus -= ages[count - 1].size
+        counts[owner] = count
+        if count + 1 < len(ages):
+            heapq.heappush(heads, (ages[count].mtime_ms, number, owner))
+    return counts
 
 
 class TrustedClock:

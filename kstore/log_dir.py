@@ -1,0 +1,466 @@
+"""A directory of many logs, laid out as a Kafka broker's: what is in its root, but for the logs themselves.
+
+    .lock                        held by the one store, or broker, that writes
+    meta.properties              ids; a broker's is kept
+    kstore.topics                the topics and their settings (rules/topics); what decides whether one exists
+    <topic>-<partition>          a log, with the topic's id in partition.metadata
+    *-offset-checkpoint          for a broker, and for its logs that kstore has not opened yet
+    .kafka_cleanshutdown         there only while nobody writes, and only if all logs were closed in order
+    <topic>-<p>.<hex>-delete     a deleted topic's, until it is removed
+
+Making and deleting a topic are decided by one replacement of ``kstore.topics``; a crash on the way is finished by the
+next store that is opened here. Everything else in the directory is somebody else's: left alone, and listed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.clock import Clock
+from kstore.errors import (
+    ClosedError,
+    CorruptFileError,
+    FileInTheWayError,
+    LogNotFoundError,
+    NotALogError,
+    PoisonedError,
+    StorageError,
+    SyncFailedError,
+    UnsupportedFormatError,
+)
+from kstore.files.checkpoint import (
+    read_offset_checkpoint,
+    read_small_file,
+    read_topic_id,
+    replace_file,
+    write_clean_shutdown,
+    write_offset_checkpoint,
+    write_topic_id,
+)
+from kstore.files.fs import FileSystem
+from kstore.files.lock import DirectoryLock
+from kstore.files.meta import random_id, read_meta_properties, write_meta_properties
+from kstore.files.paths import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    DELETE_MARK,
+    KSTORE_STATE,
+    LOCK,
+    LOG_START_OFFSETS,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    OFFSET_MAX,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    REPLICATION_OFFSETS,
+    TEMPORARY_SUFFIX,
+    TopicPartition,
+    classify,
+    marked_dir_name,
+    marked_topic_partition,
+    segment_name,
+    topic_partition,
+)
+from kstore.kafka_marks import KafkaMarks
+from kstore.log_loader import ensure_directory, is_log, make_directory
+from kstore.log_writer import directory_mode
+from kstore.rules.retain import SegmentAge
+from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, TopicEntry, decode_topics, encode_topics
+from kstore.state.log_state import read_state
+from kstore.types import NO_TIMESTAMP
+
+__all__ = ["CHECKPOINTS", "LogDirectory"]
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, REPLICATION_OFFSETS, CLEANER_OFFSETS)
+OWN_NAMES = frozenset({LOCK, META_PROPERTIES, KSTORE_TOPICS, CLEAN_SHUTDOWN, *CHECKPOINTS})
+# A broker's own log of its cluster's metadata: no topic, and not kstore's to write to.
+METADATA_TOPIC = "__cluster_metadata"
+DAMAGED_TOPICS = KSTORE_TOPICS + ".damaged"
+
+Checkpoints = dict[str, dict[TopicPartition, int]]
+
+
+class _Deleted(NamedTuple):
+    """A directory on its way out: its name, and the ``monotonic`` time from which it may be removed."""
+
+    name: str
+    due: float
+
+
+class LogDirectory:
+    """The root of a store. Thread-safe.
+
+    ``topics`` and ``partitions`` are replaced as a whole when they change, so that they may be read without a lock.
+    """
+
+    def __init__(self, fs: FileSystem, path: Path, clock: Clock, *, file_mode: int, read_only: bool = False) -> None:
+        """Opens the directory; for writing it is created where it is missing, and what a crash left half done is done.
+
+        Raises: LogNotFoundError, NotALogError (a file, or one log), LockedError, ReadOnlyError, StorageError.
+        """
+        self.fs = fs
+        self.path = path
+        self.clock = clock
+        self.read_only = read_only
+        self.topics: Mapping[str, TopicEntry] = {}
+        self.partitions: Mapping[str, tuple[int, ...]] = {}
+        self.ignored: list[str] = []
+        self.notes: list[str] = []
+        self.was_clean = False
+        self._mode = file_mode
+        self._lock: DirectoryLock | None = None
+        # Guards every change of what is in the root.
+        self._mutex = threading.RLock()
+        self._failed: BaseException | None = None
+        self._deleted: list[_Deleted] = []
+        self._marked: list[str] = []
+        # As the files have them.
+        self._checkpoints: Checkpoints = {}
+        if read_only:
+            if not fs.exists(path):
+                raise LogNotFoundError(errno.ENOENT, "there is no store", str(path))
+            self.look()
+            return
+        if fs.exists(path):
+            self._ensure_store()
+        else:
+            make_directory(fs, path, mode=directory_mode(file_mode))
+        self._lock = DirectoryLock(path, kind="store", mode=file_mode)
+        try:
+            self._begin()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _ensure_store(self) -> None:
+        ensure_directory(self.fs, self.path)
+        if is_log(classify(self.fs.list(self.path))):
+            raise NotALogError(errno.ENOTDIR, "one log, expected a directory of logs: open it with Log", str(self.path))
+
+    def _begin(self) -> None:
+        fs, path = self.fs, self.path
+        marker = path / CLEAN_SHUTDOWN
+        self.was_clean = fs.exists(marker)
+        self.look()
+        self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS}
+        self._deleted = [_Deleted(name, 0.0) for name in self._marked]
+        try:
+            if read_meta_properties(fs, path / META_PROPERTIES) is None:
+                write_meta_properties(fs, path / META_PROPERTIES, mode=self._mode)
+        except CorruptFileError as error:
+            self._note(f"{META_PROPERTIES} is left as it is: {error.reason}")
+        if self.was_clean:
+            # Durably, before anything is written: it would tell a broker that the logs are as they were.
+            fs.unlink(marker)
+            fs.sync_dir(path)
+        for name, entry in list(self.topics.items()):
+            try:
+                if entry.deleting:
+                    self.finish_delete(name)
+                elif entry.made < entry.partitions:
+                    with self._changing():
+                        self._make(name, entry)
+            except StorageError as error:
+                # The next open goes on with it; until then it is neither more nor less there than before.
+                self._note(f"topic {name} stays half {'deleted' if entry.deleting else 'made'}: {error}")
+
+    # --- what is there ----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Looks again for what is in the directory. Raises: LogNotFoundError, NotALogError, StorageError."""
+        fs = self.fs
+        if self.read_only:
+            self._ensure_store()
+        with self._mutex:
+            self.notes = []
+            entries = self._read_topics()
+            names = fs.list(self.path)
+            found: dict[str, list[int]] = {}
+            marked: list[str] = []
+            ignored: list[str] = []
+            for name in names:
+                owner = topic_partition(name)
+                if owner is not None and owner.topic != METADATA_TOPIC and self._is_directory(name):
+                    found.setdefault(owner.topic, []).append(owner.partition)
+                elif (going := marked_topic_partition(name)) is not None and going[1] == DELETE_MARK:
+                    marked.append(name)
+                elif name not in OWN_NAMES and not name.endswith(TEMPORARY_SUFFIX):
+                    ignored.append(name)
+            for topic, entry in entries.items():
+                lost = sorted(set(range(entry.made)) - set(found.get(topic, ())))
+                if lost and not entry.deleting:
+                    self._note(f"topic {topic} has lost its partitions {', '.join(map(str, lost[:10]))}")
+            for topic in sorted(found.keys() - entries.keys()):
+                entries[topic] = self._adopted(topic, found[topic])
+            self._marked = marked
+            self.ignored = sorted(ignored)
+            self.topics = entries
+            self.partitions = {topic: tuple(sorted(numbers)) for topic, numbers in found.items()}
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        if not self.read_only:
+            logger.warning("%s: %s", self.path, text)
+
+    def _is_directory(self, name: str) -> bool:
+        try:
+            return self.fs.stat(self.path / name).is_dir
+        except FileNotFoundError:
+            return False
+
+    def _adopted(self, topic: str, partitions: Sequence[int]) -> TopicEntry:
+        """The entry of a topic that a broker or a lone log has made."""
+        try:
+            path = self.path / str(TopicPartition(topic, min(partitions))) / PARTITION_METADATA
+            topic_id = read_topic_id(self.fs, path)
+        except (CorruptFileError, StorageError):
+            topic_id = None
+        count = max(partitions) + 1
+        return TopicEntry(count, count, topic_id)
+
+    def _read_topics(self) -> dict[str, TopicEntry]:
+        path = self.path / KSTORE_TOPICS
+        try:
+            return decode_topics(read_small_file(self.fs, path, TOPICS_SIZE_MAX), path)
+        except FileNotFoundError:
+            return {}
+        except UnsupportedFormatError:
+            raise
+        except CorruptFileError as error:
+            self._note(f"{KSTORE_TOPICS} is damaged, the topics are those that have directories: {error.reason}")
+            if not self.read_only:
+                # Kept for whoever wants to know what the settings were.
+                self.fs.rename(path, self.path / DAMAGED_TOPICS)
+                self.fs.sync_dir(self.path)
+            return {}
+
+    def numbers(self, topic: str) -> tuple[int, ...]:
+        """The partitions of a topic that can be used: those that are there, and wholly made."""
+        entry = self.topics.get(topic)
+        if entry is None or entry.deleting:
+            return ()
+        making = range(entry.made, entry.partitions)
+        return tuple(number for number in self.partitions.get(topic, ()) if number not in making)
+
+    def partition_path(self, owner: TopicPartition) -> Path:
+        return self.path / str(owner)
+
+    def is_clean(self, owner: TopicPartition) -> bool:
+        """Whether the log of a partition was closed in order, so that opening it scans nothing."""
+        fs, path = self.fs, self.partition_path(owner)
+        names = classify(fs.list(path))
+        bases = names.bases[LOG_SUFFIX]
+        if KSTORE_STATE not in names.others:
+            return not bases or (self.was_clean and owner in self._checkpoints[RECOVERY_POINTS])
+        state = read_state(fs, path / KSTORE_STATE)
+        if state is None or not bases:
+            return False
+        return state.fits(bases[-1], fs.stat(path / segment_name(bases[-1], LOG_SUFFIX)))
+
+    def segment_ages(self, owner: TopicPartition) -> list[SegmentAge]:
+        """The segments of a log, by their files; the records' times are not looked for, nor where the last one ends."""
+        fs, path = self.fs, self.partition_path(owner)
+        bases = classify(fs.list(path)).bases[LOG_SUFFIX]
+        ages = []
+        for base, stop_offset in zip(bases, [*bases[1:], OFFSET_MAX], strict=True):
+            try:
+                stat = fs.stat(path / segment_name(base, LOG_SUFFIX))
+            except FileNotFoundError:
+                continue  # it has just been deleted
+            ages.append(SegmentAge(stop_offset, stat.size, NO_TIMESTAMP, stat.mtime_ns // 1_000_000))
+        return ages
+
+    def marks(self, owner: TopicPartition) -> KafkaMarks:
+        """What the store's files said of a log when it was opened."""
+        points, starts = self._checkpoints[RECOVERY_POINTS], self._checkpoints[LOG_START_OFFSETS]
+        return KafkaMarks(self.was_clean, points.get(owner), starts.get(owner))
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """The right to change what is in the root; a sync that fails in here is the last thing done to it."""
+        with self._mutex:
+            if self._lock is None or not self._lock.held:
+                raise ClosedError(f"the store {self.path} is closed")
+            if self._failed is not None:
+                raise PoisonedError(
+                    None, f"no changes since a sync of the directory failed ({self._failed})", str(self.path)
+                ) from self._failed
+            try:
+                yield
+            except SyncFailedError as error:
+                self._failed = error
+                raise
+
+    def store_topic(self, name: str, entry: TopicEntry | None) -> None:
+        """Replaces the entry of a topic, durably; None takes it out."""
+        with self._changing():
+            topics = {**self.topics, name: entry}
+            kept = {name: entry for name, entry in topics.items() if entry is not None}
+            replace_file(self.fs, self.path / KSTORE_TOPICS, encode_topics(kept), mode=self._mode)
+            self.topics = kept
+
+    def create(self, name: str, entry: TopicEntry) -> None:
+        """Makes the partitions from ``entry.made`` to ``entry.partitions`` of a new topic, or of one that grows.
+
+        Durable on return. After an exception the topic is as it was, unless the disk fails altogether: then the next
+        open may find it made.
+        """
+        with self._changing():
+            before = self.topics.get(name)
+            # What was there under this name before is no part of it.
+            self._forget(TopicPartition(name, number) for number in range(entry.made, entry.partitions))
+            if entry.topic_id is None:
+                entry = replace(entry, topic_id=random_id())
+            self.store_topic(name, entry)
+            try:
+                self._make(name, entry)
+            except BaseException:
+                self._unmake(name, entry, before)
+                raise
+
+    def _make(self, name: str, entry: TopicEntry) -> None:
+        """The directories of what ``entry`` promises; those that a crash has left are taken as they are."""
+        assert entry.topic_id is not None
+        numbers = range(entry.made, entry.partitions)
+        for number in numbers:
+            path = self.partition_path(TopicPartition(name, number))
+            try:
+                self.fs.mkdir(path, directory_mode(self._mode))
+            except FileInTheWayError:
+                ensure_directory(self.fs, path)
+            write_topic_id(self.fs, path / PARTITION_METADATA, entry.topic_id, mode=self._mode)
+        self.fs.sync_dir(self.path)
+        self.store_topic(name, replace(entry, made=entry.partitions))
+        there = set(self.partitions.get(name, ())) | set(numbers)
+        self.partitions = {**self.partitions, name: tuple(sorted(there))}
+
+    def _unmake(self, name: str, entry: TopicEntry, before: TopicEntry | None) -> None:
+        """Takes back directories that nobody has used yet, and then the promise."""
+        try:
+            for number in range(entry.made, entry.partitions):
+                path = self.partition_path(TopicPartition(name, number))
+                if self.fs.exists(path):
+                    self._remove_tree(path)
+            self.fs.sync_dir(self.path)
+            self.store_topic(name, before)
+        except StorageError as error:
+            logger.warning("%s: topic %s is left half made: %s", self.path, name, error)
+
+    def begin_delete(self, name: str) -> None:
+        """Decides, durably, that the topic is gone. Its logs are to be closed then, and ``finish_delete`` called."""
+        self.store_topic(name, replace(self.topics[name], deleting=True))
+
+    def finish_delete(self, name: str, *, delay_seconds: float = 0.0) -> None:
+        """Takes the directories of a topic out of the way, to be removed after a delay. Durable on return."""
+        with self._changing():
+            owners = [TopicPartition(name, number) for number in self.partitions.get(name, ())]
+            due = self.clock.monotonic() + delay_seconds
+            for owner in owners:
+                path = self.partition_path(owner)
+                going = marked_dir_name(owner, uuid.uuid4().hex, DELETE_MARK)
+                with DirectoryLock(path, mode=self._mode):
+                    self.fs.rename(path, self.path / going)
+                self._deleted.append(_Deleted(going, due))
+            # Before the entry goes: a directory without one would be a topic again.
+            self.fs.sync_dir(self.path)
+            self.partitions = {topic: numbers for topic, numbers in self.partitions.items() if topic != name}
+            self._forget(owners)
+            self.store_topic(name, None)
+
+    def remove_deleted(self, *, at_once: bool = False) -> int:
+        """Removes what was deleted long enough ago; returns how many directories. Raises: StorageError."""
+        now = self.clock.monotonic()
+        with self._mutex:
+            due = [gone for gone in self._deleted if at_once or gone.due <= now]
+        failure: StorageError | None = None
+        count = 0
+        for gone in due:
+            try:
+                self._remove_tree(self.path / gone.name)
+                count += 1
+            except FileNotFoundError:
+                pass  # somebody tidied up
+            except StorageError as error:
+                failure = failure or error
+                continue
+            with self._mutex:
+                self._deleted.remove(gone)
+        if failure is not None:
+            raise failure
+        return count
+
+    @property
+    def next_removal(self) -> float | None:
+        """When the next deleted directory may be removed, by the clock's ``monotonic``."""
+        return min((gone.due for gone in self._deleted), default=None)
+
+    def _remove_tree(self, path: Path) -> None:
+        fs = self.fs
+        # What makes a directory a log goes last: half of one is still known for what it is.
+        for name in sorted(fs.list(path), key=lambda name: (name == LOCK, name == PARTITION_METADATA)):
+            inner = path / name
+            if fs.stat(inner).is_dir:
+                self._remove_tree(inner)
+            else:
+                fs.unlink(inner)
+        fs.rmdir(path)
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offset_checkpoint(self.fs, self.path / name)
+        except CorruptFileError as error:
+            self._note(f"{name} is passed over: {error.reason}")
+            return {}
+
+    def write_checkpoints(self, changes: Mapping[str, Mapping[TopicPartition, int | None]]) -> int:
+        """Takes in what is new of some logs (None: no entry), drops what is of none; returns how many files changed."""
+        with self._changing():
+            count = 0
+            for name in CHECKPOINTS:
+                merged = {**self._checkpoints[name], **changes.get(name, {})}
+                wanted = {
+                    owner: offset for owner, offset in merged.items() if offset is not None and self._keeps_entry(owner)
+                }
+                if wanted != self._checkpoints[name]:
+                    write_offset_checkpoint(self.fs, self.path / name, wanted, mode=self._mode)
+                    self._checkpoints[name] = wanted
+                    count += 1
+            return count
+
+    def _keeps_entry(self, owner: TopicPartition) -> bool:
+        return owner.topic == METADATA_TOPIC or owner.partition in self.partitions.get(owner.topic, ())
+
+    def _forget(self, owners: Iterable[TopicPartition]) -> None:
+        """Takes partitions out of the checkpoints, durably: a later log of the same name must not begin with them."""
+        gone = set(owners)
+        for name, offsets in self._checkpoints.items():
+            kept = {owner: offset for owner, offset in offsets.items() if owner not in gone}
+            if len(kept) != len(offsets):
+                write_offset_checkpoint(self.fs, self.path / name, kept, mode=self._mode)
+                self._checkpoints[name] = kept
+
+    # --- close ------------------------------------------------------------------------------------------------------
+
+    def mark_clean(self) -> None:
+        """Says, durably, that every log was closed in order."""
+        with self._changing():
+            write_clean_shutdown(self.fs, self.path / CLEAN_SHUTDOWN, mode=self._mode)
+
+    def close(self) -> None:
+        """Gives the directory up; writes nothing."""
+        if self._lock is not None:
+            self._lock.release()

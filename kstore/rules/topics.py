@@ -1,0 +1,171 @@
+"""What a store knows of its topics, as values: their names, their settings, and the file that keeps both.
+
+``kstore.topics``, in the store's directory:
+
+    line 1   kstore.topics 1 <CRC-32C of the rest, 8 hex digits>
+    rest     JSON: {"<topic>": {"partitions": 4, "made": 4, "topic_id": "<22 characters>", "settings": {...}}}
+
+The file is what decides whether a topic exists. ``made`` partitions are certainly there; the ones from ``made`` to
+``partitions`` were being made when the file was written, and whoever opens the store next goes on with them. With
+``"deleting": true`` a topic is gone, whatever directories it still has. A topic that has directories and no entry was
+made by a broker or by a lone log, and is a topic like any other.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+from uuid import UUID
+
+import crc32c
+
+from kstore.config import LogConfig
+from kstore.errors import ConfigError, CorruptFileError, PathLike, UnsupportedFormatError
+from kstore.files.paths import PARTITION_MAX, validate_topic
+from kstore.rules.arguments import one_of
+from kstore.types import Durability
+
+__all__ = [
+    "KSTORE_TOPICS",
+    "PARTITIONS_MAX",
+    "TOPICS_SIZE_MAX",
+    "TopicEntry",
+    "check_partition_count",
+    "collision",
+    "decode_topics",
+    "effective_settings",
+    "encode_topics",
+    "format_topic_id",
+    "kept_settings",
+]
+
+KSTORE_TOPICS = "kstore.topics"
+# Some hundred bytes a topic, of which a store may have tens of thousands.
+TOPICS_SIZE_MAX = 64 << 20
+# Each is a directory, and one call makes them all.
+PARTITIONS_MAX = 100_000
+
+HEAD = re.compile(rb"kstore\.topics ([0-9]{1,9}) ([0-9a-f]{8})\n")
+VERSION = 1
+FIELDS = frozenset({"partitions", "made", "topic_id", "settings", "deleting"})
+DURABILITY = "durability"
+DURABILITIES: tuple[Durability, ...] = get_args(Durability)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEntry:
+    """One topic; the module says what the fields mean. ``settings`` are the topic's own, defaults left out."""
+
+    partitions: int
+    made: int
+    topic_id: UUID | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    deleting: bool = False
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def collision(name: str, others: Iterable[str]) -> str | None:
+    """The topic among ``others`` that Kafka would not have beside ``name``: in metric names "." and "_" are one."""
+    folded = name.replace(".", "_")
+    return next((other for other in others if other != name and other.replace(".", "_") == folded), None)
+
+
+def check_partition_count(count: object) -> int:
+    """Raises: ConfigError."""
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= PARTITIONS_MAX:
+        raise ConfigError(f"partitions is {count!r:.80}, expected an int from 1 to {PARTITIONS_MAX}")
+    return count
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def kept_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` of a topic as they are kept: each checked, sizes in bytes, times in ms. Raises: ConfigError."""
+    own = dict(settings)
+    durability = own.pop(DURABILITY, None)
+    config = LogConfig.from_settings(**own)
+    kept = {name: getattr(config, name) for name in own}
+    if durability is not None:
+        one_of(DURABILITY, durability, DURABILITIES)
+        kept[DURABILITY] = durability
+    return kept
+
+
+def effective_settings(
+    defaults: Mapping[str, Any], own: Mapping[str, Any], durability: Durability
+) -> tuple[LogConfig, Durability]:
+    """What a topic goes by: its own settings, else the store's. What a later release has set is passed over.
+
+    Raises: ConfigError where two of them contradict each other.
+    """
+    known = LogConfig.__dataclass_fields__
+    merged = {**defaults, **{name: value for name, value in own.items() if name in known}}
+    return LogConfig.from_settings(**merged), own.get(DURABILITY, durability)
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def format_topic_id(topic_id: UUID) -> str:
+    """The id as Kafka's tools print it."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode("ascii")
+
+
+def encode_topics(topics: Mapping[str, TopicEntry]) -> bytes:
+    """The content of ``kstore.topics``."""
+    rows: dict[str, dict[str, object]] = {}
+    for name, entry in sorted(topics.items()):
+        row = rows[name] = {"partitions": entry.partitions, "made": entry.made}
+        if entry.topic_id is not None:
+            row["topic_id"] = format_topic_id(entry.topic_id)
+        if entry.settings:
+            row["settings"] = dict(entry.settings)
+        if entry.deleting:
+            row["deleting"] = True
+    body = json.dumps(rows, indent=1, sort_keys=True).encode("ascii") + b"\n"
+    return b"kstore.topics %d %08x\n" % (VERSION, crc32c.crc32c(body)) + body
+
+
+def decode_topics(data: bytes, path: PathLike) -> dict[str, TopicEntry]:
+    """The topics in a file's content.
+
+    Raises: CorruptFileError for what was not written like this; UnsupportedFormatError for a later version.
+    """
+    head = HEAD.match(data)
+    if head is None:
+        raise CorruptFileError("line 1 is no 'kstore.topics <version> <CRC>'", path=path)
+    body = data[head.end() :]
+    if int(head[2], 16) != crc32c.crc32c(body):
+        raise CorruptFileError("the CRC does not fit", path=path)
+    if int(head[1]) != VERSION:
+        raise UnsupportedFormatError(f"version {int(head[1])}, expected {VERSION}", path=path)
+    try:
+        rows = json.loads(body)
+        return {validate_topic(name): _entry(row) for name, row in rows.items()}
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise CorruptFileError(f"not the topics of a store: {error}", path=path) from error
+
+
+def _entry(row: Mapping[str, Any]) -> TopicEntry:
+    if unknown := set(row) - FIELDS:
+        raise ValueError(f"fields {sorted(unknown)}")
+    partitions, made, settings = row["partitions"], row["made"], row.get("settings", {})
+    counts = (type(partitions) is int and type(made) is int) and 0 <= made <= partitions <= PARTITION_MAX
+    if not counts or not isinstance(settings, dict) or not isinstance(row.get("deleting", False), bool):
+        raise ValueError("a field that cannot be")
+    if settings.get(DURABILITY, "sync") not in DURABILITIES:
+        raise ValueError("a durability that is none")
+    topic_id = row.get("topic_id")
+    try:
+        parsed = None if topic_id is None else UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
+    except binascii.Error as error:
+        raise ValueError("a topic id that is no base64") from error
+    return TopicEntry(partitions, made, parsed, settings, row.get("deleting", False))

@@ -1,0 +1,244 @@
+"""Background work: named tasks that come again and again, on as many threads as there are lanes.
+
+A task never ends the thread that runs it: what it raises is logged, kept, and shown by ``status()``. The tasks of one
+lane run one after the other, so that a slow one delays its own lane only. Without threads, ``run_due()`` runs what is
+due by the clock that was given, which is how tests do it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kstore.clock import Clock
+
+__all__ = ["Scheduler", "TaskStatus"]
+
+logger = logging.getLogger(__name__)
+
+NEVER = float("inf")
+
+
+class TaskStatus(NamedTuple):
+    """One task: how often it ran, when last (ms since the epoch, None for never), how long that took, what it said.
+
+    ``error`` is the last run's, "" where it had none; ``last_error`` that of the last run that had one.
+    ``next_run_seconds`` is how long until the next run, None where nothing is planned.
+    """
+
+    name: str
+    run_count: int
+    error_count: int
+    last_run_ms: int | None
+    last_seconds: float
+    error: str
+    last_error: str
+    next_run_seconds: float | None
+    is_running: bool
+
+
+@dataclass(slots=True)
+class _Task:
+    name: str
+    run: Callable[[], object]
+    interval_seconds: float
+    lane: str
+    due: float
+    run_count: int = 0
+    error_count: int = 0
+    last_run_ms: int | None = None
+    last_seconds: float = 0.0
+    error: str = ""
+    last_error: str = ""
+    is_running: bool = False
+
+
+class Scheduler:
+    """Runs tasks when they are due. Thread-safe."""
+
+    def __init__(self, clock: Clock, *, name: str = "kstore", threads: bool = True) -> None:
+        self._clock = clock
+        self._name = name
+        self._with_threads = threads
+        # Guards all that follows; notified when a task may be due earlier than was thought, and at the end.
+        self._changed = threading.Condition(threading.Lock())
+        self._tasks: dict[str, _Task] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._stopped = False
+
+    def add(
+        self,
+        name: str,
+        run: Callable[[], object],
+        *,
+        interval_seconds: float | None,
+        delay_seconds: float | None = None,
+        lane: str = "work",
+    ) -> None:
+        """Adds a task: first after ``delay_seconds`` (default: the interval), then again ``interval_seconds`` after the
+        end of each run; with None only when it is asked for (``wake``)."""
+        interval = NEVER if interval_seconds is None else interval_seconds
+        first = interval if delay_seconds is None else delay_seconds
+        with self._changed:
+            assert name not in self._tasks, f"a task named {name!r} is there"
+            self._tasks[name] = _Task(name, run, interval, lane, self._clock.monotonic() + first)
+            self._changed.notify_all()
+
+    def start(self) -> None:
+        """Begins to run what is due, where there are threads at all."""
+        with self._changed:
+            if self._with_threads and not self._stopped:
+                for lane in {task.lane for task in self._tasks.values() if task.due < NEVER}:
+                    self._start(lane)
+
+    def _start(self, lane: str) -> None:
+        """Needs the lock."""
+        if lane not in self._threads:
+            thread = threading.Thread(
+                target=_run_lane, args=(weakref.ref(self), lane), name=f"{self._name}-{lane}", daemon=True
+            )
+            self._threads[lane] = thread
+            thread.start()
+
+    def wake(self, name: str, *, delay_seconds: float = 0.0) -> None:
+        """Has the task run ``delay_seconds`` from now, if it would not run before that anyway."""
+        due = self._clock.monotonic() + delay_seconds
+        with self._changed:
+            task = self._tasks[name]
+            if due < task.due:
+                task.due = due
+                if self._with_threads and not self._stopped:
+                    self._start(task.lane)
+                self._changed.notify_all()
+
+    def run_due(self, lane: str | None = None) -> int:
+        """Runs every task that is due, each once, in the order in which they became due; returns how many."""
+        count = 0
+        ran: set[str] = set()
+        while (task := self._take(lane, ran)) is not None:
+            ran.add(task.name)
+            error = self._run(task)
+            if error is not None and not isinstance(error, Exception) and not self._is_own_thread():
+                raise error  # an interrupt is for who called this
+            count += 1
+        return count
+
+    def run(self, name: str) -> None:
+        """Runs a task now, whenever it is due. Raises: what the task raises, which is also kept."""
+        with self._changed:
+            task = self._tasks[name]
+            while task.is_running:
+                self._changed.wait()
+            task.is_running = True
+        error = self._run(task)
+        if error is not None:
+            raise error
+
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() in self._threads.values()
+
+    def _take(self, lane: str | None, ran: set[str]) -> _Task | None:
+        with self._changed:
+            if self._stopped:
+                return None
+            now = self._clock.monotonic()
+            due = [
+                task
+                for task in self._tasks.values()
+                if task.due <= now
+                and not task.is_running
+                and task.name not in ran
+                and (lane is None or task.lane == lane)
+            ]
+            if not due:
+                return None
+            task = min(due, key=lambda task: task.due)
+            task.is_running = True
+            return task
+
+    def _run(self, task: _Task) -> BaseException | None:
+        """Runs a task that was taken."""
+        started, last_run_ms = self._clock.monotonic(), self._clock.now_ms()
+        # What is asked for while it runs is not covered by this run, and makes it due again.
+        with self._changed:
+            task.due = NEVER
+        failure: BaseException | None = None
+        try:
+            task.run()
+        except BaseException as error:
+            # Whatever it is: a thread that died of it would end all tasks without a word.
+            failure = error
+            logger.warning("the task %r failed: %s: %s", task.name, type(error).__name__, error)
+        ended = self._clock.monotonic()
+        with self._changed:
+            task.due = min(task.due, ended + task.interval_seconds)
+            task.last_run_ms, task.last_seconds = last_run_ms, ended - started
+            task.run_count += 1
+            task.error = ""
+            if failure is not None:
+                task.error_count += 1
+                task.error = task.last_error = f"{type(failure).__name__}: {failure}"
+            task.is_running = False
+            self._changed.notify_all()
+        return failure
+
+    def status(self) -> tuple[TaskStatus, ...]:
+        """Every task, in the order in which they were added."""
+        with self._changed:
+            now = self._clock.monotonic()
+            return tuple(
+                TaskStatus(
+                    task.name,
+                    task.run_count,
+                    task.error_count,
+                    task.last_run_ms,
+                    task.last_seconds,
+                    task.error,
+                    task.last_error,
+                    max(task.due - now, 0.0) if task.due < NEVER else None,
+                    task.is_running,
+                )
+                for task in self._tasks.values()
+            )
+
+    def stop(self) -> None:
+        """Runs nothing more; returns when no task is running. A second call does nothing."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            threads = list(self._threads.values())
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def __del__(self) -> None:
+        # The threads hold this weakly, and look again from time to time.
+        self._stopped = True
+
+    def _wait(self, lane: str) -> bool:
+        """Waits for a task of ``lane`` to be due, at most for a while; False at the end."""
+        with self._changed:
+            if self._stopped:
+                return False
+            now = self._clock.monotonic()
+            due = min((task.due for task in self._tasks.values() if task.lane == lane), default=NEVER)
+            if due > now:
+                self._changed.wait(min(due - now, LOOK_SECONDS))
+            return not self._stopped
+
+
+# So long a forgotten scheduler's thread lives on.
+LOOK_SECONDS = 60.0
+
+
+def _run_lane(owner: weakref.ref[Scheduler], lane: str) -> None:
+    while True:
+        scheduler = owner()
+        if scheduler is None or not scheduler._wait(lane):
+            return
+        scheduler.run_due(lane)
+        del scheduler

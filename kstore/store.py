@@ -1,0 +1,462 @@
+"""``Store``: many logs in one directory, by topic and partition, with the work that keeps them small and safe.
+
+topics       log_dir      what is in the directory's root; rules/topics the file that decides what exists
+logs         store_logs   opened when first needed, shared, flushed and closed together
+work         store_tasks  retention, idle rolls, checkpoints, removal, producers, compaction, on a ``Scheduler``
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from uuid import UUID
+
+from kstore.clock import SYSTEM_CLOCK, Clock
+from kstore.config import LogConfig, StoreConfig
+from kstore.errors import (
+    ClosedError,
+    ConfigError,
+    KstoreError,
+    ReadOnlyError,
+    StorageError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from kstore.files.fork import ForkGuard
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import TopicPartition, validate_topic
+from kstore.log import Log
+from kstore.log_dir import LogDirectory
+from kstore.rules.arguments import one_of
+from kstore.rules.topics import (
+    DURABILITIES,
+    TopicEntry,
+    check_partition_count,
+    collision,
+    effective_settings,
+    kept_settings,
+)
+from kstore.scheduler import Scheduler, TaskStatus
+from kstore.store_logs import FLUSH_TASK, Flushes, OpenLogs
+from kstore.store_tasks import StoreTasks
+from kstore.types import Durability, RetentionResult
+
+__all__ = ["PartitionDescription", "Store", "StoreStatus", "TopicDescription", "open"]
+
+logger = logging.getLogger(__name__)
+
+# What differs from a lone log: readers get a minute with what retention removes, and each log has fewer open files.
+LOG_DEFAULTS: dict[str, Any] = {"file_delete_delay_ms": 60_000, "open_files_max": 32}
+STORE_SETTINGS = frozenset(row.name for row in fields(StoreConfig))
+LOG_SETTINGS = frozenset({"durability", *(row.name for row in fields(LogConfig))})
+
+
+class PartitionDescription(NamedTuple):
+    """One partition; ``size`` in bytes of ``.log`` files. ``error`` says why the rest is not known, "" as a rule."""
+
+    partition: int
+    start_offset: int = -1
+    high_watermark: int = -1
+    end_offset: int = -1
+    segment_count: int = 0
+    size: int = 0
+    error: str = ""
+
+
+class TopicDescription(NamedTuple):
+    """A topic: ``settings`` are its own, ``config`` and ``durability`` what it goes by."""
+
+    name: str
+    topic_id: UUID | None
+    settings: dict[str, Any]
+    config: LogConfig
+    durability: Durability
+    partitions: tuple[PartitionDescription, ...]
+
+
+class StoreStatus(NamedTuple):
+    """How the background work goes, and what was found. ``ignored`` are names that are somebody else's."""
+
+    tasks: tuple[TaskStatus, ...]
+    open_logs: tuple[str, ...]
+    ignored: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Store:
+    """An open store. Thread-safe. ``with kstore.open(path) as store:`` closes it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        durability: Durability = "sync",
+        background: bool = True,
+        fs: FileSystem = SYSTEM_FS,
+        clock: Clock = SYSTEM_CLOCK,
+        **settings: Any,
+    ) -> None:
+        """Opens the store in directory ``path``; creates it where the path is missing.
+
+        What was not closed in order is recovered before this returns, several logs at a time; all other logs are
+        opened when they are first asked for.
+
+        Args:
+            path: a directory of ``<topic>-<partition>`` directories, kstore's or a Kafka broker's.
+            read_only: take no lock and never write; the store must exist. A writer or a broker may be at work.
+            durability: of topics that do not say otherwise (see ``Log``).
+            background: whether work goes on in threads; without them it is done by ``run_due_tasks``.
+            fs, clock: for tests.
+            settings: the defaults of topics (``LogConfig``), and those of the store (``StoreConfig``).
+
+        Raises: LogNotFoundError, NotALogError, LockedError, ConfigError, ReadOnlyError, StorageError.
+        """
+        self._closed = True  # until it is open
+        self._guard = ForkGuard()
+        self.path = Path(path)
+        one_of("durability", durability, DURABILITIES)
+        self.config = StoreConfig(**{name: settings.pop(name) for name in STORE_SETTINGS & settings.keys()})
+        self._defaults = {**LOG_DEFAULTS, **settings}
+        config = LogConfig.from_settings(**self._defaults)
+        self._durability = durability
+        self._fs = fs
+        # Held while topics are made, changed and deleted.
+        self._topics_lock = threading.RLock()
+        self._directory = LogDirectory(fs, self.path.absolute(), clock, file_mode=config.file_mode, read_only=read_only)
+        self._scheduler = Scheduler(clock, threads=background and not read_only)
+        self._flushes = Flushes(clock, self._scheduler)
+        self._logs = OpenLogs(self._directory, fs, clock, self._settings_of, self._flushes)
+        self._tasks = StoreTasks(self._directory, self._logs, clock, self.config, self._settings_of)
+        # Logs that were not closed in order, and are not known to be in order since.
+        self._unclean: set[TopicPartition] = set()
+        self._closed = False
+        try:
+            if not read_only:
+                self._recover()
+                self._begin_work()
+        except BaseException:
+            self._closed = True
+            self._scheduler.stop()
+            self._directory.close()
+            raise
+
+    def _recover(self) -> None:
+        """Opens every log that was not closed in order, and closes it again. What fails is tried anew at its use."""
+        unclean = [owner for owner in self._owners() if not self._directory.is_clean(owner)]
+        self._unclean = set(unclean)
+        if not unclean:
+            return
+
+        def recover(owner: TopicPartition) -> None:
+            try:
+                with self._logs.borrowed(owner):
+                    pass
+            except KstoreError as error:
+                logger.warning("%s: cannot be recovered: %s", self._directory.partition_path(owner), error)
+
+        with ThreadPoolExecutor(min(self.config.recovery_threads, len(unclean)), "kstore-recovery") as pool:
+            list(pool.map(recover, unclean))
+
+    def _begin_work(self) -> None:
+        add, config = self._scheduler.add, self.config
+        first = config.initial_delay_ms / 1000
+        add(FLUSH_TASK, self._flushes.run, interval_seconds=None, lane="flush")
+        for name, run, interval_ms, lane in (
+            ("retention", self._tasks.retain, config.retention_check_interval_ms, "work"),
+            ("idle roll", self._tasks.roll_idle, config.retention_check_interval_ms, "work"),
+            ("checkpoints", self._tasks.checkpoint, config.checkpoint_interval_ms, "work"),
+            ("removal", self._tasks.remove_deleted, config.checkpoint_interval_ms, "work"),
+            ("producers", self._tasks.expire_producers, config.producer_check_interval_ms, "work"),
+            ("cleaner", self._tasks.clean, config.cleaner_interval_ms, "cleaner"),
+        ):
+            add(name, run, interval_seconds=interval_ms / 1000, delay_seconds=first, lane=lane)
+        self._scheduler.start()
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def read_only(self) -> bool:
+        return self._directory.read_only
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def ignored(self) -> list[str]:
+        """Names in the directory that are neither kstore's nor a partition's; they are left alone."""
+        return list(self._directory.ignored)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found amiss when the store was opened, or looked at."""
+        return list(self._directory.notes)
+
+    def status(self) -> StoreStatus:
+        """How each background task went, which logs are open, and what was found in the directory."""
+        return StoreStatus(
+            self._scheduler.status(),
+            tuple(sorted(str(owner) for owner, _ in self._logs.open_now())),
+            tuple(self._directory.ignored),
+            tuple(self._directory.notes),
+        )
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r}, closed={self._closed})"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the store {self.path} is closed")
+        if self._guard.forked:
+            self._guard.check(f"the store {self.path}")
+
+    @property
+    def _writing(self) -> LogDirectory:
+        self._check_open()
+        if self._directory.read_only:
+            raise ReadOnlyError(None, "the store is open for reading", str(self.path))
+        return self._directory
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        self._refresh()
+        return sorted(name for name in self._directory.topics if self._directory.numbers(name))
+
+    def partitions(self, name: str) -> list[int]:
+        """The partitions of a topic, rising. Raises: TopicNotFoundError."""
+        self._refresh()
+        return list(self._numbers(name))
+
+    def create_topic(self, name: str, partitions: int = 1, **settings: Any) -> None:
+        """Makes a topic of empty partitions, durably: after a crash it is there wholly, or not at all.
+
+        ``settings`` are the topic's own, ``durability`` one of them; all others are the store's.
+
+        Raises: TopicExistsError, ConfigError, ReadOnlyError, DiskFullError, StorageError.
+        """
+        directory = self._writing
+        validate_topic(name)
+        count = check_partition_count(partitions)
+        own = kept_settings(settings)
+        effective_settings(self._defaults, own, self._durability)
+        with self._topics_lock:
+            if name in directory.topics or directory.partitions.get(name):
+                raise TopicExistsError(f"there is a topic {name}")
+            if (other := collision(name, directory.topics)) is not None:
+                raise TopicExistsError(f"topic {name} differs from {other} in '.' and '_' only, which Kafka refuses")
+            directory.create(name, TopicEntry(count, 0, None, own))
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Makes a topic one of ``total`` partitions, durably. Raises: as ``create_topic``, and TopicNotFoundError."""
+        directory = self._writing
+        check_partition_count(total)
+        with self._topics_lock:
+            last = self._numbers(name)[-1]
+            if total <= last + 1:
+                raise ConfigError(f"topic {name} has {last + 1} partitions, expected more than that, not {total}")
+            entry = directory.topics[name]
+            directory.create(name, replace(entry, partitions=total, made=max(entry.partitions, last + 1)))
+
+    def alter_topic(self, name: str, *, reset: Iterable[str] = (), **settings: Any) -> None:
+        """Changes settings of a topic, durably; those named in ``reset`` are the store's again.
+
+        They hold from now on, also for logs that are open: what was decided by the old ones stays as it is.
+
+        Raises: TopicNotFoundError, ConfigError, ReadOnlyError, DiskFullError, StorageError.
+        """
+        directory = self._writing
+        with self._topics_lock:
+            numbers = self._numbers(name)
+            entry = directory.topics[name]
+            gone = set(reset)
+            if unknown := sorted(gone - LOG_SETTINGS):
+                raise ConfigError(f"there is no setting {unknown[0]!r} to be reset")
+            own = {key: value for key, value in entry.settings.items() if key not in gone} | kept_settings(settings)
+            config, durability = effective_settings(self._defaults, own, self._durability)
+            if durability != self._settings_of(TopicPartition(name, numbers[0]))[1] and self._has_open(name):
+                raise ConfigError(f"the durability of {name} cannot change while its logs are open")
+            directory.store_topic(name, replace(entry, settings=own))
+            for owner, log in self._logs.open_now():
+                if owner.topic == name:
+                    log.writer.reconfigure(config)
+
+    def _has_open(self, name: str) -> bool:
+        return any(owner.topic == name for owner, _ in self._logs.open_now())
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic, durably; its logs are closed, its files removed after ``file_delete_delay_ms``.
+
+        Raises: TopicNotFoundError, LockedError (somebody else writes to one of its logs; the deletion stands, and is
+        finished by the next open), ReadOnlyError, StorageError.
+        """
+        directory = self._writing
+        with self._topics_lock:
+            numbers = self._numbers(name)
+            owners = [TopicPartition(name, number) for number in numbers]
+            delay = self._settings_of(owners[0])[0].file_delete_delay_ms / 1000
+            directory.begin_delete(name)
+            for owner in owners:
+                try:
+                    self._logs.close(owner)
+                except StorageError as error:
+                    logger.warning("%s: closed for its deletion: %s", directory.partition_path(owner), error)
+            directory.finish_delete(name, delay_seconds=delay)
+            self._unclean.difference_update(owners)
+        self._scheduler.wake("removal", delay_seconds=delay)
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """What a topic has, and goes by. Raises: TopicNotFoundError, StorageError."""
+        self._refresh()
+        numbers = self._numbers(name)
+        config, durability = self._settings_of(TopicPartition(name, numbers[0]))
+        entry = self._directory.topics[name]
+        partitions = tuple(self._describe(TopicPartition(name, number)) for number in numbers)
+        return TopicDescription(name, entry.topic_id, dict(entry.settings), config, durability, partitions)
+
+    def _describe(self, owner: TopicPartition) -> PartitionDescription:
+        try:
+            with self._logs.borrowed(owner) as log:
+                segment_count, size = log.segment_count_and_size()
+                return PartitionDescription(
+                    owner.partition, log.start_offset, log.high_watermark, log.end_offset, segment_count, size
+                )
+        except KstoreError as error:
+            return PartitionDescription(owner.partition, error=str(error))
+
+    def _numbers(self, name: str) -> tuple[int, ...]:
+        numbers = self._directory.numbers(name)
+        if not numbers:
+            raise TopicNotFoundError(f"there is no topic {name!r:.300}")
+        return numbers
+
+    def _owners(self) -> list[TopicPartition]:
+        directory = self._directory
+        return [TopicPartition(name, number) for name in directory.topics for number in directory.numbers(name)]
+
+    def _settings_of(self, owner: TopicPartition) -> tuple[LogConfig, Durability]:
+        if owner.partition not in self._numbers(owner.topic):
+            raise TopicNotFoundError(f"topic {owner.topic} has no partition {owner.partition}")
+        return effective_settings(self._defaults, self._directory.topics[owner.topic].settings, self._durability)
+
+    def _refresh(self) -> None:
+        self._check_open()
+        if self._directory.read_only:
+            self._directory.look()
+
+    # --- logs -------------------------------------------------------------------------------------------------------
+
+    def log(self, topic: str, partition: int = 0) -> Log:
+        """The log of a partition: one object for all who ask, closed with the store.
+
+        Raises: TopicNotFoundError, and as ``Log``.
+        """
+        self._check_open()
+        owner = TopicPartition(topic, partition)
+        if self._directory.read_only and partition not in self._directory.numbers(topic):
+            self._directory.look()
+        return self._logs.get(owner)
+
+    # --- work -------------------------------------------------------------------------------------------------------
+
+    def run_due_tasks(self) -> int:
+        """Does the background work that is due, in this thread; returns how many tasks ran. What fails is in
+        ``status()``. For stores without ``background`` threads."""
+        self._check_open()
+        return self._scheduler.run_due()
+
+    def run_task(self, name: str) -> None:
+        """Does one task now, whenever it is due. Raises: what the task raises; ConfigError for one there is not."""
+        self._writing  # noqa: B018  # open for writing
+        names = [task.name for task in self._scheduler.status()]
+        one_of("task", name, names)
+        self._scheduler.run(name)
+
+    def apply_retention(self) -> RetentionResult:
+        """Deletes now what retention gives up in any log; ``start_offset`` of the result is of no meaning.
+
+        Raises: the first failure, when all logs were tried.
+        """
+        self._writing  # noqa: B018  # open for writing
+        return self._tasks.retain()
+
+    def checkpoint(self) -> None:
+        """Writes the checkpoint files now. Raises: StorageError."""
+        self._writing  # noqa: B018  # open for writing
+        self._tasks.checkpoint()
+
+    # --- close ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes all logs in order, writes the checkpoints, and says that all is in order. A second call does nothing.
+
+        Raises: the first failure: the store is closed all the same, and recovers when it is next opened.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._guard.forked:
+            return  # all of it is the parent's
+        self._scheduler.stop()
+        failures: list[BaseException] = []
+
+        def attempt(action: Callable[[], object]) -> None:
+            try:
+                action()
+            except BaseException as error:
+                failures.append(error)
+
+        try:
+            if not self._directory.read_only:
+                self._tasks.note_offsets()
+            owners = self._logs.shut()
+            if len(owners) > 1:
+                with ThreadPoolExecutor(min(self.config.recovery_threads, len(owners)), "kstore-close") as pool:
+                    list(pool.map(lambda owner: attempt(lambda: self._logs.close(owner)), owners))
+            else:
+                for owner in owners:
+                    attempt(lambda: self._logs.close(owner))  # noqa: B023  # called at once
+            if not self._directory.read_only and not failures:
+                attempt(lambda: self._close_in_order(owners))
+        finally:
+            self._directory.close()
+        if failures:
+            raise failures[0]
+
+    def _close_in_order(self, owners: Iterable[TopicPartition]) -> None:
+        directory = self._directory
+        doubtful = {owner for owner in {*owners, *self._unclean} if owner.partition in directory.numbers(owner.topic)}
+        clean = {owner for owner in doubtful if directory.is_clean(owner)}
+        self._tasks.write_offsets(closed=clean)
+        if clean == doubtful:
+            directory.mark_clean()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not self._directory.read_only and not self._guard.forked:
+            warnings.warn(f"unclosed {self!r}: the next open has to recover its logs", ResourceWarning, stacklevel=2)
+
+
+def open(
+    path: str | os.PathLike[str], *, read_only: bool = False, durability: Durability = "sync", **settings: Any
+) -> Store:
+    """Opens the store in directory ``path``: see ``Store``."""
+    return Store(path, read_only=read_only, durability=durability, **settings)

@@ -1,0 +1,187 @@
+"""What a store does by itself: each task goes over the logs, and one that fails does not keep it from the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+
+from kstore.cleaner import compact
+from kstore.clock import Clock
+from kstore.config import NO_LIMIT, LogConfig, StoreConfig
+from kstore.errors import ClosedError, KstoreError, TopicNotFoundError
+from kstore.files.paths import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, REPLICATION_OFFSETS, TopicPartition
+from kstore.log import Log
+from kstore.log_dir import CHECKPOINTS, LogDirectory
+from kstore.log_writer import LogOffsets
+from kstore.rules.retain import SegmentAge, over_total
+from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
+from kstore.store_logs import OpenLogs
+from kstore.types import Durability, RetentionResult
+
+__all__ = ["StoreTasks"]
+
+# A log that nobody has open changes by the passing of time only: it is looked at this rarely.
+CLOSED_LOG_SECONDS = 3600.0
+
+
+class StoreTasks:
+    """The background work of a store. Thread-safe: a task runs once at a time."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        logs: OpenLogs,
+        clock: Clock,
+        config: StoreConfig,
+        settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
+    ) -> None:
+        self._directory = directory
+        self._logs = logs
+        self._clock = clock
+        self._config = config
+        self._settings_of = settings_of
+        self._retaining = threading.Lock()
+        self._checkpointing = threading.Lock()
+        # What is to be in the checkpoints of logs that were open; guarded by the lock above.
+        self._offsets: dict[TopicPartition, LogOffsets] = {}
+        self._cleaned_at: dict[TopicPartition, float] = {}
+
+    def _owners(self) -> list[TopicPartition]:
+        directory = self._directory
+        return [TopicPartition(name, number) for name in directory.topics for number in directory.numbers(name)]
+
+    def _each(self, owners: Iterable[TopicPartition], work: Callable[[TopicPartition, Log], object]) -> None:
+        """Does ``work`` on each log. Raises: the first failure, when all were tried."""
+        failure: KstoreError | None = None
+        for owner in owners:
+            try:
+                with self._logs.borrowed(owner) as log:
+                    work(owner, log)
+            except (ClosedError, TopicNotFoundError):
+                pass  # it has just been closed or deleted
+            except KstoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    # --- retention --------------------------------------------------------------------------------------------------
+
+    def retain(self) -> RetentionResult:
+        """Deletes what each log's settings give up, then what is over the store's own limit."""
+        with self._retaining:
+            results: list[RetentionResult] = []
+            try:
+                self._each(self._with_retention(), lambda owner, log: results.append(log.apply_retention()))
+            finally:
+                if self._config.retention_bytes_total != NO_LIMIT:
+                    results += self._retain_total(self._config.retention_bytes_total)
+            return RetentionResult(
+                sum(result.segment_count for result in results), sum(result.size for result in results), -1
+            )
+
+    def _with_retention(self) -> list[TopicPartition]:
+        owners = []
+        for owner in self._owners():
+            with suppress(TopicNotFoundError):
+                config, _ = self._settings_of(owner)
+                if "delete" in config.cleanup_policy and (config.retention_ms, config.retention_bytes) != (
+                    NO_LIMIT,
+                    NO_LIMIT,
+                ):
+                    owners.append(owner)
+        return owners
+
+    def _retain_total(self, limit: int) -> list[RetentionResult]:
+        """Deletes the oldest sealed segments of all logs until the store holds no more than ``limit`` bytes."""
+        ages: dict[TopicPartition, list[SegmentAge]] = {}
+        total = 0
+        for owner in self._owners():
+            with suppress(TopicNotFoundError, FileNotFoundError):
+                found = self._directory.segment_ages(owner)
+                total += sum(age.size for age in found)
+                if "delete" in self._settings_of(owner)[0].cleanup_policy:
+                    ages[owner] = found
+        counts = over_total(ages, total - limit)
+        results: list[RetentionResult] = []
+
+        def delete(owner: TopicPartition, log: Log) -> None:
+            gone = ages[owner][: counts[owner]]
+            start_offset = log.delete_records(max(min(gone[-1].stop_offset, log.high_watermark), log.start_offset))
+            results.append(RetentionResult(len(gone), sum(age.size for age in gone), start_offset))
+
+        self._each(counts, delete)
+        return results
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Writes what has changed of the four checkpoints."""
+        self.note_offsets()
+        self.write_offsets()
+
+    def note_offsets(self) -> None:
+        """Remembers where the open logs are now."""
+        with self._checkpointing:
+            for owner, log in self._logs.open_now():
+                with suppress(KstoreError):
+                    self._offsets[owner] = log.writer.offsets
+
+    def write_offsets(self, *, closed: Collection[TopicPartition] = ()) -> None:
+        """Writes what was remembered; the logs in ``closed`` were closed in order, so all of them is on disk."""
+        with self._checkpointing:
+            changes: dict[str, dict[TopicPartition, int | None]] = {name: {} for name in CHECKPOINTS}
+            for owner, offsets in self._offsets.items():
+                point = offsets.end_offset if owner in closed else offsets.recovery_point
+                changes[RECOVERY_POINTS][owner] = point
+                changes[REPLICATION_OFFSETS][owner] = offsets.high_watermark
+                begins_inside = offsets.start_offset > offsets.first_base_offset
+                changes[LOG_START_OFFSETS][owner] = offsets.start_offset if begins_inside else None
+                changes[CLEANER_OFFSETS][owner] = self._first_dirty(owner)
+            self._directory.write_checkpoints(changes)
+            self._offsets.clear()
+
+    def _first_dirty(self, owner: TopicPartition) -> int | None:
+        path = self._directory.partition_path(owner) / KSTORE_COMPACTION
+        state = read_compaction_state(self._directory.fs, path)
+        return None if state is None else state.first_dirty
+
+    # --- the rest ---------------------------------------------------------------------------------------------------
+
+    def roll_idle(self) -> None:
+        """Rolls active segments that nobody has appended to for ``segment_ms``."""
+        self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: log.writer.roll_if_idle())
+
+    def remove_deleted(self) -> None:
+        """Removes the files of segments and topics that were deleted long enough ago."""
+        try:
+            self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: log.writer.remove_deleted())
+        finally:
+            self._directory.remove_deleted()
+
+    def expire_producers(self) -> None:
+        """Forgets producers that have written nothing for ``producer_id_expiration_ms``."""
+
+        def expire(_: TopicPartition, log: Log) -> None:
+            if log.writer.producers.in_use:
+                log.writer.expire_producers()
+
+        self._each([owner for owner, _ in self._logs.open_now()], expire)
+
+    def clean(self) -> None:
+        """Compacts the logs that are due for it."""
+        now = self._clock.monotonic()
+        owners = []
+        for owner in self._owners():
+            last = self._cleaned_at.get(owner)
+            if not self._logs.is_open(owner) and last is not None and now - last < CLOSED_LOG_SECONDS:
+                continue
+            with suppress(TopicNotFoundError):
+                if self._settings_of(owner)[0].is_compacted:
+                    owners.append(owner)
+
+        def clean(owner: TopicPartition, log: Log) -> None:
+            compact(log.writer, if_due=True)
+            self._cleaned_at[owner] = now
+
+        self._each(owners, clean)
