@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import KSTORE_STATE
 from kstore.log import Log
 from kstore.log_writer import LogWriter
 from kstore.published import Published
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
+from kstore.state.log_state import read_state
 from kstore.types import Durability
 from tests.crash.strict_reads import TIME, Lives, StrictReads
 from tests.evidence import Hung, Lost, Wrong
@@ -309,3 +312,41 @@ def test_threads_that_append_get_offsets_of_their_own_in_their_order(
     if there != expected or sorted(there) != list(range(len(there))):
         raise Wrong("other records than were appended")
     tried("reads", len(there))
+
+
+# --- flush beside a truncation ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("power cut: os", "power cut: interval")
+def test_a_flush_does_not_vouch_for_what_was_cut_and_written_again_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Tried
+) -> None:
+    synced, go_on = threading.Event(), threading.Event()
+    sync_tails = LogWriter._sync_tails
+
+    def sync_and_wait(writer: LogWriter, *arguments: Any) -> None:
+        sync_tails(writer, *arguments)
+        synced.set()
+        go_on.wait(SECONDS_MAX)
+
+    with Log(tmp_path / "log", durability="os", flush_ms=10**9) as log:
+        for _ in range(20):
+            log.append(b"old")
+        with monkeypatch.context() as patched:
+            patched.setattr(LogWriter, "_sync_tails", sync_and_wait)
+            flushing = threading.Thread(target=log.flush)
+            flushing.start()
+            assert synced.wait(SECONDS_MAX)
+        log.truncate_to(10)
+        for _ in range(20):
+            log.append(b"new, and not synced")
+        go_on.set()
+        flushing.join(SECONDS_MAX)
+        state = read_state(SYSTEM_FS, log.path / KSTORE_STATE)
+        assert state is not None
+        assert max(state.durable_end, state.recovery_point) <= 10
+        log.flush()
+        state = read_state(SYSTEM_FS, log.path / KSTORE_STATE)
+        assert state is not None
+        assert state.durable_end == state.recovery_point == 30
+    tried("states", 2)
