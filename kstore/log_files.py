@@ -263,6 +263,7 @@ class LogFiles:
             self._store_state(durable_end=end_in_file)
             is_stored = True
             self.producers.truncate_to(end_in_file)
+            self.loaded.epochs.truncate_from_end(offset)
             dropped = [segment for segment in self.segments if segment.base_offset > keep.base_offset]
             self._drop(reversed(dropped))
             self._tail = keep.activate()
@@ -301,6 +302,7 @@ class LogFiles:
             self.context.fs.sync_dir(self.context.directory)
             self._tail = segment.activate()
             self.producers.truncate_to(-1)
+            self.loaded.epochs.clear()
         except BaseException as error:
             self._give_up(error, known, is_stored=is_stored)
             raise
@@ -321,6 +323,7 @@ class LogFiles:
         delay_ms = self.context.config.file_delete_delay_ms
         self._drop((segment for segment, next_base in ends if next_base <= before), delay_ms=delay_ms)
         self.producers.delete_before(self.segments.first.base_offset)
+        self.loaded.epochs.truncate_from_start(before)
 
     def _retain(self, now_ms: int) -> RetentionResult:
         """Deletes what ``rules.retain`` gives up; the active segment only behind a new one."""

@@ -11,14 +11,14 @@ What damage means is decided by ``rules/recover``; nothing that held a whole bat
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kstore.errors import CorruptDataError, CorruptFileError, DiskFullError, NotALogError, StorageError
 from kstore.files.boot import boot_id
-from kstore.files.checkpoint import read_leader_epochs
+from kstore.files.checkpoint import EpochEntry, read_leader_epochs
 from kstore.files.fs import File, FileSystem
 from kstore.files.paths import (
     CLEANED_SUFFIX,
@@ -38,6 +38,7 @@ from kstore.files.paths import (
 )
 from kstore.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.log_producers import LogProducers, TransactionRebuild
+from kstore.record.batch import MAGIC, Batch
 from kstore.record.scan import find_next_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
@@ -45,6 +46,7 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segment_swap import finish_swaps
 from kstore.segments import LogSegments
 from kstore.state.compaction_state import KSTORE_COMPACTION
+from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import LogState, StateFile
 from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
 
@@ -71,9 +73,14 @@ class Loaded:
     end_offset: int
     position: int
     recovery_point: int
-    leader_epoch: int
+    epochs: LeaderEpochCache
     seal: bool
     report: RecoveryReport
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of what is appended: the latest of the directory, 0 where there is none."""
+        return self.epochs.latest_epoch or 0
 
 
 def is_log(names: DirectoryNames) -> bool:
@@ -141,6 +148,7 @@ def load(
         start_offset = state.log_start_offset if state is not None else (marks.log_start_offset or 0)
         segments = _tidy(context, names, start_offset)
         producers = LogProducers(context, segments, names.bases[".snapshot"])
+        epochs = _read_epochs(context, report)
         loaded = Loaded(
             context=context,
             durability=durability,
@@ -151,7 +159,7 @@ def load(
             end_offset=segments.last.base_offset,
             position=0,
             recovery_point=0,
-            leader_epoch=_leader_epoch(context, report),
+            epochs=LeaderEpochCache(fs, directory / LEADER_EPOCHS, epochs or (), mode=config.file_mode),
             seal=False,
             report=report,
         )
@@ -165,6 +173,10 @@ def load(
             loaded.position = state.clean_size
         else:
             _recover(loaded, state, marks, advance)
+        if epochs is None:
+            loaded.epochs.replace(_epochs_in(loaded.segments))
+        # One that begins where the log ends is the one that writes next.
+        loaded.epochs.truncate_from_end(loaded.end_offset + 1)
         producers.remove_strays(loaded.end_offset)
         return loaded
     except BaseException:
@@ -183,14 +195,41 @@ def transaction_index_bytes(fs: FileSystem, directory: Path, names: DirectoryNam
     return size
 
 
-def _leader_epoch(context: SegmentContext, report: RecoveryReport) -> int:
-    """The latest epoch of the directory's checkpoint, 0 where there is none that can be read."""
+def _read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEntry] | None:
+    """The epochs of the directory's checkpoint, None where they cannot be read."""
     try:
-        entries = read_leader_epochs(context.fs, context.directory / LEADER_EPOCHS)
+        return read_leader_epochs(context.fs, context.directory / LEADER_EPOCHS)
     except CorruptFileError as error:
-        report.notes.append(f"{LEADER_EPOCHS} is passed over: {error.reason}")
-        return 0
-    return max((epoch for epoch, _ in entries), default=0)
+        report.notes.append(f"{LEADER_EPOCHS} is made anew: {error.reason}")
+        return None
+
+
+def _epochs_in(segments: Iterable[LogSegment]) -> list[EpochEntry]:
+    """The epochs that the batches of a log have."""
+    found: list[EpochEntry] = []
+    for segment in segments:
+        for item in segment.walk_from(segment.locate(segment.base_offset, segment.size), segment.size):
+            if not isinstance(item, Damage):
+                _note_epoch(found, item[1])
+    return found
+
+
+def _note_epoch(found: list[EpochEntry], batch: Batch) -> None:
+    """Takes in the next batch of a log (LogSegment.recover)."""
+    if batch.magic >= MAGIC and batch.leader_epoch > (found[-1].epoch if found else -1):
+        found.append(EpochEntry(batch.leader_epoch, batch.base_offset))
+
+
+def _recover_epochs(loaded: Loaded, found: list[EpochEntry]) -> None:
+    """Brings the epochs up to what was ``found`` in the part of the log that was read."""
+    epochs = loaded.epochs
+    if found and found[-1].epoch > 0 and not epochs.entries:
+        loaded.report.notes.append(f"{LEADER_EPOCHS} is lost, and made anew")
+        epochs.replace(_epochs_in(loaded.segments))
+    elif epochs.entries:
+        for entry in found:
+            if entry.epoch > (epochs.latest_epoch or 0):
+                epochs.assign(*entry)
 
 
 def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int) -> LogSegments:
@@ -240,9 +279,10 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     started = loaded.context.clock.monotonic()
     scanned = loaded.segments.range(doubt.recovery_point, 2**63 - 1)
     transactions = TransactionRebuild(loaded.producers)
+    epochs: list[EpochEntry] = []
     findings = []
     for segment in scanned:
-        findings.append(_scan(loaded, segment, transactions))
+        findings.append(_scan(loaded, segment, transactions, epochs))
         if advance is not None:
             advance(findings[-1].size)
     decision = decide(findings, doubt)
@@ -261,6 +301,7 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
         loaded.end_offset = loaded.recovery_point = loaded.start_offset
         loaded.seal = True
     loaded.producers.truncate_to(loaded.end_offset)
+    _recover_epochs(loaded, [entry for entry in epochs if entry.start_offset < loaded.end_offset])
     report.seconds = loaded.context.clock.monotonic() - started
     _store(loaded)
 
@@ -271,7 +312,9 @@ def _ends_at(loaded: Loaded, offset: int) -> bool:
     return last.end(last.size)[:2] == (offset, last.size)
 
 
-def _scan(loaded: Loaded, segment: LogSegment, transactions: TransactionRebuild) -> SegmentFindings:
+def _scan(
+    loaded: Loaded, segment: LogSegment, transactions: TransactionRebuild, epochs: list[EpochEntry]
+) -> SegmentFindings:
     """Checks every batch and record of a segment as they are on disk, and rebuilds its indexes."""
     report = loaded.report
     limit = loaded.context.config.max_batch_bytes_uncompressed
@@ -306,6 +349,7 @@ def _scan(loaded: Loaded, segment: LogSegment, transactions: TransactionRebuild)
             report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
         tail.note(position, batch.size, batch.last_offset, batch.max_timestamp)
         transactions.note(segment, batch)
+        _note_epoch(epochs, batch)
         batch_count += 1
         report.records_scanned += batch.record_count
         next_offset = batch.last_offset + 1

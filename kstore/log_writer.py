@@ -39,9 +39,10 @@ from kstore.log_producers import PendingProducers
 from kstore.pending_append import PendingAppend
 from kstore.published import Published
 from kstore.record._codec import BatchBuffer, EncodedBatch, Record, patch_header
+from kstore.record.batch import MAGIC
 from kstore.record.builder import build_batch, build_batches
 from kstore.record.control import EndTransactionMarker
-from kstore.record.parse import parse_batch
+from kstore.record.parse import MAGIC_POSITION, parse_batch
 from kstore.record.walk import OFFSET_MAX
 from kstore.rules.compact import LastRecord
 from kstore.rules.retain import TrustedClock
@@ -57,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 Headers = Iterable[tuple[str, bytes | None]]
 
+# In a batch of version 2, bytes from its start.
+LEADER_EPOCH_POSITION = 12
 # Encode buffers kept for reuse; more appends at the same time make their own.
 SPARE_BUFFERS_MAX = 16
 # A buffer that had to hold more than this is not kept.
@@ -253,7 +256,10 @@ class LogWriter(LogFiles):
                 if not self._take_producers(append, checks, offset):
                     written.append((append, NO_OFFSET, NO_OFFSET))
                     continue
+            if kept is not None:
+                self._note_epochs(append, kept)
             buffer = append.buffer
+            leader_epoch = self.loaded.leader_epoch
             for number, batch in enumerate(append.batches):
                 _, start, size, count, _, max_timestamp, _ = batch
                 base_offset, last_offset = (offset, offset + count - 1) if kept is None else kept[number]
@@ -264,7 +270,7 @@ class LogWriter(LogFiles):
                     tail = self._roll(base_offset)
                     position = 0
                 if kept is None:
-                    patch_header(buffer, start, base_offset, self.loaded.leader_epoch)
+                    patch_header(buffer, start, base_offset, leader_epoch)
                 run.append(buffer.view(start, start + size))
                 marks.append((position, size, last_offset, max_timestamp))
                 position += size
@@ -297,6 +303,14 @@ class LogWriter(LogFiles):
             append.error = error
             return False
         return not append.repeated
+
+    def _note_epochs(self, append: PendingAppend, spans: Sequence[tuple[int, int]]) -> None:
+        """Notes the leader epochs of batches that keep theirs, before they are written: none is found without a start."""
+        for (_, at, *_), (first_offset, _) in zip(append.batches, spans, strict=True):
+            head = append.buffer.view(at + LEADER_EPOCH_POSITION, at + MAGIC_POSITION + 1)
+            epoch = int.from_bytes(head[:4], "big", signed=True)
+            if head[-1] >= MAGIC and epoch >= 0:
+                self.loaded.epochs.assign(epoch, first_offset)
 
     def _note_producers(self, batches: Sequence[ProducerBatch], end: int, stable_offset: int) -> None:
         """Takes in the producers of what was published.
@@ -345,6 +359,8 @@ class LogWriter(LogFiles):
         try:
             if self._tail.base_offset != before.base_offset or self._tail.position != before.position:
                 self._back_to(before)
+            # One that was to begin at the end is the one that writes next.
+            self.loaded.epochs.truncate_from_end(before.offset + 1)
         except BaseException as second:
             self._poison(second)
 
