@@ -305,7 +305,7 @@ class LogWriter(LogFiles):
         return not append.repeated
 
     def _note_epochs(self, append: PendingAppend, spans: Sequence[tuple[int, int]]) -> None:
-        """Notes the leader epochs of batches that keep theirs, before they are written: none is found without a start."""
+        """Notes the leader epochs of batches that keep theirs, before they are written."""
         for (_, at, *_), (first_offset, _) in zip(append.batches, spans, strict=True):
             head = append.buffer.view(at + LEADER_EPOCH_POSITION, at + MAGIC_POSITION + 1)
             epoch = int.from_bytes(head[:4], "big", signed=True)

@@ -1,0 +1,140 @@
+"""The leader epochs of a log: which epoch wrote from which offset on (LeaderEpochFileCache).
+
+Epochs and offsets both rise from entry to entry; an epoch lasts up to where the next one begins. Each change is on disk
+when it returns; what fails to be written has not happened. Not thread-safe: the log's lock guards it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+from kstore.errors import PathLike
+from kstore.files.checkpoint import EpochEntry, write_leader_epochs
+from kstore.files.fs import FileSystem
+
+__all__ = ["UNDEFINED_EPOCH", "UNDEFINED_OFFSET", "LeaderEpochCache", "rising"]
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+by_epoch = attrgetter("epoch")
+by_start = attrgetter("start_offset")
+
+
+class LeaderEpochCache:
+    """The epochs of one log, in memory and in the file ``path``."""
+
+    def __init__(
+        self, fs: FileSystem, path: PathLike, entries: Iterable[EpochEntry] = (), *, mode: int = 0o600
+    ) -> None:
+        """``entries`` are those of the file; of entries that contradict each other the later ones are believed."""
+        self._fs = fs
+        self._path = path
+        self._mode = mode
+        self._entries = rising(entries)
+
+    @property
+    def entries(self) -> Sequence[EpochEntry]:
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return self._entries[-1].epoch if self._entries else None
+
+    @property
+    def earliest_epoch(self) -> int | None:
+        return self._entries[0].epoch if self._entries else None
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Notes that ``epoch`` writes from ``start_offset`` on; whether that was new.
+
+        Of the latest epoch only an earlier start is. Entries of an epoch, or with a start, as high or higher are removed:
+        what they tell of was truncated. Raises: ValueError for a negative number; DiskFullError, StorageError.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"epoch {epoch} from offset {start_offset} on, expected both to be 0 or more")
+        assigned = assign(self._entries, EpochEntry(epoch, start_offset))
+        if assigned is self._entries:
+            return False
+        self._store(assigned)
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
+        """The epoch that ``epoch`` stands for, and the offset at which it ends.
+
+        The latest ends at the log's end; one that wrote nothing ends where the next one begins, and stands for the one
+        before it, if there is one. Both are -1 for a negative epoch, or one above the latest: nothing is known of it.
+        """
+        entries = self._entries
+        if epoch < 0 or not entries or epoch > entries[-1].epoch:
+            return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+        if epoch == entries[-1].epoch:
+            return EpochEntry(epoch, log_end_offset)
+        above = bisect_right(entries, epoch, key=by_epoch)
+        return EpochEntry(entries[above - 1].epoch if above else epoch, entries[above].start_offset)
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch that wrote at ``offset``, None below the first known one."""
+        above = bisect_right(self._entries, offset, key=by_start)
+        return self._entries[above - 1].epoch if above else None
+
+    def start_of(self, epoch: int) -> int | None:
+        """Where ``epoch`` begins, None for one that is not known."""
+        at = bisect_left(self._entries, epoch, key=by_epoch)
+        known = at < len(self._entries) and self._entries[at].epoch == epoch
+        return self._entries[at].start_offset if known else None
+
+    def epoch_before(self, epoch: int) -> int | None:
+        """The latest known epoch below ``epoch``."""
+        at = bisect_left(self._entries, epoch, key=by_epoch)
+        return self._entries[at - 1].epoch if at else None
+
+    def epoch_after(self, epoch: int) -> int | None:
+        """The earliest known epoch above ``epoch``."""
+        at = bisect_right(self._entries, epoch, key=by_epoch)
+        return self._entries[at].epoch if at < len(self._entries) else None
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forgets the epochs that begin at ``end_offset`` or behind it: the log was cut there."""
+        self._store(self._entries[: bisect_left(self._entries, end_offset, key=by_start)])
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forgets what lies below ``start_offset``, where the log begins now; the epoch at it begins there."""
+        above = bisect_right(self._entries, start_offset, key=by_start)
+        if above:
+            first = EpochEntry(self._entries[above - 1].epoch, start_offset)
+            self._store([first, *self._entries[above:]])
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._store([])
+
+    def replace(self, entries: Iterable[EpochEntry]) -> None:
+        """Knows just ``entries``, which were made anew from the log."""
+        self._store(rising(entries))
+
+    def _store(self, entries: list[EpochEntry]) -> None:
+        if entries != self._entries:
+            write_leader_epochs(self._fs, self._path, entries, mode=self._mode)
+            self._entries = entries
+
+
+def assign(entries: list[EpochEntry], new: EpochEntry) -> list[EpochEntry]:
+    """``entries`` with ``new``, or themselves where it says nothing new."""
+    latest = entries[-1] if entries else None
+    if latest is not None and latest.epoch == new.epoch and latest.start_offset <= new.start_offset:
+        return entries
+    kept = list(entries)
+    while kept and (kept[-1].epoch >= new.epoch or kept[-1].start_offset >= new.start_offset):
+        kept.pop()
+    return [*kept, new]
+
+
+def rising(entries: Iterable[EpochEntry]) -> list[EpochEntry]:
+    """``entries`` without those that later ones contradict."""
+    found: list[EpochEntry] = []
+    for entry in entries:
+        found = assign(found, entry)
+    return found
