@@ -40,7 +40,8 @@ def page(evidence: Evidence) -> str:
     lines = [
         "# Promises, and the tests that prove them",
         "",
-        "Made by `make soak`; each promise of the README with its tests, and how much each of them tried in that run.",
+        "Made by the tests: each promise of the README, the tests that prove it, and how much each tried in that run.",
+        "`make soak` makes the page anew, with its long counts.",
         "",
         f"Seed {evidence.seed}. "
         + ", ".join(f"{number:,} {kind}" for kind, number in _in_order(evidence.totals))
