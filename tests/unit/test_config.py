@@ -44,6 +44,8 @@ def test_the_defaults_are_kafkas_but_for_what_kstore_says_otherwise() -> None:
         # Kafka: seven days.
         "retention_ms": -1,
         "retention_bytes": -1,
+        # Kafka, and a store: a minute.
+        "file_delete_delay_ms": 0,
         # Kafka: a minute.
         "file_delete_delay_ms": 0,
         "min_cleanable_dirty_ratio": 0.5,
