@@ -50,8 +50,10 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Notes that ``epoch`` writes from ``start_offset`` on; whether that was new.
 
-        Of the latest epoch only an earlier start is. Entries of an epoch, or with a start, as high or higher are removed:
-        what they tell of was truncated. Raises: ValueError for a negative number; DiskFullError, StorageError.
+        Of the latest epoch only an earlier start is. Entries of an epoch, or with a start, that is as high or higher
+        are removed: what they tell of was truncated.
+
+        Raises: ValueError for a negative number; DiskFullError, StorageError.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"epoch {epoch} from offset {start_offset} on, expected both to be 0 or more")

@@ -239,16 +239,16 @@ def test_a_broker_s_own_files_stay_as_they_are(tmp_path: Path) -> None:
         assert log.recovery.ignored == []
         log.append(b"x")
         assert next(log.fetch(30).batches()).leader_epoch == 5
-        log.truncate_to(10)
+        log.truncate_to(25)
     assert {name: (tmp_path / "log" / name).read_bytes() for name in own} == own
 
 
 @pytest.mark.parametrize("content", [b"0\n", b"0\n1\nfive 0\n", b"\xff\xfe"], ids=["short", "word", "bytes"])
-def test_a_damaged_epoch_checkpoint_is_passed_over(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_epoch_checkpoint_is_made_anew(content: bytes, tmp_path: Path) -> None:
     filled(tmp_path / "log").close()
     (tmp_path / "log" / "leader-epoch-checkpoint").write_bytes(content)
     with Log(tmp_path / "log", durability="os") as log:
-        assert any("leader-epoch-checkpoint is passed over" in note for note in log.recovery.notes)
+        assert any("leader-epoch-checkpoint is made anew" in note for note in log.recovery.notes)
         log.append(b"x")
         assert next(log.fetch(30).batches()).leader_epoch == 0
 
