@@ -272,7 +272,7 @@ class LogDirectory:
         fs, path = self.fs, self.partition_path(owner)
         bases = classify(fs.list(path)).bases[LOG_SUFFIX]
         ages = []
-        for base, stop_offset in zip(bases, [*bases[1:], OFFSET_MAX], strict=True):
+        for base, stop_offset in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
             try:
                 stat = fs.stat(path / segment_name(base, LOG_SUFFIX))
             except FileNotFoundError:
