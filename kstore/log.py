@@ -23,6 +23,7 @@ from kstore.config import LogConfig
 from kstore.errors import (
     ClosedError,
     CorruptIndexError,
+    InvalidTransactionStateError,
     LogNotFoundError,
     OffsetOutOfRangeError,
     ReadOnlyError,
@@ -35,11 +36,13 @@ from kstore.files.local import SYSTEM_FS
 from kstore.log_check import check_batches
 from kstore.log_fetch import fetch_slice
 from kstore.log_loader import ensure_directory
+from kstore.log_metrics import log_metrics
 from kstore.log_reader import MISSING_MAX, LogReader
 from kstore.log_source import LogSource
 from kstore.log_times import first_at, latest_record
 from kstore.log_view import LogView
 from kstore.log_writer import Headers, LogWriter, StoreTies, open_writer
+from kstore.metrics import LogCounters, MetricValue
 from kstore.pending_append import PendingAppend
 from kstore.published import Published
 from kstore.record._codec import Record
@@ -117,7 +120,7 @@ class Log:
         one_of("durability", durability, DURABILITIES)
         config = LogConfig.from_settings(**settings)
         directory = self.path.absolute()
-        context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max))
+        context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max), LogCounters())
         if read_only:
             if not fs.exists(directory):
                 raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory))
@@ -240,13 +243,17 @@ class Log:
         ForkedError, StorageError.
         """
         writer = self._writing
-        if timestamps is not None:
-            check_timestamps(timestamps, writer.context.config, writer.context.clock.now_ms())
-        if writer.is_compacted:
-            check_keys(keys, len(values))
-        if not values:
-            return _nothing_appended(writer.published.offset)
-        return writer.append_many(values, keys, timestamps, headers)
+        try:
+            if timestamps is not None:
+                check_timestamps(timestamps, writer.context.config, writer.context.clock.now_ms())
+            if writer.is_compacted:
+                check_keys(keys, len(values))
+            if not values:
+                return _nothing_appended(writer.published.offset)
+            return writer.append_many(values, keys, timestamps, headers)
+        except Exception as error:
+            writer.context.counters.append_failed(error)
+            raise
 
     def append_batches(self, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool = True) -> AppendInfo:
         """Appends foreign batches: validated as Kafka's LogValidator does, v0 and v1 rebuilt as v2.
@@ -263,6 +270,15 @@ class Log:
         DuplicateSequenceError, InvalidProducerEpochError, InvalidTransactionStateError; and as ``append_many``.
         """
         writer = self._writing
+        try:
+            return self._append_batches(writer, buffer, assign_offsets=assign_offsets)
+        except Exception as error:
+            writer.context.counters.append_failed(error)
+            raise
+
+    def _append_batches(
+        self, writer: LogWriter, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool
+    ) -> AppendInfo:
         config = writer.context.config
         validated = validate(
             split_batches(buffer), config, now_ms=writer.context.clock.now_ms(), assign_offsets=assign_offsets
@@ -311,7 +327,12 @@ class Log:
             whole_number("timestamp", timestamp, 64)
         kind = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
         end = EndTransactionMarker(kind, coordinator_epoch)
-        return self._writing.end_transaction(producer_id, producer_epoch, end, timestamp)
+        writer = self._writing
+        try:
+            return writer.end_transaction(producer_id, producer_epoch, end, timestamp)
+        except Exception as error:
+            writer.context.counters.append_failed(error)
+            raise
 
     def producers(self) -> list[ProducerInfo]:
         """What the log knows of each producer that has written to it and is not forgotten, in the order of their ids.
@@ -357,6 +378,22 @@ class Log:
         ]
         hanging = [transaction for transaction in found if not 0 <= transaction.age_ms < hanging_ms]
         return sorted(hanging, key=lambda transaction: transaction.first_offset)
+
+    def abort_transaction(self, producer_id: int, *, hanging_ms: int = 0) -> int:
+        """Ends an open transaction that nobody else will end; returns the offset of its end marker.
+
+        Raises: InvalidTransactionStateError where the producer has none open, or is silent for less than
+        ``hanging_ms``; and as ``end_transaction``.
+        """
+        for transaction in self.transactions(hanging_ms=hanging_ms):
+            if transaction.producer_id == producer_id:
+                # As its coordinator would: of a later epoch than the last one, none is known.
+                coordinator_epoch = max(transaction.coordinator_epoch, 0)
+                return self.end_transaction(
+                    producer_id, transaction.producer_epoch, commit=False, coordinator_epoch=coordinator_epoch
+                )
+        silent = f" that is silent for {hanging_ms} ms" if hanging_ms else ""
+        raise InvalidTransactionStateError(f"producer {producer_id} has no open transaction{silent}")
 
     def expire_producers(self) -> int:
         """Forgets producers that have written nothing for ``producer_id_expiration_ms``; returns how many.
@@ -439,9 +476,11 @@ class Log:
             raise OffsetOutOfRangeError(
                 start, start_offset=source.start_offset, end_offset=source.published.high_watermark
             )
+        source.context.counters.reads += 1
         return LogReader(
             self,
             decode,  # type: ignore[arg-type]
+            source.context.counters,
             start,
             OFFSET_MAX if stop is None else stop,
             committed=isolation_level == "read_committed",
@@ -467,7 +506,9 @@ class Log:
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         source.refresh()
         committed = isolation_level == "read_committed"
-        return _looked_up(source, lambda: fetch_slice(self, source, offset, max_bytes, committed=committed))
+        found = _looked_up(source, lambda: fetch_slice(self, source, offset, max_bytes, committed=committed))
+        source.context.counters.fetched(found.size)
+        return found
 
     def offset_for_time(self, when: TimePoint) -> int | None:
         """The first offset whose record is at or after ``when``; None where there is none.
@@ -631,6 +672,15 @@ class Log:
         return self._writing.apply_retention()
 
     # --- look after it ----------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, MetricValue]:
+        """What the log has done since it was opened, and how it is, by name: see ``kstore.metrics.METRICS``.
+
+        A log that is open for reading knows nothing of its writer's. Raises: StorageError.
+        """
+        source, writer = self._source, self._writer
+        segment_count, size = self.segment_count_and_size()
+        return log_metrics(source, self.recovery, segment_count, size, {} if writer is None else writer.gauges())
 
     def verify(self) -> RecoveryReport:
         """Reads every batch and record that can be read, and reports what is damaged; changes nothing.

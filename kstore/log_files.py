@@ -54,6 +54,7 @@ class LogFiles:
         self.truncation_count = 0
         # Counts what was really cut: then segments are not what they were, though they may be the same objects.
         self.cut_count = 0
+        self._counters = loaded.context.counters
         self._directory_lock = lock
         self._durability = loaded.durability
         self._sync = loaded.durability == "sync"
@@ -139,6 +140,7 @@ class LogFiles:
             self._flush_soon()
         self._seal_before_append = False
         self._retention_due = True
+        self._counters.rolls += 1
         return tail
 
     def _go_on_with(self, old: LogSegment, new: LogSegment, error: BaseException) -> None:
@@ -182,9 +184,12 @@ class LogFiles:
             self.context.fs.sync_dir(self.context.directory)
 
     def _sync_tails(self, tails: Sequence[SegmentTail], indexes: Sequence[TransactionIndex]) -> None:
+        clock = self.context.clock
         try:
             for tail in tails:
+                started = clock.monotonic()
                 tail.file.fdatasync()
+                self._counters.sync_seconds.observe(clock.monotonic() - started)
                 if tail is not self._tail:
                     tail.sync_indexes(self.context.fs)
             self._sync_indexes(indexes)
@@ -279,6 +284,7 @@ class LogFiles:
             raise
         self._durable_end = offset
         self.truncation_count += 1
+        self._counters.truncations += 1
 
     def _start_at(self, offset: int) -> None:
         known, is_stored = self._known(), False
@@ -308,6 +314,8 @@ class LogFiles:
             raise
         self._seal_before_append = False
         self.truncation_count += 1
+        self._counters.truncations += 1
+        self._counters.segments_deleted += len(dropped)
 
     def _delete_before(self, before: int) -> None:
         known = self._known()
@@ -369,6 +377,7 @@ class LogFiles:
                 self._deleted.append((due, segment))
             else:
                 segment.delete()
+        self._counters.segments_deleted += len(dropped)
         if dropped:
             self.context.fs.sync_dir(self.context.directory)
 
@@ -412,6 +421,7 @@ class LogFiles:
             # Readers in other processes know by the new record that what they knew of the names has changed.
             self._store_state()
             complete_swap(fs, directory, base_offset, bases)
+            self._counters.segments_compacted += len(bases)
         except BaseException as error:
             self._poison(error)
             if fs.exists(directory / segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)):

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from kstore.errors import ClosedError, CorruptBatchError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.files.fs import File
+from kstore.metrics import LogCounters
 from kstore.record.batch import MAGIC, Batch
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
@@ -25,6 +26,7 @@ Item = TypeVar("Item")
 
 # So often a segment may go away while it is read before its absence is an error.
 MISSING_MAX = 10
+NO_CODEC = "none"
 
 
 class _TruncatedError(Exception):
@@ -90,6 +92,7 @@ class LogReader(Generic[Item]):
         self,
         log: Readable,
         decode: Callable[[Batch, int, int], Iterable[Item]],
+        counters: LogCounters,
         start: int,
         stop: int,
         *,
@@ -98,7 +101,7 @@ class LogReader(Generic[Item]):
         follow: bool,
         timeout: float | None,
     ) -> None:
-        course = _Course(log, decode, start, stop, committed, on_corrupt, follow, timeout)
+        course = _Course(log, decode, counters, start, stop, committed, on_corrupt, follow, timeout)
         self.corrupt = course.corrupt
         # The course must not know its reader: a cycle would keep the batch that was read last until the garbage
         # collector runs, and with it the memory that the next lookup would take, still warm.
@@ -117,6 +120,7 @@ class _Course(Generic[Item]):
 
     __slots__ = (
         "_committed",
+        "_counters",
         "_decode",
         "_follow",
         "_log",
@@ -132,6 +136,7 @@ class _Course(Generic[Item]):
         self,
         log: Readable,
         decode: Callable[[Batch, int, int], Iterable[Item]],
+        counters: LogCounters,
         start: int,
         stop: int,
         committed: bool,
@@ -142,6 +147,7 @@ class _Course(Generic[Item]):
         self.corrupt: list[CorruptRange] = []
         self._log = log
         self._decode = decode
+        self._counters = counters
         self._offset = start
         self._stop = stop
         self._committed = committed
@@ -191,9 +197,11 @@ class _Course(Generic[Item]):
             if batch.is_control or not batch.base_offset <= self._offset <= batch.last_offset < end:
                 return None
             batch.ensure_valid()
-            run = self._decode(batch, self._offset, _stop_in(batch, min(self._stop, bound.offset)))
+            stop = _stop_in(batch, min(self._stop, bound.offset))
+            run = self._decode(batch, self._offset, stop)
         except (CorruptDataError, StorageError):
             return None  # what it means is found out by the walk
+        self._count(batch, stop)
         self._offset = batch.last_offset + 1
         return run
 
@@ -292,7 +300,22 @@ class _Course(Generic[Item]):
             lost = CorruptRange(first, batch.last_offset, position, error.reason, str(path))
             yield from self._leave_out(lost, stop)
         else:
+            self._count(batch, stop)
             yield run
+
+    def _count(self, batch: Batch, stop: int) -> None:
+        """Counts a batch of which the records from ``self._offset`` to below ``stop`` are handed out."""
+        counters, size, last = self._counters, batch.size, batch.last_offset
+        if batch.magic == MAGIC or batch.codec == NO_CODEC:
+            count, first = batch.record_count, batch.base_offset
+            if first < self._offset or last >= stop:
+                count = min(count, min(last + 1, stop) - max(first, self._offset))
+        else:
+            # To ask a compressed message set of version 0 or 1 for either is to decompress it once more.
+            count = min(last + 1, stop) - self._offset
+        counters.read_batches += 1
+        counters.read_records += count
+        counters.read_bytes += size
 
     def _leave_out(self, lost: CorruptRange, stop: int) -> Iterator[Iterable[Item]]:
         """Deals with damage as the caller asked; what lies outside the range that is read is no loss."""
@@ -301,6 +324,7 @@ class _Course(Generic[Item]):
             self._log.settle()
             if self._log.truncation_count != self._truncation_count:
                 raise _TruncatedError  # no damage: it was cut, and perhaps written again, while it was read
+            self._counters.corrupt_ranges += 1
             if self._on_corrupt == "raise":
                 raise CorruptBatchError(
                     lost.reason,

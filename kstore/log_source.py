@@ -15,6 +15,11 @@ __all__ = ["LogSource"]
 
 
 class Producers(Protocol):
+    @property
+    def in_use(self) -> bool:
+        """Whether a producer ever wrote to the log, as far as known."""
+        ...
+
     def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]: ...
 
 

@@ -36,6 +36,7 @@ from kstore.kafka_marks import KafkaMarks
 from kstore.log_files import LogFiles
 from kstore.log_loader import Loaded, ensure_log_or_empty, load, make_directory
 from kstore.log_producers import PendingProducers
+from kstore.metrics import MetricValue
 from kstore.pending_append import PendingAppend
 from kstore.published import Published
 from kstore.record._codec import BatchBuffer, EncodedBatch, Record, patch_header
@@ -213,6 +214,8 @@ class LogWriter(LogFiles):
             except BaseException as error:
                 self._undo(before, error)
                 raise
+        if self._sync:
+            self._counters.group_appends.observe(len(appends))
         if self._follower_count:
             with self._grown:
                 self._grown.notify_all()
@@ -241,6 +244,7 @@ class LogWriter(LogFiles):
         marks: list[tuple[int, int, int, int]] = []
         written: list[tuple[PendingAppend, int, int]] = []
         position = tail.position
+        batch_count = record_count = written_bytes = untaken_count = 0
         checks: PendingProducers | None = None
         for append in appends:
             kept = append.spans
@@ -255,6 +259,9 @@ class LogWriter(LogFiles):
                     stable_offset = before.offset if unstable is None else unstable
                 if not self._take_producers(append, checks, offset):
                     written.append((append, NO_OFFSET, NO_OFFSET))
+                    untaken_count += 1
+                    if append.repeated:
+                        self._counters.append_duplicates += 1
                     continue
             if kept is not None:
                 self._note_epochs(append, kept)
@@ -275,6 +282,9 @@ class LogWriter(LogFiles):
                 marks.append((position, size, last_offset, max_timestamp))
                 position += size
                 offset = last_offset + 1
+                batch_count += 1
+                record_count += count
+                written_bytes += size
             written.append((append, first_offset, offset - 1))
         self._write_run(tail, run, marks)
         try:
@@ -283,6 +293,11 @@ class LogWriter(LogFiles):
                 self._publish(published)
             for append, first_offset, last_offset in written:
                 append.finish(first_offset, last_offset)
+            counters = self._counters
+            counters.appends += len(written) - untaken_count
+            counters.append_batches += batch_count
+            counters.append_records += record_count
+            counters.append_bytes += written_bytes
             if checks is None or not checks.batches:
                 self.producers.passed(before.offset, offset)
             elif self._poisoned is None:
@@ -331,7 +346,12 @@ class LogWriter(LogFiles):
         if not run:
             return
         size = marks[-1][0] + marks[-1][1] - tail.position
-        tail.write(run, size, sync=self._sync)
+        if self._sync:
+            started = self._clock.monotonic()
+            tail.write(run, size, sync=True)
+            self._counters.sync_seconds.observe(self._clock.monotonic() - started)
+        else:
+            tail.write(run, size, sync=False)
         for mark in marks:
             tail.note(*mark)
         run.clear()
@@ -493,6 +513,18 @@ class LogWriter(LogFiles):
         with self._changing():
             self._remove_deleted()
             return self._retain(self._trusted_clock.now_ms(self._clock.now_ms(), self._clock.monotonic()))
+
+    # --- what metrics ask -------------------------------------------------------------------------------------------
+
+    def gauges(self) -> dict[str, MetricValue]:
+        """What only a writer knows, as it is now."""
+        end, durable_end = self.published.offset, self._durable_end
+        return {
+            "recovery_point": min(self._recovery_point, end),
+            "flush_lag": max(end - durable_end, 0),
+            "followers": self._follower_count,
+            "poisoned": int(self._poisoned is not None),
+        }
 
     # --- what a store asks ------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from kstore.files.overlay import OverlayFs
 from kstore.files.paths import classify
 from kstore.log_loader import is_log, load
 from kstore.log_writer import LogWriter
+from kstore.metrics import LogCounters
 from kstore.segment import SegmentContext
 from kstore.types import RecoveryReport
 
@@ -66,4 +67,4 @@ def _context(directory: Path, fs: FileSystem) -> SegmentContext:
         raise NotALogError(errno.ENOTDIR, "not a log", str(directory))
     probe_lock(directory.parent)
     config = LogConfig()
-    return SegmentContext(fs, directory, config, SYSTEM_CLOCK, HandleCache(config.open_files_max))
+    return SegmentContext(fs, directory, config, SYSTEM_CLOCK, HandleCache(config.open_files_max), LogCounters())

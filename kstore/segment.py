@@ -24,6 +24,7 @@ from kstore.files.fs import File, FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.index import OffsetIndex, TimeIndex, TransactionIndex
+from kstore.metrics import LogCounters
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX, Damage, walk
 from kstore.segment_tail import SegmentTail
@@ -58,6 +59,7 @@ class SegmentContext(NamedTuple):
     config: LogConfig
     clock: Clock
     handles: HandleCache
+    counters: LogCounters
 
 
 class Located(NamedTuple):
@@ -138,7 +140,9 @@ class LogSegment:
         """
         if self.tail is None:
             context = self._context
-            tail = SegmentTail.open(context.fs, self, context.config, context.clock, empty_indexes=empty_indexes)
+            tail = SegmentTail.open(
+                context.fs, self, context.config, context.clock, context.counters, empty_indexes=empty_indexes
+            )
             self._drop_handles()
             self.tail = tail
         return self.tail

@@ -17,6 +17,7 @@ from kstore.errors import IndexFullError, InvalidOffsetError, PoisonedError, Sto
 from kstore.files.fs import File, FileSystem
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
+from kstore.metrics import LogCounters
 from kstore.record.walk import Damage, walk
 from kstore.rules.roll import jitter_ms
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
@@ -40,6 +41,7 @@ class SegmentTail:
 
     __slots__ = (
         "_allocated",
+        "_counters",
         "_index_interval_bytes",
         "_last_offset_max",
         "_segment_bytes",
@@ -67,6 +69,7 @@ class SegmentTail:
         *,
         position: int,
         config: LogConfig,
+        counters: LogCounters,
         created_ms: int,
     ) -> None:
         self.base_offset = base_offset
@@ -82,6 +85,7 @@ class SegmentTail:
         self.index_failed = False
         self._since_entry = 0
         self._allocated = position
+        self._counters = counters
         self._index_interval_bytes = config.index_interval_bytes
         self._segment_bytes = config.segment_bytes
         self._segment_ms = config.segment_ms - self.jitter_ms
@@ -98,7 +102,14 @@ class SegmentTail:
 
     @classmethod
     def open(
-        cls, fs: FileSystem, segment: _Segment, config: LogConfig, clock: Clock, *, empty_indexes: bool = False
+        cls,
+        fs: FileSystem,
+        segment: _Segment,
+        config: LogConfig,
+        clock: Clock,
+        counters: LogCounters,
+        *,
+        empty_indexes: bool = False,
     ) -> SegmentTail:
         """Opens the files at their ends. Indexes whose last entries do not fit the log are rebuilt."""
         base_offset = segment.base_offset
@@ -113,6 +124,7 @@ class SegmentTail:
             ),
             position=file.size(),
             config=config,
+            counters=counters,
             created_ms=clock.now_ms(),
         )
         if empty_indexes:
@@ -248,6 +260,7 @@ class SegmentTail:
             self._add_time_entry()
         except (StorageError, IndexFullError, InvalidOffsetError) as error:
             self.index_failed = True
+            self._counters.index_failures += 1
             logger.warning("%s: not indexed any further until it is opened again: %s", self.offset_index.path, error)
         self._since_entry = 0
 
@@ -281,11 +294,13 @@ class SegmentTail:
         try:
             self._add_time_entry(final=True)
         except (StorageError, IndexFullError, InvalidOffsetError) as error:
+            self._counters.index_failures += 1
             logger.warning("%s: no last entry: %s", self.time_index.path, error)
         for index in (self.offset_index, self.time_index):
             try:
                 index.seal(sync=sync)
             except StorageError as error:
+                self._counters.index_failures += 1
                 logger.warning("%s: not trimmed: %s", index.path, error)
         if self._allocated > self.position:
             self.file.truncate(self.position)

@@ -8,6 +8,7 @@ from pathlib import Path
 from kstore.config import LogConfig
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
+from kstore.metrics import LogCounters
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.scan import parse_batches
@@ -22,7 +23,9 @@ TIME = 1_700_000_000_000
 
 def context(directory: Path, **settings: object) -> SegmentContext:
     settings = {"index_interval_bytes": 0, **settings}
-    return SegmentContext(SYSTEM_FS, directory, LogConfig.from_settings(**settings), ManualClock(TIME), HandleCache(8))
+    return SegmentContext(
+        SYSTEM_FS, directory, LogConfig.from_settings(**settings), ManualClock(TIME), HandleCache(8), LogCounters()
+    )
 
 
 def segment(directory: Path, base_offset: int = 40, **settings: object) -> LogSegment:

@@ -30,6 +30,7 @@ from kstore.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.log_loader import load
 from kstore.log_view import LogView
 from kstore.log_writer import LogWriter
+from kstore.metrics import LogCounters
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.handover import EpochTrack
@@ -64,7 +65,7 @@ class Partition:
     def __init__(self, fs: FileSystem, clock: Clock, owner: TopicPartition, path: Path, mode: int) -> None:
         self.owner = owner
         self.path = path
-        self._context = SegmentContext(fs, path, LogConfig(file_mode=mode), clock, HandleCache(8))
+        self._context = SegmentContext(fs, path, LogConfig(file_mode=mode), clock, HandleCache(8), LogCounters())
         self.names = classify(fs.list(path))
 
     # --- what is known of it ----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from kstore.files.paths import (
 )
 from kstore.files.remote import Location
 from kstore.log_view import LogView
+from kstore.metrics import LogCounters
 from kstore.record.walk import OFFSET_MAX
 from kstore.rules.mirror import SegmentFile
 from kstore.segment import SegmentContext
@@ -53,7 +54,7 @@ class SourceLog:
         """Raises: LogNotFoundError, NotALogError, StorageError; FileMissingError where retention was faster."""
         self.at = at
         config = LogConfig.from_settings()
-        context = SegmentContext(at.reading, at.path, config, SYSTEM_CLOCK, HandleCache(OPEN_FILES_MAX))
+        context = SegmentContext(at.reading, at.path, config, SYSTEM_CLOCK, HandleCache(OPEN_FILES_MAX), LogCounters())
         view = LogView(context)
         self._view = view
         self.start_offset = view.start_offset
