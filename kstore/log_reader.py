@@ -305,14 +305,17 @@ class _Course(Generic[Item]):
 
     def _count(self, batch: Batch, stop: int) -> None:
         """Counts a batch of which the records from ``self._offset`` to below ``stop`` are handed out."""
-        counters, size, last = self._counters, batch.size, batch.last_offset
-        if batch.magic == MAGIC or batch.codec == NO_CODEC:
-            count, first = batch.record_count, batch.base_offset
-            if first < self._offset or last >= stop:
-                count = min(count, min(last + 1, stop) - max(first, self._offset))
-        else:
-            # To ask a compressed message set of version 0 or 1 for either is to decompress it once more.
-            count = min(last + 1, stop) - self._offset
+        counters, size = self._counters, batch.size
+        count = stop - self._offset
+        if count > 1:
+            last = batch.last_offset
+            if batch.magic == MAGIC or batch.codec == NO_CODEC:
+                count, first = batch.record_count, batch.base_offset
+                if first < self._offset or last >= stop:
+                    count = min(count, min(last + 1, stop) - max(first, self._offset))
+            else:
+                # To ask a compressed message set of version 0 or 1 for its count is to decompress it once more.
+                count = min(last + 1, stop) - self._offset
         counters.read_batches += 1
         counters.read_records += count
         counters.read_bytes += size
