@@ -7,6 +7,7 @@ work         store_tasks  retention, idle rolls, checkpoints, removal, producers
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -25,6 +26,7 @@ from kstore.errors import (
     ClosedError,
     ConfigError,
     KstoreError,
+    LogNotFoundError,
     ReadOnlyError,
     StorageError,
     TopicExistsError,
@@ -50,7 +52,7 @@ from kstore.store_logs import FLUSH_TASK, Flushes, OpenLogs
 from kstore.store_tasks import StoreTasks
 from kstore.types import Durability, RetentionResult
 
-__all__ = ["PartitionDescription", "Store", "StoreStatus", "TopicDescription", "open"]
+__all__ = ["PartitionDescription", "Store", "StoreStatus", "TopicDescription", "TopicSummary", "open"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,15 @@ class PartitionDescription(NamedTuple):
     segment_count: int = 0
     size: int = 0
     error: str = ""
+
+
+class TopicSummary(NamedTuple):
+    """A topic, without a look at its logs: ``settings`` are its own."""
+
+    name: str
+    topic_id: UUID | None
+    partition_count: int
+    settings: dict[str, Any]
 
 
 class TopicDescription(NamedTuple):
@@ -100,6 +111,7 @@ class Store:
         path: str | os.PathLike[str],
         *,
         read_only: bool = False,
+        create: bool = True,
         durability: Durability = "sync",
         background: bool = True,
         fs: FileSystem = SYSTEM_FS,
@@ -114,6 +126,7 @@ class Store:
         Args:
             path: a directory of ``<topic>-<partition>`` directories, kstore's or a Kafka broker's.
             read_only: take no lock and never write; the store must exist. A writer or a broker may be at work.
+            create: whether a store is made where the path is missing; else LogNotFoundError.
             durability: of topics that do not say otherwise (see ``Log``).
             background: whether work goes on in threads; without them it is done by ``run_due_tasks``.
             fs, clock: for tests.
@@ -130,6 +143,8 @@ class Store:
         config = LogConfig.from_settings(**self._defaults)
         self._durability = durability
         self._fs = fs
+        if not create and not fs.exists(self.path):
+            raise LogNotFoundError(errno.ENOENT, "there is no store", str(self.path))
         # Held while topics are made, changed and deleted.
         self._topics_lock = threading.RLock()
         self._directory = LogDirectory(fs, self.path.absolute(), clock, file_mode=config.file_mode, read_only=read_only)
@@ -315,6 +330,13 @@ class Store:
             directory.finish_delete(name, delay_seconds=delay)
             self._unclean.difference_update(owners)
         self._scheduler.wake("removal", delay_seconds=delay)
+
+    def summary(self, name: str) -> TopicSummary:
+        """What a topic is, as far as it is known without opening its logs. Raises: TopicNotFoundError."""
+        self._check_open()
+        numbers = self._numbers(name)
+        entry = self._directory.topics[name]
+        return TopicSummary(name, entry.topic_id, len(numbers), dict(entry.settings))
 
     def describe_topic(self, name: str) -> TopicDescription:
         """What a topic has, and goes by. Raises: TopicNotFoundError, StorageError."""

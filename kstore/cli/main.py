@@ -22,13 +22,19 @@ __all__ = ["cli", "main"]
 # By name: the module whose ``command`` it is.
 COMMANDS = {
     "append": "kstore.cli.append",
+    "checkpoints": "kstore.cli.checkpoints",
     "compact": "kstore.cli.compact",
+    "delete-records": "kstore.cli.delete_records",
+    "describe": "kstore.cli.describe",
     "dump-log": "kstore.cli.dump_log",
     "explain": "kstore.cli.explain",
     "handover": "kstore.cli.handover",
     "mirror": "kstore.cli.mirror",
+    "producers": "kstore.cli.producers",
     "read": "kstore.cli.read",
     "recover": "kstore.cli.recover",
+    "topics": "kstore.cli.topics",
+    "transactions": "kstore.cli.transactions",
     "verify": "kstore.cli.verify",
 }
 

@@ -1,0 +1,87 @@
+"""``kstore checkpoints``: the four checkpoint files of a store, beside each other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import compact
+from kstore.cli.status import DAMAGED, OK
+from kstore.cli.table import table
+from kstore.errors import CorruptFileError
+from kstore.files.checkpoint import read_offset_checkpoint
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    REPLICATION_OFFSETS,
+    TopicPartition,
+)
+
+__all__ = ["command"]
+
+# Column, and field in JSON, by the file's name.
+FILES = {
+    RECOVERY_POINTS: "recovery point",
+    LOG_START_OFFSETS: "log start",
+    REPLICATION_OFFSETS: "high watermark",
+    CLEANER_OFFSETS: "first dirty",
+}
+
+EXAMPLES = """
+\b
+Examples:
+  kstore checkpoints data/
+  kstore checkpoints data/ --format json | jq .
+
+\b
+Exit status:
+  0  all of them were read; one that is missing is empty
+  1  one of them is damaged, or the directory cannot be read
+  2  bad usage
+"""
+
+
+@click.command("checkpoints", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print the checkpoints of a store.")
+@click.argument("directory", type=click.Path())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: a table. json: one object a partition.",
+)
+def command(directory: str, form: str) -> int:
+    """Print what the checkpoint files in DIRECTORY, kstore's or a Kafka broker's, say of each partition.
+
+    Nothing is written, and no lock is taken. kstore's own logs know better: their kstore.state counts.
+    """
+    root = Path(directory)
+    SYSTEM_FS.list(root)  # says what is wrong with the directory itself
+    is_damaged = False
+    offsets: dict[str, dict[TopicPartition, int]] = {}
+    for name in FILES:
+        try:
+            offsets[name] = read_offset_checkpoint(SYSTEM_FS, root / name)
+        except CorruptFileError as error:
+            is_damaged = True
+            offsets[name] = {}
+            print(f"kstore: {error}", file=sys.stderr)
+    owners = sorted({owner for found in offsets.values() for owner in found})
+    if form == "json":
+        for owner in owners:
+            row: dict[str, object] = {"partition": str(owner)}
+            row |= {column.replace(" ", "_"): offsets[name].get(owner) for name, column in FILES.items()}
+            print(compact(row))
+        return DAMAGED if is_damaged else OK
+    rows = [(str(owner), *(offsets[name].get(owner, "-") for name in FILES)) for owner in owners]
+    for line in table(("partition", *FILES.values()), rows):
+        print(line)
+    print(f"closed in order: {'yes' if SYSTEM_FS.exists(root / CLEAN_SHUTDOWN) else 'no'}")
+    return DAMAGED if is_damaged else OK

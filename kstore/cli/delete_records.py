@@ -1,0 +1,60 @@
+"""``kstore delete-records``: raises the start of a partition."""
+
+from __future__ import annotations
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import compact
+from kstore.cli.status import OK
+from kstore.files.paths import topic_partition
+from kstore.store import Store
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore delete-records data/ orders-0 --before 1000        offsets 0 to 999 are gone
+  kstore delete-records data/ orders-0 --before -1          all records that are there
+
+\b
+Exit status:
+  0  done
+  1  there is no such partition, or no such offset, or somebody else writes to the store
+  2  bad usage
+"""
+
+
+@click.command("delete-records", cls=KstoreCommand, epilog=EXAMPLES, short_help="Delete the oldest records of a log.")
+@click.argument("directory", type=click.Path())
+@click.argument("partition", metavar="TOPIC-PARTITION")
+@click.option("--before", type=int, required=True, metavar="OFFSET", help="The new start; -1 for the high watermark.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: a sentence. json: one object.",
+)
+def command(directory: str, partition: str, before: int, form: str) -> int:
+    """Delete the records below an offset from TOPIC-PARTITION of the store in DIRECTORY, durably.
+
+    Segments that lie wholly below it are removed; what else lies below it is never read again.
+    """
+    owner = topic_partition(partition)
+    if owner is None:
+        raise click.UsageError(f"{partition}: expected <topic>-<partition>, as orders-0")
+    if before < -1:
+        raise click.UsageError("--before: expected an offset, or -1 for the high watermark")
+    with Store(directory, create=False, background=False, file_delete_delay_ms=0) as store:
+        log = store.log(*owner)
+        size_before = log.segment_count_and_size()[1]
+        low_watermark = log.delete_records(log.high_watermark if before == -1 else before)
+        freed = size_before - log.segment_count_and_size()[1]
+    if form == "json":
+        print(compact({"partition": partition, "low_watermark": low_watermark, "bytes_removed": freed}))
+    else:
+        print(f"{partition} starts at offset {low_watermark:,}; {freed:,} bytes were removed")
+    return OK

@@ -1,0 +1,93 @@
+"""``kstore describe``: what is in a store, partition by partition."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import compact
+from kstore.cli.status import DAMAGED, OK
+from kstore.cli.table import painted, table
+from kstore.rules.topics import format_topic_id
+from kstore.store import Store, TopicDescription
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore describe data/
+  kstore describe data/ orders
+  kstore describe data/ orders --format json | jq .partitions
+
+\b
+Exit status:
+  0  all that was asked for was printed
+  1  the store, or a log of it, cannot be opened, or there is no such topic
+  2  bad usage
+"""
+
+
+@click.command("describe", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print what a store holds.")
+@click.argument("directory", type=click.Path())
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: a table a topic. json: one object a topic, with every setting.",
+)
+def command(directory: str, topics: tuple[str, ...], form: str) -> int:
+    """Describe the topics of the store in DIRECTORY: offsets, segments and sizes of each partition, and settings.
+
+    Nothing is written, and a writer or a broker may be at work. Names in DIRECTORY that are somebody else's are listed.
+    """
+    is_damaged = False
+    with Store(directory, read_only=True) as store:
+        for number, name in enumerate(topics or store.topics()):
+            topic = store.describe_topic(name)
+            is_damaged |= any(partition.error for partition in topic.partitions)
+            if form == "json":
+                print(compact(_fields(topic)))
+                continue
+            if number:
+                print()
+            _print(topic)
+        if form == "text" and not topics:
+            for note in store.notes:
+                print(f"{painted('note', 'yellow')}: {note}")
+            for name in store.ignored:
+                print(f"ignored: {name}")
+    return DAMAGED if is_damaged else OK
+
+
+def _fields(topic: TopicDescription) -> dict[str, object]:
+    return {
+        "topic": topic.name,
+        "topic_id": None if topic.topic_id is None else format_topic_id(topic.topic_id),
+        "durability": topic.durability,
+        "settings": topic.settings,
+        "config": asdict(topic.config),
+        "partitions": [partition._asdict() for partition in topic.partitions],
+    }
+
+
+def _print(topic: TopicDescription) -> None:
+    own = " ".join(f"{name}={value}" for name, value in topic.settings.items())
+    topic_id = "no id" if topic.topic_id is None else f"id {format_topic_id(topic.topic_id)}"
+    print(f"{topic.name}: {topic_id}{', ' if own else ''}{own}")
+    columns = ("partition", "start", "high watermark", "end", "segments", "bytes")
+    rows = [
+        (str(row.partition), row.start_offset, row.high_watermark, row.end_offset, row.segment_count, row.size)
+        for row in topic.partitions
+        if not row.error
+    ]
+    for line in table(columns, rows):
+        print(line)
+    for row in topic.partitions:
+        if row.error:
+            print(f"{row.partition}: {painted('cannot be opened', 'red')}: {row.error}")

@@ -1,0 +1,39 @@
+"""Settings on a command line: ``--config NAME=VALUE``, in Kafka's spelling or in kstore's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+__all__ = ["config_option", "parse_settings"]
+
+WORDS = {"true": True, "false": False}
+
+config_option = click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the topic, as retention_ms=7d or retention.ms=604800000; may be given several times.",
+)
+
+
+def parse_settings(configs: Iterable[str]) -> dict[str, object]:
+    """The settings that were given. Raises: click.UsageError for what is no NAME=VALUE."""
+    settings: dict[str, object] = {}
+    for text in configs:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--config {text}: expected NAME=VALUE")
+        settings[name.strip().replace(".", "_")] = _value(value.strip())
+    return settings
+
+
+def _value(text: str) -> object:
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            pass
+    return WORDS.get(text.lower(), text)

@@ -1,0 +1,119 @@
+"""``kstore topics``: list, make, change and delete the topics of a store."""
+
+from __future__ import annotations
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import compact
+from kstore.cli.settings import config_option, parse_settings
+from kstore.cli.status import OK
+from kstore.cli.table import table
+from kstore.rules.topics import format_topic_id
+from kstore.store import Store
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore topics data/                                                  list them
+  kstore topics data/ --create orders --partitions 4 --config retention_ms=7d
+  kstore topics data/ --alter orders --config retention_bytes=10GiB --reset retention_ms
+  kstore topics data/ --alter orders --partitions 8                    more partitions
+  kstore topics data/ --delete orders
+  kstore topics data/ --format json | jq .
+
+\b
+Exit status:
+  0  done
+  1  the store, or the topic, cannot be opened, made or changed; what is wrong is on standard error
+  2  bad usage
+"""
+
+
+@click.command("topics", cls=KstoreCommand, epilog=EXAMPLES, short_help="List, make, change and delete topics.")
+@click.argument("directory", type=click.Path())
+@click.option("--list", "listing", is_flag=True, help="List the topics; the default.")
+@click.option("--create", metavar="NAME", help="Make a topic.")
+@click.option("--alter", metavar="NAME", help="Change a topic's settings, or give it more partitions.")
+@click.option("--delete", metavar="NAME", help="Delete a topic with all its records.")
+@click.option("--partitions", type=click.IntRange(1), metavar="N", help="So many partitions; of a new topic: 1.")
+@config_option
+@click.option("--reset", multiple=True, metavar="NAME", help="A setting that is to be the store's again.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: a table. json: one object a topic.",
+)
+def command(
+    directory: str,
+    listing: bool,
+    create: str | None,
+    alter: str | None,
+    delete: str | None,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    reset: tuple[str, ...],
+    form: str,
+) -> int:
+    """Look after the topics of the store in DIRECTORY.
+
+    A list takes no lock: a writer, or a Kafka broker, may be at work. The other options take the store's lock, and
+    --create makes the store too where there is none.
+    """
+    if sum((listing, create is not None, alter is not None, delete is not None)) > 1:
+        raise click.UsageError("--list, --create, --alter and --delete: give one of them")
+    settings = parse_settings(configs)
+    if ((settings or reset or partitions) and not (create or alter)) or (reset and create):
+        raise click.UsageError("--config and --partitions go with --create or --alter, --reset with --alter")
+    if create is not None:
+        with Store(directory, background=False) as store:
+            store.create_topic(create, partitions or 1, **settings)
+    elif alter is not None:
+        if not (settings or reset or partitions):
+            raise click.UsageError("--alter needs --config, --reset or --partitions")
+        with Store(directory, create=False, background=False) as store:
+            if settings or reset:
+                store.alter_topic(alter, reset=[name.replace(".", "_") for name in reset], **settings)
+            if partitions:
+                store.add_partitions(alter, partitions)
+    elif delete is not None:
+        with Store(directory, create=False, background=False, file_delete_delay_ms=0) as store:
+            store.delete_topic(delete)
+            store.run_task("removal")
+    else:
+        _list(directory, form)
+    return OK
+
+
+def _list(directory: str, form: str) -> None:
+    with Store(directory, read_only=True) as store:
+        rows = [store.summary(name) for name in store.topics()]
+    if form == "json":
+        for row in rows:
+            print(
+                compact(
+                    {
+                        "topic": row.name,
+                        "partitions": row.partition_count,
+                        "topic_id": None if row.topic_id is None else format_topic_id(row.topic_id),
+                        "settings": row.settings,
+                    }
+                )
+            )
+        return
+    cells = [
+        (
+            row.name,
+            row.partition_count,
+            "-" if row.topic_id is None else format_topic_id(row.topic_id),
+            " ".join(f"{name}={value}" for name, value in row.settings.items()) or "-",
+        )
+        for row in rows
+    ]
+    for line in table(("topic", "partitions", "topic id", "settings"), cells):
+        print(line)
