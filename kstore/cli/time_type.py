@@ -1,12 +1,24 @@
-"""A time on the command line: ms since the epoch, or an ISO 8601 date and time."""
+"""A time on the command line: taken as ms since the epoch or an ISO 8601 date and time, shown as the latter in UTC."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import click
 
-__all__ = ["TimeType"]
+__all__ = ["TimeType", "timestamp_text"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def timestamp_text(timestamp_ms: int) -> str:
+    """A timestamp for people: ISO 8601 in UTC; "-" where there is none, the plain number where no calendar has it."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        return (EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return str(timestamp_ms)
 
 
 class TimeType(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1

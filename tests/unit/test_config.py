@@ -46,8 +46,6 @@ def test_the_defaults_are_kafkas_but_for_what_kstore_says_otherwise() -> None:
         "retention_bytes": -1,
         # Kafka, and a store: a minute.
         "file_delete_delay_ms": 0,
-        # Kafka: a minute.
-        "file_delete_delay_ms": 0,
         "min_cleanable_dirty_ratio": 0.5,
         "min_compaction_lag_ms": 0,
         "max_compaction_lag_ms": 9223372036854775807,

@@ -14,7 +14,7 @@ import pytest
 
 import kstore
 from kstore.cli.main import COMMANDS
-from kstore.config import LogConfig, settings
+from kstore.config import LogConfig, settings, store_settings
 from kstore.fetch import FetchSlice
 from kstore.files.local import SYSTEM_FS
 from kstore.indexes import offset_index, time_index, transaction_index
@@ -79,7 +79,7 @@ def int_sizes(text: str) -> list[int]:
 def test_the_readme_s_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (example,) = code_blocks(README, "python")
+    (example,) = code_blocks(section(README, "Ten lines").partition("###")[0], "python")
     (tmp_path / "example.py").write_text(example)
     monkeypatch.chdir(tmp_path)
     runpy.run_path("example.py")
@@ -93,8 +93,26 @@ def test_the_readme_s_example_runs(
     ]
 
 
+def test_the_readme_s_example_of_a_store_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, text = section(README, "Ten lines").partition("### Many logs")
+    (example,) = code_blocks(text, "python")
+    (tmp_path / "example.py").write_text("import kstore\n\n" + example)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("example.py")
+    described, listed = capsys.readouterr().out.splitlines()
+    assert described.count("PartitionDescription(") == 4
+    assert listed == "['orders'] []"
+
+
 def test_names_in_the_readme_are_settings_or_parts_of_the_library() -> None:
-    known = {setting.name for setting in settings()} | set(dir(kstore)) | set(dir(Log)) | set(dir(FetchSlice))
+    known = (
+        {setting.name for setting in (*settings(), *store_settings())}
+        | set(dir(kstore))
+        | set(dir(Log))
+        | set(dir(FetchSlice))
+    )
     for method in (Log, Log.append, Log.append_many, Log.append_batches, Log.read, Log.fetch):
         known |= set(inspect.signature(method).parameters)
     known |= {"read_committed", "read_uncommitted"}

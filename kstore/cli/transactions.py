@@ -1,0 +1,95 @@
+"""``kstore transactions``: the open transactions of a log, and an end to those that nobody else will end."""
+
+from __future__ import annotations
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import compact
+from kstore.cli.status import OK
+from kstore.cli.table import table
+from kstore.cli.time_type import timestamp_text
+from kstore.log import Log
+from kstore.types import OpenTransaction
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore transactions data/orders-0
+  kstore transactions --hanging-ms 900000 data/orders-0      whose producers are silent for 15 minutes
+  kstore transactions --abort 4711 data/orders-0             nothing is asked; its records are never read as committed
+
+\b
+Exit status:
+  0  done
+  1  the log cannot be read; or, with --abort, a writer has it open, or the producer has no such transaction
+  2  bad usage
+"""
+
+COLUMNS = ("producer", "epoch", "coordinator", "from offset", "last written", "silent for (s)")
+NONE = "-"
+
+
+@click.command("transactions", cls=KstoreCommand, epilog=EXAMPLES, short_help="List open transactions, or abort one.")
+@click.argument("directory", type=click.Path())
+@click.option("--hanging-ms", type=click.IntRange(0), default=0, metavar="N", help="Only of producers silent so long.")
+@click.option(
+    "--abort",
+    "aborted",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="PRODUCER_ID",
+    help="Abort this producer's transaction; may be given again. No writer may have the log open.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: a table. json: one object a line.",
+)
+def command(directory: str, hanging_ms: int, aborted: tuple[int, ...], form: str) -> int:
+    """List the transactions that are open in the log in DIRECTORY, kstore's or a Kafka broker's, the oldest first.
+
+    Readers of committed records wait for the oldest of them. One whose producer is gone for good holds them up for
+    ever: --abort ends it, as its coordinator would have. With --hanging-ms only what is listed can be aborted.
+
+    Without --abort nothing is written to the log, and a writer may be at work on it.
+    """
+    with Log(directory, read_only=True) as log:
+        found = log.transactions(hanging_ms=hanging_ms)
+    if not aborted:
+        _print(found, form)
+        return OK
+    # A log that does not exist was refused above: this creates none.
+    with Log(directory) as log:
+        for producer_id in dict.fromkeys(aborted):
+            offset = log.abort_transaction(producer_id, hanging_ms=hanging_ms)
+            if form == "json":
+                click.echo(compact({"aborted": producer_id, "offset": offset}))
+            else:
+                click.echo(f"aborted the transaction of producer {producer_id}: its end is at offset {offset}")
+    return OK
+
+
+def _print(found: list[OpenTransaction], form: str) -> None:
+    if form == "json":
+        for transaction in found:
+            click.echo(compact(transaction._asdict()))
+        return
+    rows = [
+        (
+            str(transaction.producer_id),
+            str(transaction.producer_epoch),
+            NONE if transaction.coordinator_epoch < 0 else str(transaction.coordinator_epoch),
+            str(transaction.first_offset),
+            timestamp_text(transaction.last_timestamp),
+            NONE if transaction.age_ms < 0 else f"{transaction.age_ms / 1000:,.1f}",
+        )
+        for transaction in found
+    ]
+    for line in table(COLUMNS, rows):
+        click.echo(line)
