@@ -283,7 +283,8 @@ class EntryIndex(Generic[Entry]):
 
     def _next_mapped_size(self) -> int:
         if self._mapping is None:
-            pages = self.size // GROWTH_BYTES_MIN + 1
+            # Room for one entry more: pages are not a multiple of every entry's size.
+            pages = (self.size + self.entry_size - 1) // GROWTH_BYTES_MIN + 1
             return pages * GROWTH_BYTES_MIN
         return self._mapping.size + min(self._mapping.size, GROWTH_BYTES_MAX)
 

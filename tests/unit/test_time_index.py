@@ -300,6 +300,16 @@ def test_growth_never_leaves_part_of_an_entry_outside(path: Path) -> None:
     assert list(index.entries()) == entries
 
 
+@pytest.mark.parametrize("count", [340, 341, 342, 682, 1023, 1365])
+def test_an_index_opened_again_has_room_for_one_entry_more(count: int, path: Path) -> None:
+    index = create(path, entries=2000)
+    entries = fill(index, count)
+    index.close()
+    index = open_again(path, entries=2000)
+    assert index.maybe_append(10**9, BASE + 10**6)
+    assert list(index.entries()) == [*entries, TimestampOffset(10**9, BASE + 10**6)]
+
+
 CRASHED: dict[str, tuple[bytes, int]] = {
     "zeros behind": (encoded((5, 10), (9, 10)) + bytes(4096), 2),
     "zeros only": (bytes(8192), 0),
