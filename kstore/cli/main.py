@@ -33,6 +33,7 @@ COMMANDS = {
     "producers": "kstore.cli.producers",
     "read": "kstore.cli.read",
     "recover": "kstore.cli.recover",
+    "stats": "kstore.cli.stats",
     "topics": "kstore.cli.topics",
     "transactions": "kstore.cli.transactions",
     "verify": "kstore.cli.verify",

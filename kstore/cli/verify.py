@@ -18,7 +18,7 @@ from kstore.types import NO_OFFSET
 from kstore.verify import Finding, LogVerification, find_logs, verify_log, verify_store_files
 from kstore.verify.findings import NO_POSITION, Advance
 
-__all__ = ["command"]
+__all__ = ["command", "finding_fields", "finding_line", "log_bytes"]
 
 EXAMPLES = """
 \b
@@ -61,7 +61,7 @@ def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     logs = [log for directory in directories for log in find_logs(Path(directory))]
     printer = _TablePrinter(quiet) if form == "text" else _JsonPrinter(quiet)
     is_damaged = False
-    with progress("verify", sum(map(_size, logs))) as advance:
+    with progress("verify", sum(map(log_bytes, logs))) as advance:
         for log in _verifications(directories, logs, advance):
             is_damaged |= not log.is_sound
             printer.log(log)
@@ -78,7 +78,7 @@ def _verifications(directories: Iterable[str], logs: Iterable[Path], advance: Ad
         yield verify_log(log, advance=advance)
 
 
-def _size(log: Path) -> int:
+def log_bytes(log: Path) -> int:
     """Bytes of the log's segments; one that goes away meanwhile has none."""
     size = 0
     for path in log.glob(f"*{LOG_SUFFIX}"):
@@ -113,13 +113,13 @@ class _JsonPrinter:
     def log(self, log: LogVerification) -> None:
         print(compact({"type": "log", **_fields(log)}))
         for finding in log.damages if self._quiet else log.findings:
-            print(compact({"type": "finding", **_told(finding)}))
+            print(compact({"type": "finding", **finding_fields(finding)}))
 
     def end(self) -> None:
         """Nothing is left to say."""
 
 
-def _told(finding: Finding) -> dict[str, Any]:
+def finding_fields(finding: Finding) -> dict[str, Any]:
     """The finding's fields that say something."""
     told = {name: value for name, value in finding._asdict().items() if name not in ("position", "first", "last")}
     if finding.position != NO_POSITION:
@@ -146,13 +146,13 @@ class _TablePrinter:
             print(line)
         for log in self._logs:
             for finding in log.damages if self._quiet else log.findings:
-                print(_line(finding))
+                print(finding_line(finding))
         damage_count = sum(len(log.damages) for log in self._logs)
         print()
         print(painted(f"damage: {damage_count}", "red") if damage_count else painted("sound", "green"), flush=True)
 
 
-def _line(finding: Finding) -> str:
+def finding_line(finding: Finding) -> str:
     severity = painted(finding.severity, "red" if finding.severity == "damage" else "yellow")
     where = f" at position {finding.position}" if finding.position != NO_POSITION else ""
     offsets = ""

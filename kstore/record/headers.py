@@ -1,0 +1,145 @@
+"""A walk over the headers of one segment that leaves the records where they are: for counting, not for serving.
+
+A batch is believed for its header, which must be one that a writer can have written, with offsets that go on, and with
+another header, or the end, behind it. Where that fails the walk looks for the next whole batch, as ``walk`` does, and
+says what it left out. What it reads is bounded, whatever the bytes say: a header's chunk at a time, no batch above
+``BATCH_BYTES_MAX``, and for all searches together no more than some passes over the segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kstore.errors import CorruptDataError
+from kstore.record.batch import MAGIC, Batch
+from kstore.record.parse import parse_batch
+from kstore.record.scan import Source, find_next_batch
+from kstore.record.walk import OFFSET_COUNT_MAX, OFFSET_MAX, Damage
+
+__all__ = ["BATCH_BYTES_MAX", "walk_headers"]
+
+# So much is read at a header: batches that are smaller come in one read together, of larger ones little more is read.
+CHUNK_BYTES = 64 << 10
+HEADER_BYTES = 61
+# A larger batch is never read as a whole.
+BATCH_BYTES_MAX = 64 << 20
+# What all searches behind damage may read: so many times the segment, and a batch.
+SEARCH_PASSES = 8
+# A read of less counts as this much: what looks like a header everywhere must not be looked at everywhere.
+READ_BYTES_MIN = 4 << 10
+
+
+class _SpentError(Exception):
+    """The searches have read as much as they may."""
+
+
+class _Bounded:
+    """A source for searches: it ends them when they have read too much, and has no bytes of too large a batch."""
+
+    def __init__(self, source: Source, size_left: int) -> None:
+        self._source = source
+        self._size_left = size_left
+
+    def pread(self, size: int, position: int) -> bytes:
+        if size > BATCH_BYTES_MAX:
+            return b""
+        if self._size_left <= 0:
+            raise _SpentError
+        data = self._source.pread(size, position)
+        self._size_left -= max(len(data), READ_BYTES_MIN)
+        return data
+
+
+def walk_headers(
+    source: Source, stop: int, *, next_offset: int, offset_stop: int = OFFSET_MAX
+) -> Iterator[tuple[int, Batch] | Damage]:
+    """Yields (position, batch) and, between them, ``Damage``, over the first ``stop`` bytes of ``source``.
+
+    Of a batch no more than its header need be there to be read.
+
+    Args:
+        next_offset: no batch may begin below it.
+        offset_stop: no batch may end at or above it: the next segment's base.
+    """
+    bounded = _Bounded(source, SEARCH_PASSES * stop + BATCH_BYTES_MAX)
+    offset_stop = min(offset_stop, next_offset + OFFSET_COUNT_MAX)
+    chunk, chunk_start = b"", 0
+    position = 0
+    # The batch before, which counts when a header is found behind it, and the offset expected at its begin.
+    held: tuple[int, Batch] | None = None
+    held_from = next_offset
+    while position < stop:
+        at = position - chunk_start
+        if not 0 <= at <= len(chunk) - HEADER_BYTES:
+            chunk, chunk_start, at = source.pread(min(CHUNK_BYTES, stop - position), position), position, 0
+        torn = False
+        try:
+            batch = parse_batch(chunk, at, header_only=True)
+            # Of a compressed message set the first offset is known only when it is decompressed.
+            offset = batch.base_offset if batch.magic == MAGIC else batch.last_offset
+            torn = batch.size > stop - position
+            reason = _misplaced(batch, offset, next_offset, offset_stop, stop - position)
+        except CorruptDataError as error:
+            reason = error.reason
+            offset = -1
+        if not reason:
+            if held is not None:
+                yield held
+            held, held_from = (position, batch), next_offset
+            next_offset = batch.last_offset + 1
+            position += batch.size
+            continue
+        if held is not None and not torn and held_from <= offset < next_offset:
+            # No CRC covers a base offset: the header here bears out that the one before it lies.
+            first, last = held_from, offset
+            lying = f"offsets {held[1].last_offset} and more, where the next batch begins at {offset}"
+            yield Damage(held[0], position, first, last, lying, False)
+            held, next_offset = None, held_from
+            continue
+        damaged_from = position
+        if held is not None:
+            # A size that lies leads to a place where no header is.
+            try:
+                is_held_whole = _is_whole(bounded, *held)
+            except _SpentError:
+                is_held_whole = True
+            if is_held_whole:
+                yield held
+            else:
+                damaged_from, next_offset = held[0], held_from
+            held = None
+        try:
+            found = find_next_batch(
+                bounded, damaged_from + 1, stop, next_offset=next_offset, last_offset_max=offset_stop - 1
+            )
+        except _SpentError:
+            found = None
+            reason += "; there is so much damage that the rest was not searched"
+        if found is None:
+            yield Damage(damaged_from, stop, next_offset, None, reason, torn)
+            return
+        header = parse_batch(source.pread(min(HEADER_BYTES, stop - found), found), header_only=True)
+        behind = header.base_offset if header.magic == MAGIC else max(next_offset, 0)
+        yield Damage(damaged_from, found, next_offset, behind, reason, False)
+        position, next_offset = found, behind
+    if held is not None:
+        yield held
+
+
+def _misplaced(batch: Batch, offset: int, next_offset: int, offset_stop: int, size_left: int) -> str:
+    """Why a header that may be one cannot stand where it stands, "" where it can."""
+    if batch.size > size_left:
+        return f"{size_left} bytes, expected the {batch.size} of a whole batch"
+    if offset < next_offset:
+        return f"a batch of offset {offset}, expected at least {next_offset}"
+    if batch.last_offset >= offset_stop:
+        return f"a batch up to offset {batch.last_offset}, expected below {offset_stop}"
+    return ""
+
+
+def _is_whole(source: Source, position: int, header: Batch) -> bool:
+    try:
+        return parse_batch(source.pread(header.size, position)).is_valid()
+    except CorruptDataError:
+        # Too large a batch is believed for its header.
+        return header.size > BATCH_BYTES_MAX
