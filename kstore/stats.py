@@ -7,8 +7,10 @@ record. Nothing is written and no lock is taken. Memory and time are bounded by 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +38,7 @@ FINDINGS_MAX = 100
 STEP_BYTES = 4 << 20
 # Two neighbouring buckets of a distribution differ by at most 1/16.
 BUCKET_BITS = 4
+RECORDS_AT_A_TIME = 4096
 
 
 class Bar(NamedTuple):
@@ -56,16 +59,17 @@ class Distribution:
         self.minimum = OFFSET_MAX
         self._counts: dict[int, int] = {}
 
-    def add(self, value: int) -> None:
-        self.count += 1
-        self.sum += value
+    def add(self, value: int, count: int = 1) -> None:
+        """Takes in ``value``, ``count`` times."""
+        self.count += count
+        self.sum += value * count
         if value > self.maximum:
             self.maximum = value
         if value < self.minimum:
             self.minimum = value
         shift = max(value.bit_length() - BUCKET_BITS - 1, 0)
         bucket = (shift << BUCKET_BITS) + (value >> shift)
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
+        self._counts[bucket] = self._counts.get(bucket, 0) + count
 
     def merge(self, other: Distribution) -> None:
         self.count += other.count
@@ -140,17 +144,21 @@ class RecordStats:
     key_sizes: Distribution = field(default_factory=Distribution)
     value_sizes: Distribution = field(default_factory=Distribution)
 
-    def note(self, record: Record) -> None:
-        key, value = record.key, record.value
-        self.record_count += 1
-        if key is not None:
-            self.keyed_count += 1
-            self.key_sizes.add(len(key))
-            if value is None:
-                self.tombstone_count += 1
-        if value is not None:
-            self.value_sizes.add(len(value))
-        self.header_count += len(record.headers)
+    def note(self, records: Iterable[Record]) -> None:
+        """Counts records, some thousands at a time: a batch may have millions."""
+        rest = iter(records)
+        while some := list(islice(rest, RECORDS_AT_A_TIME)):
+            keys = [record.key for record in some]
+            values = [record.value for record in some]
+            self.record_count += len(some)
+            self.keyed_count += len(some) - keys.count(None)
+            self.tombstone_count += [
+                (key is None, value is None) for key, value in zip(keys, values, strict=True)
+            ].count((False, True))
+            self.header_count += sum([len(record.headers) for record in some])
+            for sizes, parts in ((self.key_sizes, keys), (self.value_sizes, values)):
+                for size, count in Counter([len(part) for part in parts if part is not None]).items():
+                    sizes.add(size, count)
 
     def merge(self, other: RecordStats) -> None:
         self.record_count += other.record_count
@@ -413,8 +421,7 @@ def _note_batch(segment: Stats, file: File, position: int, header: Batch) -> Non
         batch.check(BATCH_BYTES_MAX)
         segment.note(batch, batch.record_count, codec, first_timestamp)
         if records is not None:
-            for record in batch.records():
-                records.note(record)
+            records.note(batch.records())
         return
     if batch.delete_horizon_ms is None and batch.timestamp_type != LOG_APPEND_TIME:
         first_timestamp = batch.base_timestamp
@@ -448,20 +455,20 @@ def _note_records(records: RecordStats, batch: RecordBatch) -> tuple[int, int]:
     payload: memoryview | bytes = stored
     if batch.codec_id:
         payload = CODECS_BY_NAME[batch.codec].decompress(stored, BATCH_BYTES_MAX, MAGIC)
-    found = RecordCursor(
-        payload,
-        0,
-        len(payload),
-        header.record_count,
-        header.base_offset,
-        header.base_timestamp,
-        header.last_offset_delta,
-        TIMESTAMP_TYPES.index(batch.timestamp_type),
-        header.max_timestamp,
-        header.leader_epoch,
+    records.note(
+        RecordCursor(
+            payload,
+            0,
+            len(payload),
+            header.record_count,
+            header.base_offset,
+            header.base_timestamp,
+            header.last_offset_delta,
+            TIMESTAMP_TYPES.index(batch.timestamp_type),
+            header.max_timestamp,
+            header.leader_epoch,
+        )
     )
-    for record in found:
-        records.note(record)
     return len(stored), len(payload)
 
 

@@ -18,8 +18,9 @@ from kstore.record.walk import OFFSET_COUNT_MAX, OFFSET_MAX, Damage
 
 __all__ = ["BATCH_BYTES_MAX", "walk_headers"]
 
-# So much is read at a header: batches that are smaller come in one read together, of larger ones little more is read.
+# Small batches are read many at a time. Behind a larger one just a header is read: a call costs less than its bytes.
 CHUNK_BYTES = 64 << 10
+LARGE_BATCH_BYTES = 8 << 10
 HEADER_BYTES = 61
 # A larger batch is never read as a whole.
 BATCH_BYTES_MAX = 64 << 20
@@ -71,7 +72,8 @@ def walk_headers(
     while position < stop:
         at = position - chunk_start
         if not 0 <= at <= len(chunk) - HEADER_BYTES:
-            chunk, chunk_start, at = source.pread(min(CHUNK_BYTES, stop - position), position), position, 0
+            wanted = CHUNK_BYTES if held is None or held[1].size < LARGE_BATCH_BYTES else HEADER_BYTES
+            chunk, chunk_start, at = source.pread(min(wanted, stop - position), position), position, 0
         torn = False
         try:
             batch = parse_batch(chunk, at, header_only=True)
