@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "BatchTooLargeError",
+    "BufferExhaustedError",
     "ClosedError",
     "ConfigError",
     "CorruptBatchError",
@@ -23,6 +24,8 @@ __all__ = [
     "CorruptFileError",
     "CorruptIndexError",
     "CorruptRecordError",
+    "DeliveryError",
+    "DeliveryTimeoutError",
     "DiskFullError",
     "DivergedError",
     "DuplicateSequenceError",
@@ -47,10 +50,13 @@ __all__ = [
     "RecordError",
     "RecordTooLargeError",
     "RequestError",
+    "SerializationError",
     "StorageError",
     "SyncFailedError",
     "TopicExistsError",
     "TopicNotFoundError",
+    "TopicWaitTimeoutError",
+    "TransactionAbortedError",
     "TransactionCoordinatorFencedError",
     "TruncatedFileError",
     "UnsupportedCodecError",
@@ -290,6 +296,51 @@ class InvalidTransactionStateError(RequestError, ValueError):
 
 class TransactionCoordinatorFencedError(RequestError, ValueError):
     """The end of a transaction from a coordinator of an older epoch than that of the last end."""
+
+
+class SerializationError(RequestError, TypeError, ValueError):
+    """A key or a value that its serializer cannot make bytes of."""
+
+
+class BufferExhaustedError(RequestError, TimeoutError):
+    """A record found no memory in time: the producer hands over faster than its batches are written.
+
+    Sizes are bytes: ``wanted`` of ``total_bytes``, of which ``available`` are free; ``waited_ms`` is how long it was
+    allowed to wait, and ``poolable_bytes`` the size of the buffers that are used again.
+    """
+
+    def __init__(self, *, wanted: int, waited_ms: int, total_bytes: int, available: int, poolable_bytes: int) -> None:
+        self.wanted = wanted
+        self.waited_ms = waited_ms
+        self.total_bytes = total_bytes
+        self.available = available
+        self.poolable_bytes = poolable_bytes
+        super().__init__(
+            f"no {wanted} bytes free within {waited_ms} ms: of {total_bytes} (buffer_memory) {available} are free, "
+            f"batches have {poolable_bytes} (batch_size)"
+        )
+
+
+class DeliveryTimeoutError(RequestError, TimeoutError):
+    """Records that were not in their log within ``delivery_timeout_ms``, and will not be sent any more."""
+
+
+class TopicWaitTimeoutError(RequestError, TimeoutError):
+    """A record for a topic, or a partition of one, that was not made within ``max_block_ms``."""
+
+
+class TransactionAbortedError(RequestError, RuntimeError):
+    """A record that was not sent because its transaction was aborted."""
+
+
+class DeliveryError(KstoreError, RuntimeError):
+    """Records that failed and whose deliveries nobody looked at: ``count`` of them, the ``first`` with that error."""
+
+    def __init__(self, count: int, first: Exception) -> None:
+        self.count = count
+        self.first = first
+        super().__init__(f"{count} records were not delivered; the first: {type(first).__name__}: {first}")
+        self.__cause__ = first
 
 
 class NotALogError(RequestError, NotADirectoryError):

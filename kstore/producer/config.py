@@ -1,0 +1,329 @@
+"""The settings of a producer: Kafka's in snake_case, typed, checked, and checked against each other.
+
+A setting is a field of ``ProducerConfig`` and a row of ``RULES``; ``producer_settings()`` gives both as one table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
+
+from kstore.config import (
+    COUNT,
+    INT32_MAX,
+    KIB,
+    MIB,
+    NEAR,
+    SIZE,
+    TIME,
+    UNLIMITED,
+    Rule,
+    Setting,
+    _gzip_level,
+    _int,
+    _one_of,
+    _shown,
+    _within,
+)
+from kstore.errors import ConfigError
+
+__all__ = ["Acks", "ProducerCompression", "ProducerConfig", "next_client_id", "producer_settings"]
+
+logger = logging.getLogger(__name__)
+
+# -1 is "all", as Kafka writes it too.
+Acks = Literal[-1, 0, 1]
+ProducerCompression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+ACKS_ALL: Final = -1
+COMPRESSION_TYPES: tuple[ProducerCompression, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+PARTITIONERS = ("sticky", "round_robin")
+SERIALIZERS = ("bytes", "str", "json")
+DELIVERY_TIMEOUT_MS = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """What a producer is told. Immutable; every value is checked, whichever way the object is made.
+
+    Sizes are bytes, times ms, both as in ``LogConfig``. Where ``enable_idempotence`` or ``delivery_timeout_ms`` is not
+    given it is what fits the rest. Raises ConfigError for a value that a setting cannot have, and for two that
+    contradict each other.
+    """
+
+    acks: Acks = ACKS_ALL
+    batch_size: int = 16 * KIB
+    buffer_memory: int = 32 * MIB
+    client_id: str = ""
+    compression_type: ProducerCompression = "none"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    # None, and then 120,000, or linger_ms where that is longer.
+    delivery_timeout_ms: int = None  # type: ignore[assignment]  # never None once it was made
+    # None, and then whether acks and retries allow it.
+    enable_idempotence: bool = None  # type: ignore[assignment]  # never None once it was made
+    interceptors: tuple[Any, ...] = ()
+    key_serializer: Any = "bytes"
+    linger_ms: int = 5
+    max_block_ms: int = 60_000
+    max_request_size: int = MIB
+    metadata_max_idle_ms: int = 300_000
+    partitioner: Any = "sticky"
+    partitioner_adaptive_partitioning_enable: bool = True
+    partitioner_ignore_keys: bool = False
+    retries: int = INT32_MAX
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1000
+    transaction_timeout_ms: int = 60_000
+    transactional_id: str | None = None
+    value_serializer: Any = "bytes"
+
+    def __post_init__(self) -> None:
+        is_idempotence_asked_for = self.enable_idempotence is not None
+        is_delivery_timeout_given = self.delivery_timeout_ms is not None
+        for name, rule in RULES.items():
+            value = getattr(self, name)
+            try:
+                parsed = rule.parse(value)
+            except (TypeError, ValueError):
+                raise ConfigError(f"{name} is {_shown(value)}, expected {rule.expected}") from None
+            object.__setattr__(self, name, parsed)
+        self._settle_delivery_timeout(is_delivery_timeout_given)
+        self._settle_idempotence(is_idempotence_asked_for)
+
+    @classmethod
+    def from_settings(cls, **settings: Any) -> ProducerConfig:
+        """The configuration with ``settings`` in place of the defaults.
+
+        Raises ConfigError for a setting that does not exist, with the nearest one that does, and as the constructor.
+        """
+        for name in settings:
+            if name not in RULES:
+                # Kafka's own spelling, linger.ms, is as near as it can be.
+                nearest = difflib.get_close_matches(name.replace(".", "_"), RULES, n=1, cutoff=NEAR)
+                hint = f", did you mean {nearest[0]!r}?" if nearest else f": there are {', '.join(RULES)}"
+                raise ConfigError(f"there is no setting {_shown(name)} of a producer{hint}")
+        return cls(**settings)
+
+    def compression_level(self, codec: str) -> int | None:
+        """The level for a codec's name, None for one without levels."""
+        level: int | None = getattr(self, f"compression_{codec}_level", None)
+        return level
+
+    def _settle_delivery_timeout(self, is_given: bool) -> None:
+        if self.linger_ms <= self.delivery_timeout_ms:
+            return
+        if is_given:
+            raise ConfigError(
+                f"delivery_timeout_ms is {self.delivery_timeout_ms}, expected at least linger_ms, {self.linger_ms}"
+            )
+        logger.warning(
+            "delivery_timeout_ms is raised from %d to linger_ms, %d", self.delivery_timeout_ms, self.linger_ms
+        )
+        object.__setattr__(self, "delivery_timeout_ms", self.linger_ms)
+
+    def _settle_idempotence(self, is_asked_for: bool) -> None:
+        """Off where it cannot be and nobody asked for it, as in Kafka."""
+        if self.enable_idempotence:
+            conflict = None
+            if self.retries == 0:
+                conflict = "retries is 0, expected at least 1"
+            elif self.acks != ACKS_ALL:
+                conflict = f"acks is {self.acks}, expected 'all'"
+            if conflict is not None:
+                if is_asked_for:
+                    raise ConfigError(f"{conflict} with enable_idempotence")
+                logger.info("enable_idempotence is off: %s with it", conflict)
+                object.__setattr__(self, "enable_idempotence", False)
+        if self.transactional_id is not None and not self.enable_idempotence:
+            raise ConfigError(
+                f"enable_idempotence is {self.enable_idempotence}, expected True with a transactional_id, "
+                f"{_shown(self.transactional_id)}: it needs acks 'all' (acks is {self.acks}) and "
+                f"retries (retries is {self.retries})"
+            )
+
+
+def producer_settings() -> tuple[Setting, ...]:
+    """Every setting of a producer, in the order of ``ProducerConfig``."""
+    defaults = ProducerConfig()
+    return tuple(
+        Setting(name, rule.kafka_name, getattr(defaults, name), rule.expected, rule.doc) for name, rule in RULES.items()
+    )
+
+
+_numbers = itertools.count(1)
+
+
+def next_client_id(config: ProducerConfig) -> str:
+    """What a new producer is called: its own name, or by its transactional id, or by a number that counts up."""
+    return config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
+
+
+# --- how values are read ----------------------------------------------------------------------------------------------
+
+
+def _acks(value: object) -> object:
+    word = value.strip().lower() if isinstance(value, str) else str(_int(value))
+    acks = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": 1, "0": 0}.get(word)
+    if acks is None:
+        raise ValueError
+    return acks
+
+
+def _bool(value: object) -> bool:
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().lower())
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _bool_or_true(value: object) -> bool:
+    return True if value is None else _bool(value)
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _name_or_none(value: object) -> str | None:
+    if value is not None and not _name(value):
+        raise ValueError
+    return value  # type: ignore[return-value]  # _name has looked
+
+
+def _object_with(methods: tuple[str, ...], names: tuple[str, ...]) -> Callable[[object], object]:
+    """One of ``names``, an object with one of ``methods``, or something to call; a class is none of them."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, str):
+            if value not in names:
+                raise ValueError
+            return value
+        if isinstance(value, type) or not (
+            callable(value) or any(callable(getattr(value, method, None)) for method in methods)
+        ):
+            raise TypeError
+        return value
+
+    return parse
+
+
+def _interceptors(value: object) -> tuple[object, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError
+    interceptors = tuple(value)
+    for interceptor in interceptors:
+        # All of the protocol: one that was misspelt would never be called.
+        methods = ("on_send", "on_acknowledgement")
+        if isinstance(interceptor, type) or not all(callable(getattr(interceptor, name, None)) for name in methods):
+            raise TypeError
+    return interceptors
+
+
+def _timeout(value: object) -> object:
+    return _int32_time(DELIVERY_TIMEOUT_MS if value is None else value)
+
+
+def _int32_time(value: object) -> object:
+    return _within(0, INT32_MAX, TIME, "", "").parse(value)
+
+
+def _linger(value: object) -> int:
+    """Kafka takes more than an int holds, and makes it the greatest int."""
+    linger_ms = _within(0, UNLIMITED, TIME, "", "").parse(value)
+    assert isinstance(linger_ms, int)
+    return min(linger_ms, INT32_MAX)
+
+
+BOOL = "True or False"
+SERIALIZER = "'bytes', 'str', 'json', a function of a value, or an object with serialize(topic, headers, data)"
+_serializer = _object_with(("serialize",), SERIALIZERS)
+
+# In the order of ProducerConfig; the bounds are Kafka's.
+RULES: dict[str, Rule] = {
+    "acks": Rule(
+        "acks", _acks, "'all' (or -1), 1 or 0, as a str or an int",
+        "When a record is delivered: handed over (0), written (1), or as durable as its log makes it ('all').",
+    ),
+    "batch_size": _within(
+        0, INT32_MAX, SIZE, "batch.size",
+        "Records for a partition are gathered in batches of at most this size; 0 gives each record its own.",
+    ),
+    "buffer_memory": _within(
+        0, UNLIMITED, SIZE, "buffer.memory", "The memory for records that are not written yet; send waits for it."
+    ),
+    "client_id": Rule("client.id", _name, "a str", "The name in metrics and messages; '' makes one."),
+    "compression_type": _one_of(COMPRESSION_TYPES, "compression.type", "How batches are compressed."),
+    "compression_gzip_level": _within(
+        -1, 9, (_gzip_level, "an int other than 0"), "compression.gzip.level", "gzip's level; -1 is the library's own."
+    ),
+    "compression_lz4_level": _within(
+        1, 17, COUNT, "compression.lz4.level", "lz4's level; 9 is the fast compressor, all others the thorough one."
+    ),
+    "compression_zstd_level": _within(-131_072, 22, COUNT, "compression.zstd.level", "zstd's level."),
+    "delivery_timeout_ms": Rule(
+        "delivery.timeout.ms", _timeout, f"{TIME[1]}, from 0 to {INT32_MAX}",
+        "A record that is not in its log for so long after its batch was begun fails; linger_ms is the least.",
+    ),
+    "enable_idempotence": Rule(
+        "enable.idempotence", _bool_or_true, BOOL,
+        "Batches are numbered, so that none is in its log twice; needs acks 'all' and retries.",
+    ),
+    "interceptors": Rule(
+        "interceptor.classes", _interceptors, "a sequence of objects with on_send and on_acknowledgement",
+        "What sees, and may change, each record before it is sent, and sees what became of it.",
+    ),
+    "key_serializer": Rule("key.serializer", _serializer, SERIALIZER, "What makes bytes of a key."),
+    "linger_ms": Rule(
+        "linger.ms", _linger, f"{TIME[1]}, from 0 to {UNLIMITED}",
+        "A batch that is not full waits for so long for more records.",
+    ),
+    "max_block_ms": _within(
+        0, UNLIMITED, TIME, "max.block.ms",
+        "send waits for its topic and for memory for so long at most, both together.", or_never=True,
+    ),
+    "max_request_size": _within(
+        0, INT32_MAX, SIZE, "max.request.size", "The largest record, and the largest batch with more than one."
+    ),
+    "metadata_max_idle_ms": _within(
+        5000, UNLIMITED, TIME, "metadata.max.idle.ms", "A topic that was not sent to for so long is looked up again."
+    ),
+    "partitioner": Rule(
+        "partitioner.class", _object_with(("partition",), PARTITIONERS),
+        "'sticky', 'round_robin', a function, or an object with partition(topic, key, value, partition_count)",
+        "What chooses the partition of a record that names none.",
+    ),
+    "partitioner_adaptive_partitioning_enable": Rule(
+        "partitioner.adaptive.partitioning.enable", _bool, BOOL,
+        "Without keys, partitions with less to write get more; ignored with another partitioner than 'sticky'.",
+    ),
+    "partitioner_ignore_keys": Rule(
+        "partitioner.ignore.keys", _bool, BOOL, "Records with a key go where those without one go."
+    ),
+    "retries": _within(0, INT32_MAX, COUNT, "retries", "So often a batch that could not be written is tried again."),
+    "retry_backoff_ms": _within(
+        0, UNLIMITED, TIME, "retry.backoff.ms", "The first try after a failure comes so much later, each further one "
+        "twice as late.",
+    ),
+    "retry_backoff_max_ms": _within(
+        0, UNLIMITED, TIME, "retry.backoff.max.ms", "The longest that a try waits for the one before it."
+    ),
+    "transaction_timeout_ms": Rule(
+        "transaction.timeout.ms", _int32_time, f"{TIME[1]}, from 0 to {INT32_MAX}",
+        "A transaction that is open for so long may be aborted.",
+    ),
+    "transactional_id": Rule(
+        "transactional.id", _name_or_none, "a str that is not empty, or None",
+        "The name under which transactions go on after a restart; it needs idempotence.",
+    ),
+    "value_serializer": Rule("value.serializer", _serializer, SERIALIZER, "What makes bytes of a value."),
+}  # fmt: skip
+assert tuple(RULES) == tuple(row.name for row in fields(ProducerConfig))
