@@ -18,8 +18,8 @@ import errno
 import logging
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -29,11 +29,13 @@ from kstore.errors import (
     ClosedError,
     CorruptFileError,
     FileInTheWayError,
+    KstoreError,
     LogNotFoundError,
     NotALogError,
     PoisonedError,
     StorageError,
     SyncFailedError,
+    TopicExistsError,
     UnsupportedFormatError,
 )
 from kstore.files.checkpoint import (
@@ -73,11 +75,18 @@ from kstore.kafka_marks import KafkaMarks
 from kstore.log_loader import ensure_directory, is_log, make_directory
 from kstore.log_writer import directory_mode
 from kstore.rules.retain import SegmentAge
-from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, TopicEntry, decode_topics, encode_topics
+from kstore.rules.topics import (
+    KEEP_EVERYTHING,
+    KSTORE_TOPICS,
+    TOPICS_SIZE_MAX,
+    TopicEntry,
+    decode_topics,
+    encode_topics,
+)
 from kstore.state.log_state import read_state
 from kstore.types import NO_TIMESTAMP
 
-__all__ = ["CHECKPOINTS", "LogDirectory"]
+__all__ = ["CHECKPOINTS", "METADATA_TOPIC", "LogDirectory"]
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +126,8 @@ class LogDirectory:
         self.ignored: list[str] = []
         self.notes: list[str] = []
         self.was_clean = False
+        # The entries of topics are lost, or were when the store was last open.
+        self._entries_lost = False
         self._mode = file_mode
         self._lock: DirectoryLock | None = None
         # Guards every change of what is in the root.
@@ -163,14 +174,17 @@ class LogDirectory:
             # Durably, before anything is written: it would tell a broker that the logs are as they were.
             fs.unlink(marker)
             fs.sync_dir(path)
+        if self._entries_lost:
+            # From now on the entries say it.
+            self._store_topics(self.topics)
         for name, entry in list(self.topics.items()):
             try:
                 if entry.deleting:
                     self.finish_delete(name)
-                elif entry.made < entry.partitions:
+                elif not entry.is_made:
                     with self._changing():
-                        self._make(name, entry)
-            except StorageError as error:
+                        self._make(name, entry, range(entry.made, entry.partitions))
+            except KstoreError as error:
                 # The next open goes on with it; until then it is neither more nor less there than before.
                 self._note(f"topic {name} stays half {'deleted' if entry.deleting else 'made'}: {error}")
 
@@ -202,6 +216,9 @@ class LogDirectory:
                     self._note(f"topic {topic} has lost its partitions {', '.join(map(str, lost[:10]))}")
             for topic in sorted(found.keys() - entries.keys()):
                 entries[topic] = self._adopted(topic, found[topic])
+            for topic, entry in entries.items():
+                if entry.settings_lost:
+                    self._note(f"topic {topic} has lost its settings: nothing of it is deleted until it is altered")
             self._marked = marked
             self.ignored = sorted(ignored)
             self.topics = entries
@@ -226,17 +243,24 @@ class LogDirectory:
         except (CorruptFileError, StorageError):
             topic_id = None
         count = max(partitions) + 1
+        if self._entries_lost:
+            # The store's settings may delete what the topic's own have kept.
+            return TopicEntry(count, count, topic_id, KEEP_EVERYTHING, settings_lost=True)
         return TopicEntry(count, count, topic_id)
 
     def _read_topics(self) -> dict[str, TopicEntry]:
         path = self.path / KSTORE_TOPICS
+        self._entries_lost = False
         try:
             return decode_topics(read_small_file(self.fs, path, TOPICS_SIZE_MAX), path)
         except FileNotFoundError:
+            # A crash came between setting it aside and writing it anew.
+            self._entries_lost = self.fs.exists(self.path / DAMAGED_TOPICS)
             return {}
         except UnsupportedFormatError:
             raise
         except CorruptFileError as error:
+            self._entries_lost = True
             self._note(f"{KSTORE_TOPICS} is damaged, the topics are those that have directories: {error.reason}")
             if not self.read_only:
                 # Kept for whoever wants to know what the settings were.
@@ -256,7 +280,13 @@ class LogDirectory:
         return self.path / str(owner)
 
     def is_clean(self, owner: TopicPartition) -> bool:
-        """Whether the log of a partition was closed in order, so that opening it scans nothing."""
+        """Whether the log of a partition is known to have been closed in order, so that opening it scans nothing."""
+        try:
+            return self._is_clean(owner)
+        except StorageError:
+            return False  # opening it says what is wrong
+
+    def _is_clean(self, owner: TopicPartition) -> bool:
         fs, path = self.fs, self.partition_path(owner)
         names = classify(fs.list(path))
         bases = names.bases[LOG_SUFFIX]
@@ -307,9 +337,11 @@ class LogDirectory:
         """Replaces the entry of a topic, durably; None takes it out."""
         with self._changing():
             topics = {**self.topics, name: entry}
-            kept = {name: entry for name, entry in topics.items() if entry is not None}
-            replace_file(self.fs, self.path / KSTORE_TOPICS, encode_topics(kept), mode=self._mode)
-            self.topics = kept
+            self._store_topics({name: entry for name, entry in topics.items() if entry is not None})
+
+    def _store_topics(self, topics: Mapping[str, TopicEntry]) -> None:
+        replace_file(self.fs, self.path / KSTORE_TOPICS, encode_topics(topics), mode=self._mode)
+        self.topics = topics
 
     def create(self, name: str, entry: TopicEntry) -> None:
         """Makes the partitions from ``entry.made`` to ``entry.partitions`` of a new topic, or of one that grows.
@@ -319,19 +351,30 @@ class LogDirectory:
         """
         with self._changing():
             before = self.topics.get(name)
+            if before is not None and not before.is_made:
+                before = self._unmade(name, before)
+            numbers = range(entry.made, entry.partitions)
+            for number in numbers:
+                path = self.partition_path(TopicPartition(name, number))
+                if self.fs.exists(path):
+                    # Somebody has put it there since the directory was looked at: it is not kstore's to take.
+                    raise TopicExistsError(f"{path} is there already: open the store anew to see what is in it")
             # What was there under this name before is no part of it.
-            self._forget(TopicPartition(name, number) for number in range(entry.made, entry.partitions))
+            self._forget(TopicPartition(name, number) for number in numbers)
             if entry.topic_id is None:
                 entry = replace(entry, topic_id=random_id())
             self.store_topic(name, entry)
             try:
-                self._make(name, entry)
+                self._make(name, entry, ())
             except BaseException:
-                self._unmake(name, entry, before)
+                try:
+                    self._unmade(name, replace(before or entry, partitions=entry.partitions, made=entry.made))
+                except StorageError as error:
+                    logger.warning("%s: topic %s is left half made: %s", self.path, name, error)
                 raise
 
-    def _make(self, name: str, entry: TopicEntry) -> None:
-        """The directories of what ``entry`` promises; those that a crash has left are taken as they are."""
+    def _make(self, name: str, entry: TopicEntry, taken: Collection[int]) -> None:
+        """The directories of what ``entry`` promises; those ``taken`` may be there, left by a crash."""
         assert entry.topic_id is not None
         numbers = range(entry.made, entry.partitions)
         for number in numbers:
@@ -339,6 +382,8 @@ class LogDirectory:
             try:
                 self.fs.mkdir(path, directory_mode(self._mode))
             except FileInTheWayError:
+                if number not in taken:
+                    raise
                 ensure_directory(self.fs, path)
             write_topic_id(self.fs, path / PARTITION_METADATA, entry.topic_id, mode=self._mode)
         self.fs.sync_dir(self.path)
@@ -346,29 +391,40 @@ class LogDirectory:
         there = set(self.partitions.get(name, ())) | set(numbers)
         self.partitions = {**self.partitions, name: tuple(sorted(there))}
 
-    def _unmake(self, name: str, entry: TopicEntry, before: TopicEntry | None) -> None:
-        """Takes back directories that nobody has used yet, and then the promise."""
-        try:
-            for number in range(entry.made, entry.partitions):
-                path = self.partition_path(TopicPartition(name, number))
-                if self.fs.exists(path):
-                    self._remove_tree(path)
-            self.fs.sync_dir(self.path)
-            self.store_topic(name, before)
-        except StorageError as error:
-            logger.warning("%s: topic %s is left half made: %s", self.path, name, error)
+    def _unmade(self, name: str, entry: TopicEntry) -> TopicEntry | None:
+        """Takes back what was begun of a topic, directories that nobody has used yet, and then the promise of them.
+
+        Returns what is left of it: the topic as it was before it grew, None for a new one.
+        """
+        for number in range(entry.made, entry.partitions):
+            path = self.partition_path(TopicPartition(name, number))
+            # No more than was made: what somebody else has put there keeps its directory.
+            for inner in (PARTITION_METADATA + TEMPORARY_SUFFIX, PARTITION_METADATA):
+                with suppress(FileNotFoundError):
+                    self.fs.unlink(path / inner)
+            with suppress(FileNotFoundError):
+                self.fs.rmdir(path)
+        self.fs.sync_dir(self.path)
+        left = replace(entry, partitions=entry.made) if entry.made else None
+        self.store_topic(name, left)
+        return left
 
     def begin_delete(self, name: str) -> None:
         """Decides, durably, that the topic is gone. Its logs are to be closed then, and ``finish_delete`` called."""
         self.store_topic(name, replace(self.topics[name], deleting=True))
 
     def finish_delete(self, name: str, *, delay_seconds: float = 0.0) -> None:
-        """Takes the directories of a topic out of the way, to be removed after a delay. Durable on return."""
+        """Takes the directories of a topic out of the way, to be removed after a delay. Durable on return.
+
+        Where it ends in an exception it may be called again.
+        """
         with self._changing():
             owners = [TopicPartition(name, number) for number in self.partitions.get(name, ())]
             due = self.clock.monotonic() + delay_seconds
             for owner in owners:
                 path = self.partition_path(owner)
+                if not self.fs.exists(path):
+                    continue  # an earlier call has come that far
                 going = marked_dir_name(owner, uuid.uuid4().hex, DELETE_MARK)
                 with DirectoryLock(path, mode=self._mode):
                     self.fs.rename(path, self.path / going)
@@ -378,6 +434,17 @@ class LogDirectory:
             self.partitions = {topic: numbers for topic, numbers in self.partitions.items() if topic != name}
             self._forget(owners)
             self.store_topic(name, None)
+
+    def finish_deletions(self) -> None:
+        """Goes on with deletions that an error has ended. Raises: the first failure, when all were tried."""
+        failure: KstoreError | None = None
+        for name in [name for name, entry in self.topics.items() if entry.deleting]:
+            try:
+                self.finish_delete(name)
+            except KstoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def remove_deleted(self, *, at_once: bool = False) -> int:
         """Removes what was deleted long enough ago; returns how many directories. Raises: StorageError."""
@@ -462,5 +529,6 @@ class LogDirectory:
 
     def close(self) -> None:
         """Gives the directory up; writes nothing."""
-        if self._lock is not None:
-            self._lock.release()
+        with self._mutex:
+            if self._lock is not None:
+                self._lock.release()

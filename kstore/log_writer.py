@@ -105,10 +105,14 @@ class BackgroundFlusher(Protocol):
 
 
 class StoreTies(NamedTuple):
-    """What a store that opens a log does for it: it holds the lock above, has read Kafka's marks, and flushes."""
+    """What a store that opens a log does for it: it holds the lock above, has read Kafka's marks, and flushes.
+
+    ``clock`` is the one that retention goes by.
+    """
 
     marks: KafkaMarks
     flusher: Callable[[LogWriter], BackgroundFlusher]
+    clock: TrustedClock
 
 
 class LogWriter(LogFiles):
@@ -131,7 +135,9 @@ class LogWriter(LogFiles):
         self._flusher: BackgroundFlusher = (
             Flusher(self, self._config.flush_ms / 1000) if ties is None else ties.flusher(self)
         )
-        self._trusted_clock = TrustedClock(self._clock.now_ms(), self._clock.monotonic())
+        self._trusted_clock = (
+            TrustedClock(self._clock.now_ms(), self._clock.monotonic()) if ties is None else ties.clock
+        )
         # Held by whoever compacts; taken before the log's lock.
         self.compacting = threading.Lock()
         self._is_closing = False
@@ -203,6 +209,18 @@ class LogWriter(LogFiles):
             self._commit((append,))
             if append.error is not None:
                 raise append.error
+
+    @property
+    def syncs_appends(self) -> bool:
+        """Whether an append waits for the disk."""
+        return self._sync
+
+    def commit_many(self, appends: Sequence[PendingAppend]) -> None:
+        """Writes appends with one call, in their order; each has a result or an error of its own then.
+
+        Raises what stopped all of them: then none is in the log.
+        """
+        self._commit(appends)
 
     def _commit(self, appends: Sequence[PendingAppend]) -> None:
         with self._lock:

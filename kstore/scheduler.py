@@ -68,6 +68,7 @@ class Scheduler:
         self._changed = threading.Condition(threading.Lock())
         self._tasks: dict[str, _Task] = {}
         self._threads: dict[str, threading.Thread] = {}
+        self._started = False
         self._stopped = False
 
     def add(
@@ -91,9 +92,15 @@ class Scheduler:
     def start(self) -> None:
         """Begins to run what is due, where there are threads at all."""
         with self._changed:
+            self._started = True
             if self._with_threads and not self._stopped:
-                for lane in {task.lane for task in self._tasks.values() if task.due < NEVER}:
-                    self._start(lane)
+                self._start_missing()
+
+    def _start_missing(self) -> None:
+        """Needs the lock."""
+        if self._started:
+            for lane in {task.lane for task in self._tasks.values() if task.due < NEVER}:
+                self._start(lane)
 
     def _start(self, lane: str) -> None:
         """Needs the lock."""
@@ -101,8 +108,20 @@ class Scheduler:
             thread = threading.Thread(
                 target=_run_lane, args=(weakref.ref(self), lane), name=f"{self._name}-{lane}", daemon=True
             )
-            self._threads[lane] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # The process may have no more threads. Whoever has something to do asks again, and is not to blame.
+                self._note_failure(lane, error)
+            else:
+                self._threads[lane] = thread
+
+    def _note_failure(self, lane: str, error: RuntimeError) -> None:
+        logger.warning("no thread for the tasks of %s-%s: %s", self._name, lane, error)
+        for task in self._tasks.values():
+            if task.lane == lane:
+                task.error = task.last_error = f"{type(error).__name__}: {error}"
+                task.error_count += 1
 
     def wake(self, name: str, *, delay_seconds: float = 0.0) -> None:
         """Has the task run ``delay_seconds`` from now, if it would not run before that anyway."""
@@ -113,6 +132,7 @@ class Scheduler:
                 task.due = due
                 if self._with_threads and not self._stopped:
                     self._start(task.lane)
+                    self._start_missing()
                 self._changed.notify_all()
 
     def run_due(self, lane: str | None = None) -> int:
@@ -205,13 +225,16 @@ class Scheduler:
                 for task in self._tasks.values()
             )
 
-    def stop(self) -> None:
-        """Runs nothing more; returns when no task is running. A second call does nothing."""
+    def end(self) -> None:
+        """Begins no task any more; those that are running go on."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-            threads = list(self._threads.values())
-        for thread in threads:
+
+    def stop(self) -> None:
+        """Runs nothing more; returns when no task is running. A second call does nothing."""
+        self.end()
+        for thread in list(self._threads.values()):
             if thread is not threading.current_thread():
                 thread.join()
 

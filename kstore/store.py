@@ -37,7 +37,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition, validate_topic
 from kstore.log import Log
-from kstore.log_dir import LogDirectory
+from kstore.log_dir import METADATA_TOPIC, LogDirectory
 from kstore.rules.arguments import one_of
 from kstore.rules.topics import (
     DURABILITIES,
@@ -152,6 +152,8 @@ class Store:
         self._flushes = Flushes(clock, self._scheduler)
         self._logs = OpenLogs(self._directory, fs, clock, self._settings_of, self._flushes)
         self._tasks = StoreTasks(self._directory, self._logs, clock, self.config, self._settings_of)
+        # What topics go by, with the entry that it was taken from.
+        self._effective: dict[str, tuple[TopicEntry, tuple[LogConfig, Durability]]] = {}
         # Logs that were not closed in order, and are not known to be in order since.
         self._unclean: set[TopicPartition] = set()
         self._closed = False
@@ -189,8 +191,8 @@ class Store:
         for name, run, interval_ms, lane in (
             ("retention", self._tasks.retain, config.retention_check_interval_ms, "work"),
             ("idle roll", self._tasks.roll_idle, config.retention_check_interval_ms, "work"),
-            ("checkpoints", self._tasks.checkpoint, config.checkpoint_interval_ms, "work"),
-            ("removal", self._tasks.remove_deleted, config.checkpoint_interval_ms, "work"),
+            ("checkpoints", self._checkpoint, config.checkpoint_interval_ms, "work"),
+            ("removal", self._remove_deleted, config.checkpoint_interval_ms, "work"),
             ("producers", self._tasks.expire_producers, config.producer_check_interval_ms, "work"),
             ("cleaner", self._tasks.clean, config.cleaner_interval_ms, "cleaner"),
         ):
@@ -252,7 +254,7 @@ class Store:
     def partitions(self, name: str) -> list[int]:
         """The partitions of a topic, rising. Raises: TopicNotFoundError."""
         self._refresh()
-        return list(self._numbers(name))
+        return list(self._topic(name)[1])
 
     def create_topic(self, name: str, partitions: int = 1, **settings: Any) -> None:
         """Makes a topic of empty partitions, durably: after a crash it is there wholly, or not at all.
@@ -263,11 +265,16 @@ class Store:
         """
         directory = self._writing
         validate_topic(name)
+        if name == METADATA_TOPIC:
+            raise ConfigError(f"a topic cannot be named {name}: it is a broker's own")
         count = check_partition_count(partitions)
         own = kept_settings(settings)
         effective_settings(self._defaults, own, self._durability)
         with self._topics_lock:
-            if name in directory.topics or directory.partitions.get(name):
+            entry = directory.topics.get(name)
+            if entry is not None and entry.deleting:
+                directory.finish_delete(name)  # an error has ended its deletion
+            elif directory.partitions.get(name) or (entry is not None and entry.made):
                 raise TopicExistsError(f"there is a topic {name}")
             if (other := collision(name, directory.topics)) is not None:
                 raise TopicExistsError(f"topic {name} differs from {other} in '.' and '_' only, which Kafka refuses")
@@ -278,11 +285,11 @@ class Store:
         directory = self._writing
         check_partition_count(total)
         with self._topics_lock:
-            last = self._numbers(name)[-1]
-            if total <= last + 1:
-                raise ConfigError(f"topic {name} has {last + 1} partitions, expected more than that, not {total}")
-            entry = directory.topics[name]
-            directory.create(name, replace(entry, partitions=total, made=max(entry.partitions, last + 1)))
+            entry, numbers = self._topic(name)
+            count = max(entry.made, numbers[-1] + 1)
+            if total <= count:
+                raise ConfigError(f"topic {name} has {count} partitions, expected more than that, not {total}")
+            directory.create(name, replace(entry, partitions=total, made=count))
 
     def alter_topic(self, name: str, *, reset: Iterable[str] = (), **settings: Any) -> None:
         """Changes settings of a topic, durably; those named in ``reset`` are the store's again.
@@ -293,19 +300,17 @@ class Store:
         """
         directory = self._writing
         with self._topics_lock:
-            numbers = self._numbers(name)
-            entry = directory.topics[name]
+            entry, numbers = self._topic(name)
             gone = set(reset)
             if unknown := sorted(gone - LOG_SETTINGS):
                 raise ConfigError(f"there is no setting {unknown[0]!r} to be reset")
             own = {key: value for key, value in entry.settings.items() if key not in gone} | kept_settings(settings)
             config, durability = effective_settings(self._defaults, own, self._durability)
-            if durability != self._settings_of(TopicPartition(name, numbers[0]))[1] and self._has_open(name):
+            if durability != entry.settings.get("durability", self._durability) and self._has_open(name):
                 raise ConfigError(f"the durability of {name} cannot change while its logs are open")
-            directory.store_topic(name, replace(entry, settings=own))
-            for owner, log in self._logs.open_now():
-                if owner.topic == name:
-                    log.writer.reconfigure(config)
+            directory.store_topic(name, replace(entry, settings=own, settings_lost=False))
+            for number in numbers:
+                self._logs.reconfigure(TopicPartition(name, number), config)
 
     def _has_open(self, name: str) -> bool:
         return any(owner.topic == name for owner, _ in self._logs.open_now())
@@ -318,32 +323,35 @@ class Store:
         """
         directory = self._writing
         with self._topics_lock:
-            numbers = self._numbers(name)
+            _, numbers = self._topic(name)
             owners = [TopicPartition(name, number) for number in numbers]
-            delay = self._settings_of(owners[0])[0].file_delete_delay_ms / 1000
+            try:
+                config, _ = self._settings_of(owners[0])
+            except ConfigError:
+                config = LogConfig.from_settings(**self._defaults)
+            delay = config.file_delete_delay_ms / 1000
             directory.begin_delete(name)
+            self._unclean.difference_update(owners)
             for owner in owners:
                 try:
                     self._logs.close(owner)
                 except StorageError as error:
                     logger.warning("%s: closed for its deletion: %s", directory.partition_path(owner), error)
+                self._logs.forget(owner)
             directory.finish_delete(name, delay_seconds=delay)
-            self._unclean.difference_update(owners)
         self._scheduler.wake("removal", delay_seconds=delay)
 
     def summary(self, name: str) -> TopicSummary:
         """What a topic is, as far as it is known without opening its logs. Raises: TopicNotFoundError."""
         self._check_open()
-        numbers = self._numbers(name)
-        entry = self._directory.topics[name]
+        entry, numbers = self._topic(name)
         return TopicSummary(name, entry.topic_id, len(numbers), dict(entry.settings))
 
     def describe_topic(self, name: str) -> TopicDescription:
         """What a topic has, and goes by. Raises: TopicNotFoundError, StorageError."""
         self._refresh()
-        numbers = self._numbers(name)
+        entry, numbers = self._topic(name)
         config, durability = self._settings_of(TopicPartition(name, numbers[0]))
-        entry = self._directory.topics[name]
         partitions = tuple(self._describe(TopicPartition(name, number)) for number in numbers)
         return TopicDescription(name, entry.topic_id, dict(entry.settings), config, durability, partitions)
 
@@ -357,20 +365,26 @@ class Store:
         except KstoreError as error:
             return PartitionDescription(owner.partition, error=str(error))
 
-    def _numbers(self, name: str) -> tuple[int, ...]:
-        numbers = self._directory.numbers(name)
-        if not numbers:
+    def _topic(self, name: str) -> tuple[TopicEntry, tuple[int, ...]]:
+        """A topic's entry and its partitions. Raises: TopicNotFoundError."""
+        entry, numbers = self._directory.topics.get(name), self._directory.numbers(name)
+        if entry is None or not numbers:
             raise TopicNotFoundError(f"there is no topic {name!r:.300}")
-        return numbers
+        return entry, numbers
 
     def _owners(self) -> list[TopicPartition]:
         directory = self._directory
         return [TopicPartition(name, number) for name in directory.topics for number in directory.numbers(name)]
 
     def _settings_of(self, owner: TopicPartition) -> tuple[LogConfig, Durability]:
-        if owner.partition not in self._numbers(owner.topic):
+        entry, numbers = self._topic(owner.topic)
+        if owner.partition not in numbers:
             raise TopicNotFoundError(f"topic {owner.topic} has no partition {owner.partition}")
-        return effective_settings(self._defaults, self._directory.topics[owner.topic].settings, self._durability)
+        known = self._effective.get(owner.topic)
+        if known is None or known[0] is not entry:
+            known = entry, effective_settings(self._defaults, entry.settings, self._durability)
+            self._effective[owner.topic] = known
+        return known[1]
 
     def _refresh(self) -> None:
         self._check_open()
@@ -416,7 +430,18 @@ class Store:
     def checkpoint(self) -> None:
         """Writes the checkpoint files now. Raises: StorageError."""
         self._writing  # noqa: B018  # open for writing
-        self._tasks.checkpoint()
+        self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        with self._topics_lock:
+            self._tasks.checkpoint()
+
+    def _remove_deleted(self) -> None:
+        try:
+            with self._topics_lock:
+                self._directory.finish_deletions()
+        finally:
+            self._tasks.remove_deleted()
 
     # --- close ------------------------------------------------------------------------------------------------------
 
@@ -430,7 +455,8 @@ class Store:
         self._closed = True
         if self._guard.forked:
             return  # all of it is the parent's
-        self._scheduler.stop()
+        # What is running goes on: a compaction ends when its log is closed, and the rest finds no more logs.
+        self._scheduler.end()
         failures: list[BaseException] = []
 
         def attempt(action: Callable[[], object]) -> None:
@@ -440,8 +466,6 @@ class Store:
                 failures.append(error)
 
         try:
-            if not self._directory.read_only:
-                self._tasks.note_offsets()
             owners = self._logs.shut()
             if len(owners) > 1:
                 with ThreadPoolExecutor(min(self.config.recovery_threads, len(owners)), "kstore-close") as pool:
@@ -449,8 +473,12 @@ class Store:
             else:
                 for owner in owners:
                     attempt(lambda: self._logs.close(owner))  # noqa: B023  # called at once
-            if not self._directory.read_only and not failures:
-                attempt(lambda: self._close_in_order(owners))
+            self._scheduler.stop()
+            # A topic that is just being made or deleted is waited for.
+            with self._topics_lock:
+                if not self._directory.read_only and not failures:
+                    attempt(lambda: self._close_in_order(owners))
+                self._directory.close()
         finally:
             self._directory.close()
         if failures:
@@ -459,9 +487,8 @@ class Store:
     def _close_in_order(self, owners: Iterable[TopicPartition]) -> None:
         directory = self._directory
         doubtful = {owner for owner in {*owners, *self._unclean} if owner.partition in directory.numbers(owner.topic)}
-        clean = {owner for owner in doubtful if directory.is_clean(owner)}
-        self._tasks.write_offsets(closed=clean)
-        if clean == doubtful:
+        self._tasks.checkpoint()
+        if all(directory.is_clean(owner) for owner in doubtful):
             directory.mark_clean()
 
     def __enter__(self) -> Self:

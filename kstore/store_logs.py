@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import ClosedError, KstoreError, StorageError
+from kstore.errors import ClosedError, KstoreError, PoisonedError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.log_dir import LogDirectory
-from kstore.log_writer import BackgroundFlusher, LogWriter, StoreTies
+from kstore.log_writer import BackgroundFlusher, LogOffsets, LogWriter, StoreTies
+from kstore.rules.retain import TrustedClock
 from kstore.scheduler import Scheduler
 from kstore.types import Durability
 
@@ -33,10 +34,14 @@ FLUSH_TASK = "flush"
 
 @dataclass(slots=True)
 class _Entry:
-    """A partition's log. ``is_kept``: somebody outside has it; ``user_count``: so many inside are at work on it."""
+    """A partition's log. ``is_kept``: somebody outside has it; ``user_count``: so many inside are at work on it.
+
+    ``writer`` is the log's own, which says where the log was even when its user has closed it.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     log: Log | None = None
+    writer: LogWriter | None = None
     is_kept: bool = False
     user_count: int = 0
 
@@ -58,14 +63,17 @@ class OpenLogs:
         self._clock = clock
         self._settings_of = settings_of
         self._flushes = flushes
+        # One for all: a log that is opened behind a jump of the clock must not believe it.
+        self._retention_clock = TrustedClock(clock.now_ms(), clock.monotonic())
         self._mutex = threading.Lock()
         self._entries: dict[TopicPartition, _Entry] = {}
+        # Where logs were when they were closed, for the checkpoints.
+        self._closed_at: dict[TopicPartition, LogOffsets] = {}
         self._closed = False
 
     def get(self, owner: TopicPartition) -> Log:
         """The log of ``owner``, opened if need be; it stays open. Raises: as ``Log``."""
-        entry = self._entry(owner)
-        with entry.lock:
+        with self._held(owner) as entry:
             log = self._opened(owner, entry)
             entry.is_kept = True
             return log
@@ -73,8 +81,7 @@ class OpenLogs:
     @contextmanager
     def borrowed(self, owner: TopicPartition) -> Iterator[Log]:
         """The log of ``owner`` for some work; closed behind it, unless somebody else has it. Raises: as ``Log``."""
-        entry = self._entry(owner)
-        with entry.lock:
+        with self._held(owner) as entry:
             log = self._opened(owner, entry)
             entry.user_count += 1
         try:
@@ -82,9 +89,8 @@ class OpenLogs:
         finally:
             with entry.lock:
                 entry.user_count -= 1
-                if not entry.is_kept and not entry.user_count and entry.log is not None:
-                    entry.log.close()
-                    entry.log = None
+                if not entry.is_kept and not entry.user_count:
+                    self._close_log(owner, entry)
 
     def open_now(self) -> list[tuple[TopicPartition, Log]]:
         """The logs that are open."""
@@ -99,13 +105,18 @@ class OpenLogs:
 
     def close(self, owner: TopicPartition) -> None:
         """Closes one log, in order; its next user opens it anew. Raises: as ``Log.close``."""
-        with self._mutex:
-            entry = self._entries.pop(owner, None)
+        entry = self._entries.get(owner)
         if entry is not None:
             with entry.lock:
-                log, entry.log = entry.log, None
-                if log is not None:
-                    log.close()
+                self._close_log(owner, entry)
+
+    def reconfigure(self, owner: TopicPartition, config: LogConfig) -> None:
+        """Has the log go on by other settings, if it is open; one that is just being opened is waited for."""
+        entry = self._entries.get(owner)
+        if entry is not None:
+            with entry.lock, suppress(ClosedError, PoisonedError):
+                if entry.writer is not None:
+                    entry.writer.reconfigure(config)
 
     def shut(self) -> list[TopicPartition]:
         """Opens nothing more; returns the partitions whose logs are to be closed."""
@@ -113,9 +124,41 @@ class OpenLogs:
             self._closed = True
             return list(self._entries)
 
-    def _entry(self, owner: TopicPartition) -> _Entry:
+    def offsets(self) -> dict[TopicPartition, LogOffsets]:
+        """Where the open logs are, and where others were when they were closed, unless that was ``noted``."""
         with self._mutex:
-            return self._entries.setdefault(owner, _Entry())
+            offsets = dict(self._closed_at)
+            writers = [(owner, entry.writer) for owner, entry in self._entries.items()]
+        for owner, writer in writers:
+            if writer is not None:
+                offsets[owner] = writer.offsets
+        return offsets
+
+    def noted(self, offsets: Mapping[TopicPartition, LogOffsets]) -> None:
+        """``offsets`` are in the checkpoints."""
+        with self._mutex:
+            for owner, known in offsets.items():
+                if self._closed_at.get(owner) == known:
+                    del self._closed_at[owner]
+
+    def forget(self, owner: TopicPartition) -> None:
+        """There is no such partition any more."""
+        with self._mutex:
+            self._entries.pop(owner, None)
+            self._closed_at.pop(owner, None)
+
+    @contextmanager
+    def _held(self, owner: TopicPartition) -> Iterator[_Entry]:
+        """The entry of ``owner``, locked. Raises: TopicNotFoundError, ClosedError."""
+        while True:
+            self._settings_of(owner)  # no entries for partitions that there are not
+            with self._mutex:
+                entry = self._entries.setdefault(owner, _Entry())
+            with entry.lock:
+                # Whoever has waited may hold that of a deleted partition, beside which there is a new one.
+                if self._entries.get(owner) is entry:
+                    yield entry
+                    return
 
     def _opened(self, owner: TopicPartition, entry: _Entry) -> Log:
         """Needs the entry's lock. Asks again whether there is such a partition: it may just have been deleted."""
@@ -124,9 +167,23 @@ class OpenLogs:
         config, durability = self._settings_of(owner)
         if entry.log is None or entry.log.closed:
             entry.log = self._open(owner, config, durability)
-            with self._mutex:
-                self._entries[owner] = entry  # it may have been taken out meanwhile
+            entry.writer = None if self._directory.read_only else entry.log.writer
         return entry.log
+
+    def _close_log(self, owner: TopicPartition, entry: _Entry) -> None:
+        """Needs the entry's lock."""
+        log, entry.log = entry.log, None
+        writer, entry.writer = entry.writer, None
+        entry.is_kept = False
+        if log is None:
+            return
+        try:
+            log.close()
+        finally:
+            if writer is not None:
+                offsets = writer.offsets
+                with self._mutex:
+                    self._closed_at[owner] = offsets
 
     def _open(self, owner: TopicPartition, config: LogConfig, durability: Durability) -> Log:
         directory = self._directory
@@ -136,14 +193,14 @@ class OpenLogs:
             return Log(path, read_only=True, fs=self._fs, clock=self._clock, **settings)
 
         def flusher(writer: LogWriter) -> BackgroundFlusher:
-            return _LogFlusher(self._flushes, writer, config.flush_ms / 1000)
+            return _LogFlusher(self._flushes, writer)
 
         return Log(
             path,
             durability=durability,
             fs=self._fs,
             clock=self._clock,
-            _ties=StoreTies(directory.marks(owner), flusher),
+            _ties=StoreTies(directory.marks(owner), flusher, self._retention_clock),
             **settings,
         )
 
@@ -192,10 +249,9 @@ class Flushes:
 class _LogFlusher:
     """What a log of a store has in the place of a thread of its own."""
 
-    def __init__(self, flushes: Flushes, writer: LogWriter, delay_seconds: float) -> None:
+    def __init__(self, flushes: Flushes, writer: LogWriter) -> None:
         self._flushes = flushes
         self._writer = weakref.ref(writer)
-        self._delay_seconds = min(delay_seconds, threading.TIMEOUT_MAX)
         self._noted = False
         self._stopped = False
         # Held while the log is flushed.
@@ -203,9 +259,10 @@ class _LogFlusher:
 
     def note(self) -> None:
         """There is something to flush. Costs next to nothing when that was known."""
-        if not self._noted:
+        if not self._noted and (writer := self._writer()) is not None:
             self._noted = True
-            self._flushes.note(self, self._delay_seconds)
+            # Asked for each time: the setting may change while the log is open.
+            self._flushes.note(self, min(writer.context.config.flush_ms / 1000, threading.TIMEOUT_MAX))
 
     def flush(self) -> None:
         with self._lock:

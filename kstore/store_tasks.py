@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from kstore.cleaner import compact
 from kstore.clock import Clock
 from kstore.config import NO_LIMIT, LogConfig, StoreConfig
-from kstore.errors import ClosedError, KstoreError, TopicNotFoundError
+from kstore.errors import ClosedError, ConfigError, KstoreError, TopicNotFoundError
 from kstore.files.paths import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, REPLICATION_OFFSETS, TopicPartition
 from kstore.log import Log
 from kstore.log_dir import CHECKPOINTS, LogDirectory
-from kstore.log_writer import LogOffsets
 from kstore.rules.retain import SegmentAge, over_total
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
 from kstore.store_logs import OpenLogs
@@ -42,9 +41,6 @@ class StoreTasks:
         self._config = config
         self._settings_of = settings_of
         self._retaining = threading.Lock()
-        self._checkpointing = threading.Lock()
-        # What is to be in the checkpoints of logs that were open; guarded by the lock above.
-        self._offsets: dict[TopicPartition, LogOffsets] = {}
         self._cleaned_at: dict[TopicPartition, float] = {}
 
     def _owners(self) -> list[TopicPartition]:
@@ -80,28 +76,40 @@ class StoreTasks:
                 sum(result.segment_count for result in results), sum(result.size for result in results), -1
             )
 
-    def _with_retention(self) -> list[TopicPartition]:
-        owners = []
+    def _with_retention(self) -> Iterator[TopicPartition]:
+        """The logs that their settings may delete from; and those whose settings cannot be: opening one says why."""
         for owner in self._owners():
-            with suppress(TopicNotFoundError):
+            try:
                 config, _ = self._settings_of(owner)
-                if "delete" in config.cleanup_policy and (config.retention_ms, config.retention_bytes) != (
-                    NO_LIMIT,
-                    NO_LIMIT,
-                ):
-                    owners.append(owner)
-        return owners
+            except TopicNotFoundError:
+                continue
+            except ConfigError:
+                yield owner
+                continue
+            limits = config.retention_ms, config.retention_bytes
+            if "delete" in config.cleanup_policy and limits != (NO_LIMIT, NO_LIMIT):
+                yield owner
 
     def _retain_total(self, limit: int) -> list[RetentionResult]:
-        """Deletes the oldest sealed segments of all logs until the store holds no more than ``limit`` bytes."""
+        """Deletes the oldest sealed segments of all logs until the store holds no more than ``limit`` bytes.
+
+        Raises: the first failure, when all was tried.
+        """
         ages: dict[TopicPartition, list[SegmentAge]] = {}
         total = 0
+        failure: KstoreError | None = None
         for owner in self._owners():
-            with suppress(TopicNotFoundError, FileNotFoundError):
+            try:
                 found = self._directory.segment_ages(owner)
                 total += sum(age.size for age in found)
-                if "delete" in self._settings_of(owner)[0].cleanup_policy:
+                # What a topic goes by that has lost its settings is not known; it counts, and stays.
+                lost = self._directory.topics[owner.topic].settings_lost
+                if not lost and "delete" in self._settings_of(owner)[0].cleanup_policy:
                     ages[owner] = found
+            except (KeyError, TopicNotFoundError, FileNotFoundError):
+                pass  # it has just been deleted
+            except KstoreError as error:
+                failure = failure or error
         counts = over_total(ages, total - limit)
         results: list[RetentionResult] = []
 
@@ -111,35 +119,24 @@ class StoreTasks:
             results.append(RetentionResult(len(gone), sum(age.size for age in gone), start_offset))
 
         self._each(counts, delete)
+        if failure is not None:
+            raise failure
         return results
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Writes what has changed of the four checkpoints."""
-        self.note_offsets()
-        self.write_offsets()
-
-    def note_offsets(self) -> None:
-        """Remembers where the open logs are now."""
-        with self._checkpointing:
-            for owner, log in self._logs.open_now():
-                with suppress(KstoreError):
-                    self._offsets[owner] = log.writer.offsets
-
-    def write_offsets(self, *, closed: Collection[TopicPartition] = ()) -> None:
-        """Writes what was remembered; the logs in ``closed`` were closed in order, so all of them is on disk."""
-        with self._checkpointing:
-            changes: dict[str, dict[TopicPartition, int | None]] = {name: {} for name in CHECKPOINTS}
-            for owner, offsets in self._offsets.items():
-                point = offsets.end_offset if owner in closed else offsets.recovery_point
-                changes[RECOVERY_POINTS][owner] = point
-                changes[REPLICATION_OFFSETS][owner] = offsets.high_watermark
-                begins_inside = offsets.start_offset > offsets.first_base_offset
-                changes[LOG_START_OFFSETS][owner] = offsets.start_offset if begins_inside else None
-                changes[CLEANER_OFFSETS][owner] = self._first_dirty(owner)
-            self._directory.write_checkpoints(changes)
-            self._offsets.clear()
+        """Writes what has changed of the four checkpoints. No topic may be deleted meanwhile."""
+        known = self._logs.offsets()
+        changes: dict[str, dict[TopicPartition, int | None]] = {name: {} for name in CHECKPOINTS}
+        for owner, offsets in known.items():
+            changes[RECOVERY_POINTS][owner] = offsets.recovery_point
+            changes[REPLICATION_OFFSETS][owner] = offsets.high_watermark
+            begins_inside = offsets.start_offset > offsets.first_base_offset
+            changes[LOG_START_OFFSETS][owner] = offsets.start_offset if begins_inside else None
+            changes[CLEANER_OFFSETS][owner] = self._first_dirty(owner)
+        self._directory.write_checkpoints(changes)
+        self._logs.noted(known)
 
     def _first_dirty(self, owner: TopicPartition) -> int | None:
         path = self._directory.partition_path(owner) / KSTORE_COMPACTION

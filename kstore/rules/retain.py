@@ -14,6 +14,7 @@ early (``TrustedClock``).
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -91,19 +92,22 @@ def over_total(logs: Mapping[Owner, Sequence[SegmentAge]], surplus: int) -> dict
 class TrustedClock:
     """A wall clock that goes on no faster than time passes: a jump ahead is not believed, a jump back is.
 
-    What it cannot see is a clock that is wrong from the first call on. Not thread-safe.
+    What it cannot see is a clock that is wrong from the first call on: the logs of a store share one, so that a log
+    that is opened behind a jump does not believe it. Thread-safe.
     """
 
     def __init__(self, now_ms: int, monotonic: float) -> None:
         """``now_ms`` by the wall, ``monotonic`` in seconds by a clock that is never set."""
+        self._lock = threading.Lock()
         self._now_ms = now_ms
         self._monotonic = monotonic
 
     def now_ms(self, now_ms: int, monotonic: float) -> int:
         """The time to go by when the wall says ``now_ms``."""
-        passed_ms = round((monotonic - self._monotonic) * 1000)
-        believed_ms = min(now_ms, self._now_ms + passed_ms + JUMP_MS_MAX)
-        # The allowance is for small corrections: it is given once, not with every call.
-        if now_ms <= self._now_ms + passed_ms:
-            self._now_ms, self._monotonic = now_ms, monotonic
-        return believed_ms
+        with self._lock:
+            passed_ms = round((monotonic - self._monotonic) * 1000)
+            believed_ms = min(now_ms, self._now_ms + passed_ms + JUMP_MS_MAX)
+            # The allowance is for small corrections: it is given once, not with every call.
+            if now_ms <= self._now_ms + passed_ms:
+                self._now_ms, self._monotonic = now_ms, monotonic
+            return believed_ms

@@ -8,7 +8,8 @@
 The file is what decides whether a topic exists. ``made`` partitions are certainly there; the ones from ``made`` to
 ``partitions`` were being made when the file was written, and whoever opens the store next goes on with them. With
 ``"deleting": true`` a topic is gone, whatever directories it still has. A topic that has directories and no entry was
-made by a broker or by a lone log, and is a topic like any other.
+made by a broker or by a lone log, and is a topic like any other. ``"settings_lost": true`` is a topic whose entry was
+in a file that was damaged: until somebody says anew what its settings are, nothing of it is deleted.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kstore.rules.arguments import one_of
 from kstore.types import Durability
 
 __all__ = [
+    "KEEP_EVERYTHING",
     "KSTORE_TOPICS",
     "PARTITIONS_MAX",
     "TOPICS_SIZE_MAX",
@@ -52,9 +54,11 @@ PARTITIONS_MAX = 100_000
 
 HEAD = re.compile(rb"kstore\.topics ([0-9]{1,9}) ([0-9a-f]{8})\n")
 VERSION = 1
-FIELDS = frozenset({"partitions", "made", "topic_id", "settings", "deleting"})
+FIELDS = frozenset({"partitions", "made", "topic_id", "settings", "deleting", "settings_lost"})
 DURABILITY = "durability"
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
+# What a topic goes by whose own settings were lost: the store's may be stricter than they were.
+KEEP_EVERYTHING = {"cleanup_policy": "delete", "retention_bytes": -1, "retention_ms": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,12 @@ class TopicEntry:
     topic_id: UUID | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     deleting: bool = False
+    settings_lost: bool = False
+
+    @property
+    def is_made(self) -> bool:
+        """Whether all of its partitions are certainly there."""
+        return self.made == self.partitions
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -130,6 +140,8 @@ def encode_topics(topics: Mapping[str, TopicEntry]) -> bytes:
             row["settings"] = dict(entry.settings)
         if entry.deleting:
             row["deleting"] = True
+        if entry.settings_lost:
+            row["settings_lost"] = True
     body = json.dumps(rows, indent=1, sort_keys=True).encode("ascii") + b"\n"
     return b"kstore.topics %d %08x\n" % (VERSION, crc32c.crc32c(body)) + body
 
@@ -159,7 +171,8 @@ def _entry(row: Mapping[str, Any]) -> TopicEntry:
         raise ValueError(f"fields {sorted(unknown)}")
     partitions, made, settings = row["partitions"], row["made"], row.get("settings", {})
     counts = (type(partitions) is int and type(made) is int) and 0 <= made <= partitions <= PARTITION_MAX
-    if not counts or not isinstance(settings, dict) or not isinstance(row.get("deleting", False), bool):
+    marks = row.get("deleting", False), row.get("settings_lost", False)
+    if not counts or not isinstance(settings, dict) or not all(isinstance(mark, bool) for mark in marks):
         raise ValueError("a field that cannot be")
     if settings.get(DURABILITY, "sync") not in DURABILITIES:
         raise ValueError("a durability that is none")
@@ -168,4 +181,4 @@ def _entry(row: Mapping[str, Any]) -> TopicEntry:
         parsed = None if topic_id is None else UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
     except binascii.Error as error:
         raise ValueError("a topic id that is no base64") from error
-    return TopicEntry(partitions, made, parsed, settings, row.get("deleting", False))
+    return TopicEntry(partitions, made, parsed, settings, *marks)

@@ -213,18 +213,29 @@ def test_a_broker_s_identity_is_kept_and_kstore_makes_its_own(tmp_path: Path) ->
     assert b"made by kstore" in (tmp_path / "new" / META_PROPERTIES).read_bytes()
 
 
-def test_damaged_settings_are_set_aside_and_the_topics_stay(tmp_path: Path) -> None:
+def test_damaged_settings_are_set_aside_and_nothing_is_deleted_because_of_it(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         store.create_topic("orders", retention_bytes=1_000_000)
         fill(store)
     path = tmp_path / "s/kstore.topics"
     path.write_bytes(path.read_bytes().replace(b"1000000", b"1000"))
-    with opened(tmp_path / "s") as store:
-        assert store.topics() == ["orders"]
-        assert len(values(store)) == 40
-        assert store.describe_topic("orders").settings == {}
-        assert "CRC" in store.notes[0]
+    strict: dict[str, Any] = {"retention_bytes": 0, "retention_bytes_total": 0, "cleanup_policy": "compact,delete"}
+    for attempt in range(3):
+        if attempt == 1:
+            (tmp_path / "s/kstore.topics").unlink()  # a crash between setting it aside and writing it anew
+        with opened(tmp_path / "s", **strict) as store:
+            assert store.topics() == ["orders"]
+            assert store.apply_retention().segment_count == 0
+            store.run_task("cleaner")
+            assert len(values(store)) == 40
+            assert any("lost its settings" in note for note in store.notes)
+            assert attempt or "CRC" in store.notes[0]
     assert (tmp_path / "s/kstore.topics.damaged").exists()
+    with opened(tmp_path / "s", **strict) as store:
+        store.alter_topic("orders", reset=["retention_bytes", "retention_ms", "cleanup_policy"])
+        assert store.apply_retention().segment_count > 0
+    with opened(tmp_path / "s") as store:
+        assert store.notes == []
 
 
 def test_a_partition_that_was_lost_is_missed_and_not_made_anew(tmp_path: Path) -> None:
