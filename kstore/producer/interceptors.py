@@ -1,0 +1,90 @@
+"""Interceptors: what somebody plugs in to see, and change, each record, and to see what became of it.
+
+What one of them raises is logged and stops neither the record nor the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from kstore.producer.records import Headers, ProducerRecord, RecordMetadata, unknown_metadata
+
+__all__ = ["Interceptors", "ProducerInterceptor"]
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerInterceptor:
+    """What an interceptor has; one may extend this class, or just look like it. It is used by many threads at once."""
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """The record to send in the place of ``record``; runs in the thread that sends, before the serializers."""
+        return record
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+        """The record has arrived, or failed with ``error``: then ``metadata`` says what is known.
+
+        Runs on the sender's thread, or in the thread that sends where the record failed there; it should be quick.
+        """
+
+    def on_acknowledgement_with_headers(
+        self, metadata: RecordMetadata, error: Exception | None, headers: Headers | None
+    ) -> None:
+        """Called in the place of ``on_acknowledgement``; ``headers`` are None where they are not known."""
+        self.on_acknowledgement(metadata, error)
+
+    def close(self) -> None:
+        """The producer was closed."""
+
+
+class Interceptors:
+    """A chain: what one makes of a record is what the next one gets (Kafka: ProducerInterceptors)."""
+
+    def __init__(self, interceptors: Sequence[ProducerInterceptor] = ()) -> None:
+        self._interceptors = tuple(interceptors)
+
+    def __len__(self) -> int:
+        return len(self._interceptors)
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        for interceptor in self._interceptors:
+            try:
+                changed = interceptor.on_send(record)
+                if not isinstance(changed, ProducerRecord):
+                    raise TypeError(f"on_send returned a {type(changed).__name__}, expected a ProducerRecord")
+                record = changed
+            except Exception:
+                # The next one gets what the last one that worked has made.
+                logger.exception("%s: %s failed in on_send", record.topic, type(interceptor).__name__)
+        return record
+
+    def on_acknowledgement(
+        self, metadata: RecordMetadata, error: Exception | None, headers: Headers | None = None
+    ) -> None:
+        for interceptor in self._interceptors:
+            try:
+                with_headers = getattr(interceptor, "on_acknowledgement_with_headers", None)
+                if with_headers is not None:
+                    with_headers(metadata, error, headers)
+                else:
+                    interceptor.on_acknowledgement(metadata, error)
+            except Exception:
+                logger.exception("%s: %s failed in on_acknowledgement", metadata.topic, type(interceptor).__name__)
+
+    def on_send_error(self, record: ProducerRecord, error: Exception, partition: int | None = None) -> None:
+        """The record failed before it was in a batch; ``partition`` is what was chosen for it, None where nothing was.
+
+        The error is passed on as an acknowledgement.
+        """
+        chosen = record.partition if partition is None else partition
+        self.on_acknowledgement(unknown_metadata(record.topic, chosen), error, record.headers)
+
+    def close(self) -> None:
+        for interceptor in self._interceptors:
+            try:
+                close = getattr(interceptor, "close", None)
+                if close is not None:
+                    close()
+            except Exception:
+                logger.exception("%s failed in close", type(interceptor).__name__)
