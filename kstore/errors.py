@@ -35,6 +35,7 @@ __all__ = [
     "IndexFullError",
     "InvalidOffsetError",
     "InvalidProducerEpochError",
+    "InvalidProducerIdMappingError",
     "InvalidRecordError",
     "InvalidTimestampError",
     "InvalidTransactionStateError",
@@ -261,6 +262,16 @@ class ProducerFencedError(RequestError, ValueError):
         self.producer_epoch = producer_epoch
         self.latest_epoch = latest_epoch
         super().__init__(f"producer {producer_id} has epoch {producer_epoch}, expected at least {latest_epoch}")
+
+
+class InvalidProducerIdMappingError(ProducerFencedError):
+    """A producer whose transactional id is not known, or is another producer's now (Kafka: InvalidPidMapping)."""
+
+    def __init__(self, transactional_id: str, producer_id: int, producer_epoch: int, found: str) -> None:
+        super().__init__(producer_id, producer_epoch, producer_epoch)
+        self.transactional_id = transactional_id
+        of = f"producer {producer_id}, epoch {producer_epoch}, of transactional id {transactional_id!r}"
+        self.args = (f"{of}: {found}",)
 
 
 class InvalidProducerEpochError(ProducerFencedError):

@@ -1,0 +1,1 @@
+"""What a Kafka broker does for producers and groups, in one process: ids, transactions, offsets."""

@@ -1,0 +1,424 @@
+"""``TransactionCoordinator``: producers' ids and epochs, and transactions that end in all their partitions or in none.
+
+Each step is a record of ``__transaction_state``, on disk before the next is begun:
+
+    1  Ongoing                      before anything is written to a partition: names the partition
+    2  PrepareCommit, PrepareAbort  before the first marker: the decision, once and for all
+    3  a marker in each partition   in any order, again if need be: a second one ends nothing
+    4  CompleteCommit, ...Abort
+
+Whoever finds step 2 goes on with 3; whoever finds only step 1, and no producer behind it, aborts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kstore.clock import Clock
+from kstore.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidProducerIdMappingError,
+    KstoreError,
+    ProducerFencedError,
+    TopicNotFoundError,
+    TransactionCoordinatorFencedError,
+)
+from kstore.files.fs import FileSystem
+from kstore.files.paths import TopicPartition
+from kstore.log import Log
+from kstore.transactions.group_offsets import GroupOffsets
+from kstore.transactions.group_records import OffsetAndMetadata
+from kstore.transactions.metadata import TransactionMetadata, TransactionState
+from kstore.transactions.producer_ids import NO_ID, ProducerIds
+from kstore.transactions.state_log import EnsureTopic, LogOf, PartitionCount, StateLog
+from kstore.transactions.wire import STRING_BYTES_MAX
+
+__all__ = ["TransactionCoordinator"]
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_MS_MAX = 2**31 - 1
+# Kafka: transactional.id.expiration.ms. An id that nobody used for so long is forgotten.
+EXPIRATION_MS = 7 * 86_400_000
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One transactional id; the lock guards the rest, and is held while a step is carried out.
+
+    ``metadata`` is as the log has it. ``unmarked``: of a decided transaction, the partitions without a marker.
+    ``began``: by the monotonic clock, when the open transaction was begun.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    metadata: TransactionMetadata | None = None
+    unmarked: set[TopicPartition] = field(default_factory=set)
+    began: float = 0.0
+
+
+class TransactionCoordinator:
+    """The coordinator of one store. Thread-safe: calls for one transactional id wait for each other."""
+
+    def __init__(
+        self,
+        log_of: LogOf,
+        ensure_topic: EnsureTopic,
+        partition_count: PartitionCount,
+        highest_producer_id: Callable[[], int],
+        *,
+        fs: FileSystem,
+        directory: Path,
+        clock: Clock,
+        mode: int = 0o600,
+    ) -> None:
+        """Reads what is known of transactional ids; writes nothing (``recover`` does).
+
+        Args:
+            log_of, ensure_topic, partition_count: the store's logs and topics.
+            highest_producer_id: of all that logs know of, -1 for none.
+            directory: the store's root, where the blocks of producer ids are kept; ``mode`` is that of the file.
+
+        Raises: StorageError.
+        """
+        self._log_of = log_of
+        self._clock = clock
+        self._state_log = StateLog(log_of, ensure_topic, partition_count)
+        self._offsets = GroupOffsets(log_of, ensure_topic, partition_count, clock)
+        # Guards the two maps, not what is in them.
+        self._mutex = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._owners: dict[int, str] = {}
+        for name, metadata in self._state_log.load().items():
+            unmarked = set(metadata.partitions) if metadata.state.is_prepared else set()
+            self._entries[name] = _Entry(metadata=metadata, unmarked=unmarked)
+            self._owners[metadata.producer_id] = name
+        self._ids = ProducerIds(fs, directory, lambda: max(highest_producer_id(), self._highest_owner()), mode=mode)
+
+    def _highest_owner(self) -> int:
+        with self._mutex:
+            return max(self._owners, default=NO_ID)
+
+    # --- producers --------------------------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int = 60_000,
+        *,
+        producer: tuple[int, int] | None = None,
+    ) -> tuple[int, int]:
+        """A producer id and an epoch, with which no other producer writes from now on.
+
+        Without a transactional id: a new one. With it: the id that it has, in the next epoch; its earlier producers are
+        fenced, their decided transaction is completed, their open one aborted. When the epochs are used up the
+        transactional id gets a new producer id. ``producer``, an id and an epoch, says who asks to go on: refused when
+        fenced. A transaction that is open for longer than ``timeout_ms`` is aborted.
+
+        Raises: ConfigError, ProducerFencedError, DiskFullError, PoisonedError, StorageError; then nothing is fenced
+        that another call would not fence again.
+        """
+        if transactional_id is None:
+            return self._ids.take(), 0
+        _check_text("transactional_id", transactional_id)
+        if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or not 0 < timeout_ms <= TIMEOUT_MS_MAX:
+            raise ConfigError(f"timeout_ms is {timeout_ms!r:.80}, expected an int from 1 to {TIMEOUT_MS_MAX}")
+        entry = self._entry(transactional_id)
+        with entry.lock:
+            if producer is not None:
+                self._checked(transactional_id, entry, *producer)
+            self._finish(entry)
+            # Asked for anew: the end of a transaction may have changed it.
+            found = entry.metadata
+            now_ms = self._clock.now_ms()
+            if found is None:
+                made = TransactionMetadata(
+                    transactional_id, self._ids.take(), 0, timeout_ms, last_update_timestamp=now_ms
+                )
+            elif found.is_epoch_exhausted:
+                made = found.rotated(self._ids.take(), timeout_ms, now_ms)
+            else:
+                made = found.next_instance(timeout_ms, now_ms)
+            self._move(entry, made)
+            return made.producer_id, made.producer_epoch
+
+    def _finish(self, entry: _Entry) -> None:
+        """Completes a decided transaction, aborts an open one and fences its producer. Needs the lock."""
+        metadata = entry.metadata
+        if metadata is None or metadata.state.is_idle:
+            return
+        if not metadata.state.is_prepared:
+            self._move(entry, metadata.prepared(self._clock.now_ms(), commit=False, fence=True))
+        self._complete(entry)
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    def add_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Takes partitions into the producer's transaction, which the first ones begin; before it writes to them.
+
+        Raises: ProducerFencedError, InvalidProducerIdMappingError, InvalidTransactionStateError (the last transaction
+        has not ended everywhere: repeat ``end``), DiskFullError, PoisonedError, StorageError.
+        """
+        entry = self._entry(transactional_id)
+        with entry.lock:
+            self._add(entry, self._checked(transactional_id, entry, producer_id, producer_epoch), partitions)
+
+    def _add(self, entry: _Entry, metadata: TransactionMetadata, partitions: Iterable[TopicPartition]) -> None:
+        wanted = frozenset(TopicPartition(*owner) for owner in partitions)
+        is_open = metadata.state == TransactionState.ONGOING
+        if not wanted or (is_open and wanted <= metadata.partitions):
+            return
+        began = self._clock.monotonic()
+        self._move(entry, metadata.with_partitions(wanted, self._clock.now_ms()))
+        if not is_open:
+            entry.began = began
+
+    def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+        """Ends the producer's transaction. On return its records are committed, or aborted, in every partition.
+
+        After an exception the same call may be repeated, as often as need be; after one that is a ``StorageError`` of
+        the decision itself, the other one too. Once it is decided, repeating is what completes it: so does the store's
+        task, and the next open. A partition that was deleted meanwhile is passed over. A transaction without partitions
+        is not known here: there is nothing to end.
+
+        Raises: ProducerFencedError, InvalidProducerIdMappingError, InvalidTransactionStateError (none is open, or it
+        was decided otherwise), DiskFullError, PoisonedError, StorageError.
+        """
+        entry = self._entry(transactional_id)
+        with entry.lock:
+            metadata = self._checked(transactional_id, entry, producer_id, producer_epoch)
+            prepared, completed = DECISIONS[commit]
+            if metadata.state == completed:
+                return
+            if metadata.state != prepared:
+                self._move(entry, metadata.prepared(self._clock.now_ms(), commit=commit))
+            self._complete(entry)
+
+    def _complete(self, entry: _Entry) -> None:
+        """Carries out what was decided. Needs the lock. Raises: the first failure, when all partitions were tried."""
+        metadata = entry.metadata
+        assert metadata is not None
+        assert metadata.state.is_prepared
+        failure: KstoreError | None = None
+        for owner in sorted(entry.unmarked):
+            try:
+                self._mark(owner, metadata)
+            except KstoreError as error:
+                failure = failure or error
+            else:
+                entry.unmarked.discard(owner)
+        if failure is not None:
+            raise failure
+        self._move(entry, metadata.completed(self._clock.now_ms()))
+
+    def _mark(self, owner: TopicPartition, metadata: TransactionMetadata) -> None:
+        """Writes the end of the transaction to one partition, unless that has been deleted."""
+        for attempt in range(2):
+            try:
+                log = self._log_of(owner)
+            except TopicNotFoundError:
+                logger.warning("%s was deleted: %s ends without it", owner, metadata.transactional_id)
+                return
+            try:
+                self._write_marker(log, metadata)
+                return
+            except ClosedError:
+                # It was deleted, or closed and opened anew, since it was looked up.
+                if attempt:
+                    raise
+
+    def _write_marker(self, log: Log, metadata: TransactionMetadata) -> None:
+        commit = metadata.state == TransactionState.PREPARE_COMMIT
+        producer_id, epoch = metadata.producer_id, metadata.producer_epoch
+        try:
+            try:
+                log.end_transaction(producer_id, epoch, commit=commit, coordinator_epoch=self._state_log.epoch)
+            except TransactionCoordinatorFencedError:
+                # A coordinator elsewhere was there before; there is none beside this one now.
+                known = [info for info in log.producers() if info.producer_id == producer_id]
+                log.end_transaction(producer_id, epoch, commit=commit, coordinator_epoch=known[0].coordinator_epoch)
+        except ProducerFencedError as error:
+            # Somebody ended it with a later epoch, past the coordinator.
+            logger.warning("%s: the transaction of %s is ended: %s", log.path, metadata.transactional_id, error)
+
+    def _move(self, entry: _Entry, metadata: TransactionMetadata) -> None:
+        """Writes the next step, and goes by it from then on; not at all if it cannot be written. Needs the lock."""
+        before = entry.metadata
+        self._state_log.append(metadata)
+        entry.metadata = metadata
+        entry.unmarked = set(metadata.partitions) if metadata.state.is_prepared else set()
+        with self._mutex:
+            if before is not None and before.producer_id != metadata.producer_id:
+                self._owners.pop(before.producer_id, None)
+            self._owners[metadata.producer_id] = metadata.transactional_id
+
+    def _entry(self, transactional_id: str) -> _Entry:
+        with self._mutex:
+            return self._entries.setdefault(transactional_id, _Entry())
+
+    def _checked(
+        self, transactional_id: str, entry: _Entry, producer_id: int, producer_epoch: int
+    ) -> TransactionMetadata:
+        """What is known of the producer that calls. Needs the lock. Raises: ProducerFencedError."""
+        metadata = entry.metadata
+        if metadata is None:
+            raise InvalidProducerIdMappingError(transactional_id, producer_id, producer_epoch, "the id is not known")
+        if producer_id != metadata.producer_id or producer_epoch > metadata.producer_epoch:
+            found = f"its producer is {metadata.producer_id}, epoch {metadata.producer_epoch}"
+            raise InvalidProducerIdMappingError(transactional_id, producer_id, producer_epoch, found)
+        if producer_epoch < metadata.producer_epoch:
+            raise ProducerFencedError(producer_id, producer_epoch, metadata.producer_epoch)
+        return metadata
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        producer: tuple[int, int] | None = None,
+    ) -> None:
+        """Commits offsets of a group: at once, or with ``producer``, an id and an epoch, with its transaction.
+
+        All of them or none. On return they are as durable as ``__consumer_offsets``, which goes by the store's setting.
+
+        Raises: ConfigError, ProducerFencedError, InvalidTransactionStateError, DiskFullError, PoisonedError,
+        StorageError.
+        """
+        _check_text("group", group)
+        if not offsets:
+            return
+        if producer is None:
+            self._offsets.commit(group, offsets)
+            return
+        producer_id, producer_epoch = producer
+        with self._mutex:
+            name = self._owners.get(producer_id)
+        if name is None:
+            raise InvalidProducerIdMappingError("", producer_id, producer_epoch, "it has no transactional id")
+        entry = self._entry(name)
+        with entry.lock:
+            # Until they are written the transaction must not end.
+            metadata = self._checked(name, entry, producer_id, producer_epoch)
+            self._add(entry, metadata, [self._offsets.place(group)])
+            self._offsets.commit(group, offsets, producer=producer)
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets that a group has committed, of all partitions or of those given; without those it has none of.
+
+        Raises: StorageError.
+        """
+        found = self._offsets.committed(group)
+        return found if partitions is None else {owner: found[owner] for owner in partitions if owner in found}
+
+    def unstable(self, group: str) -> set[TopicPartition]:
+        """The partitions whose offsets an open transaction will change, if it commits."""
+        return self._offsets.unstable(group)
+
+    def groups(self) -> list[str]:
+        """The groups that have committed offsets, sorted. Opens every partition of the topic."""
+        return self._offsets.groups()
+
+    def forget_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Takes committed offsets of a group away."""
+        _check_text("group", group)
+        self._offsets.forget(group, partitions)
+
+    # --- what goes on by itself -------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """At the open: completes what was decided, aborts what was open, since its producer is gone.
+
+        What fails is logged and tried again: by the task, and when its transactional id is used.
+        """
+        for name, entry in self._all():
+            with entry.lock:
+                self._attempt(name, lambda entry=entry: self._finish(entry))  # type: ignore[misc]
+
+    def run_due(self) -> None:
+        """Aborts transactions that are open for too long, completes decided ones, forgets ids that nobody uses.
+
+        Raises: the first failure, when all were tried.
+        """
+        failure: BaseException | None = None
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        for name, entry in self._all():
+            if not entry.lock.acquire(blocking=False):
+                continue  # somebody is at work on it
+            try:
+                failure = failure or self._attempt(name, lambda: self._look_after(name, entry, now, now_ms))  # noqa: B023
+            finally:
+                entry.lock.release()
+        if failure is not None:
+            raise failure
+
+    def _look_after(self, name: str, entry: _Entry, now: float, now_ms: int) -> None:
+        metadata = entry.metadata
+        if metadata is None:
+            return
+        if metadata.state.is_prepared:
+            self._complete(entry)
+        elif metadata.state == TransactionState.ONGOING:
+            if (now - entry.began) * 1000 >= metadata.timeout_ms:
+                logger.warning(
+                    "the transaction of %r is aborted: it was open for over %d ms", name, metadata.timeout_ms
+                )
+                self._finish(entry)
+        elif now_ms - metadata.last_update_timestamp >= EXPIRATION_MS:
+            self._state_log.forget(name)
+            entry.metadata = None
+            with self._mutex:
+                self._owners.pop(metadata.producer_id, None)
+
+    def close(self) -> None:
+        """Aborts what is open, completes what is decided. Raises: the first failure, when all were tried."""
+        failure: BaseException | None = None
+        for name, entry in self._all():
+            with entry.lock:
+                failure = failure or self._attempt(name, lambda entry=entry: self._finish(entry))  # type: ignore[misc]
+        if failure is not None:
+            raise failure
+
+    def _attempt(self, name: str, action: Callable[[], object]) -> KstoreError | None:
+        try:
+            action()
+        except KstoreError as error:
+            logger.warning("the transaction of %r cannot be ended now: %s", name, error)
+            return error
+        return None
+
+    def transactions(self) -> list[TransactionMetadata]:
+        """What is known of every transactional id, sorted by it."""
+        found = [entry.metadata for _, entry in self._all()]
+        return sorted((one for one in found if one is not None), key=lambda one: one.transactional_id)
+
+    def _all(self) -> list[tuple[str, _Entry]]:
+        with self._mutex:
+            return list(self._entries.items())
+
+
+# By whether it is a commit: the state of the decision, and that of its end.
+DECISIONS = {
+    True: (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT),
+    False: (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT),
+}
+
+
+def _check_text(name: str, value: object) -> None:
+    """Raises: ConfigError."""
+    data = b""
+    if isinstance(value, str):
+        with suppress(UnicodeEncodeError):
+            data = value.encode("utf-8")
+    if not 0 < len(data) <= STRING_BYTES_MAX:
+        raise ConfigError(f"{name} is {value!r:.80}, expected text of 1 to {STRING_BYTES_MAX} bytes")

@@ -1,0 +1,286 @@
+"""``__consumer_offsets``: what groups have committed, read as it grows, and appended to.
+
+A plain commit counts at once, one within a transaction when the transaction commits; of two, the one that stands later
+in the log. So reading goes up to the high watermark, past open transactions, and follows them by their markers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kstore.clock import Clock
+from kstore.errors import (
+    ConfigError,
+    CorruptBatchError,
+    CorruptDataError,
+    LogNotFoundError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
+from kstore.files.paths import TopicPartition
+from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.record.batch import SEQUENCE_COUNT, Batch
+from kstore.record.builder import build_batch
+from kstore.record.control import ControlRecordType, parse_end_transaction_marker
+from kstore.transactions.group_records import (
+    GroupPartition,
+    OffsetAndMetadata,
+    decode_offset_key,
+    decode_offset_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from kstore.transactions.placement import OFFSETS, partition_for
+from kstore.transactions.state_log import EnsureTopic, LogOf, PartitionCount
+
+__all__ = ["GroupOffsets"]
+
+logger = logging.getLogger(__name__)
+
+FETCH_BYTES = 1 << 20
+OFFSET_MAX = 2**63 - 1
+# Kafka: offset.metadata.max.bytes.
+METADATA_BYTES_MAX = 4096
+# Read whole when a group is first asked for.
+SETTINGS: dict[str, object] = {
+    "cleanup_policy": "compact",
+    "compression_type": "producer",
+    "segment_bytes": 1 << 20,
+}
+
+
+class _Commit(NamedTuple):
+    """One record: at ``at`` of the log, ``committed`` None where the offset was taken away."""
+
+    at: int
+    committed: OffsetAndMetadata | None
+
+
+class GroupOffsets:
+    """The committed offsets of all groups of a store. Thread-safe."""
+
+    def __init__(self, log_of: LogOf, ensure_topic: EnsureTopic, partition_count: PartitionCount, clock: Clock) -> None:
+        self._log_of = log_of
+        self._ensure_topic = ensure_topic
+        self._partition_count = partition_count
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._partitions: dict[int, _Partition] = {}
+
+    # --- commit -----------------------------------------------------------------------------------------------------
+
+    def place(self, group: str) -> TopicPartition:
+        """The partition that keeps a group's offsets; the topic is made if need be."""
+        count = self._partition_count(OFFSETS.name) or self._ensure_topic(
+            OFFSETS.name, OFFSETS.partition_count, **SETTINGS
+        )
+        return TopicPartition(OFFSETS.name, partition_for(group, count))
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        producer: tuple[int, int] | None = None,
+    ) -> None:
+        """Appends committed offsets in one batch, of a producer's transaction where one is given.
+
+        Raises: ConfigError, RecordTooLargeError, DiskFullError, StorageError; the log's errors of producers.
+        """
+        now_ms = self._clock.now_ms()
+        rows: list[tuple[bytes, bytes | None]] = []
+        for owner, given in offsets.items():
+            committed = _checked(given)
+            if committed.commit_timestamp < 0:
+                committed = committed._replace(commit_timestamp=now_ms)
+            rows.append((encode_offset_key(group, TopicPartition(*owner)), encode_offset_value(committed)))
+        self._append(group, rows, now_ms, producer)
+
+    def forget(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Takes committed offsets away."""
+        rows: list[tuple[bytes, bytes | None]] = [
+            (encode_offset_key(group, TopicPartition(*owner)), None) for owner in partitions
+        ]
+        if rows:
+            self._append(group, rows, self._clock.now_ms(), None)
+
+    def _append(
+        self, group: str, rows: list[tuple[bytes, bytes | None]], now_ms: int, producer: tuple[int, int] | None
+    ) -> None:
+        owner = self.place(group)
+        records = [Record(number, now_ms, key=key, value=value) for number, (key, value) in enumerate(rows)]
+        if producer is None:
+            # One batch, so that a crash leaves all of it or nothing.
+            self._log_of(owner).append_batches(build_batch(records))
+            return
+        producer_id, epoch = producer
+        with self._partition(owner.partition).appending:
+            log = self._log_of(owner)
+            sequence = _next_sequence(log, producer_id, epoch)
+            log.append_batches(
+                build_batch(
+                    records,
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    base_sequence=sequence,
+                    is_transactional=True,
+                )
+            )
+
+    # --- read -------------------------------------------------------------------------------------------------------
+
+    def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed."""
+        partition = self._looked_up(group)
+        if partition is None:
+            return {}
+        with partition.lock:
+            return {
+                owner: commit.committed
+                for owner, commit in partition.groups.get(group, {}).items()
+                if commit.committed is not None
+            }
+
+    def unstable(self, group: str) -> set[TopicPartition]:
+        """The partitions with an offset in a transaction that is open."""
+        partition = self._looked_up(group)
+        if partition is None:
+            return set()
+        with partition.lock:
+            return {kept.owner for pending in partition.pending.values() for kept in pending if kept.group == group}
+
+    def groups(self) -> list[str]:
+        """All groups that have committed offsets."""
+        found: set[str] = set()
+        for number in range(self._partition_count(OFFSETS.name)):
+            partition = self._caught_up(number)
+            if partition is not None:
+                with partition.lock:
+                    found.update(
+                        group
+                        for group, commits in partition.groups.items()
+                        if any(commit.committed is not None for commit in commits.values())
+                    )
+        return sorted(found)
+
+    def _looked_up(self, group: str) -> _Partition | None:
+        count = self._partition_count(OFFSETS.name)
+        return None if count == 0 else self._caught_up(partition_for(group, count))
+
+    def _partition(self, number: int) -> _Partition:
+        with self._mutex:
+            return self._partitions.setdefault(number, _Partition())
+
+    def _caught_up(self, number: int) -> _Partition | None:
+        """What is known of one partition, up to its high watermark; None where it is not here."""
+        try:
+            log = self._log_of(TopicPartition(OFFSETS.name, number))
+        except (TopicNotFoundError, LogNotFoundError):
+            return None
+        partition = self._partition(number)
+        with partition.lock:
+            partition.catch_up(log)
+        return partition
+
+
+class _Partition:
+    """What one partition says, up to ``position``; everything is guarded by ``lock``.
+
+    ``appending`` is held while a producer's batch gets its sequence and is appended.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.appending = threading.Lock()
+        self.position = 0
+        self.groups: dict[str, dict[TopicPartition, _Commit]] = {}
+        # By producer id: what its open transaction has committed, the last of each partition.
+        self.pending: dict[int, dict[GroupPartition, _Commit]] = {}
+
+    def _begin_anew(self) -> None:
+        self.position = 0
+        self.groups.clear()
+        self.pending.clear()
+
+    def catch_up(self, log: Log) -> None:
+        """Takes in what is new. Raises: StorageError."""
+        end = log.high_watermark
+        if end < self.position:
+            # It was cut, or is another log of the same name.
+            self._begin_anew()
+        self.position = max(self.position, log.start_offset)
+        while self.position < end:
+            before = self.position
+            try:
+                for batch in log.fetch(self.position, FETCH_BYTES).batches():
+                    if batch.base_offset >= end:
+                        break
+                    self._take_in(batch, log)
+                    self.position = batch.last_offset + 1
+            except CorruptBatchError as error:
+                logger.warning("%s: committed offsets are passed over: %s", log.path, error)
+                self.position = max(error.last_offset, self.position) + 1
+            except OffsetOutOfRangeError:
+                self._begin_anew()
+                self.position = log.start_offset
+            if self.position <= before:
+                return  # nothing whole is there yet
+
+    def _take_in(self, batch: Batch, log: Log) -> None:
+        if batch.is_control:
+            for record in batch.records():
+                self._end(batch.producer_id, record)
+            return
+        for record in batch.records(first_offset=self.position):
+            try:
+                kept = decode_offset_key(record.key or b"")
+                if kept is None:
+                    continue
+                committed = None if record.value is None else decode_offset_value(record.value)
+            except CorruptDataError as error:
+                logger.warning("%s: the record at offset %d is passed over: %s", log.path, record.offset, error.reason)
+                continue
+            commit = _Commit(record.offset, committed)
+            if batch.is_transactional:
+                self.pending.setdefault(batch.producer_id, {})[kept] = commit
+            else:
+                self._set(kept, commit)
+
+    def _end(self, producer_id: int, record: Record) -> None:
+        marker = parse_end_transaction_marker(record.key, record.value)
+        if marker is None:
+            return
+        ended = self.pending.pop(producer_id, {})
+        if marker.type == ControlRecordType.COMMIT:
+            for kept, commit in ended.items():
+                self._set(kept, commit)
+
+    def _set(self, kept: GroupPartition, commit: _Commit) -> None:
+        commits = self.groups.setdefault(kept.group, {})
+        before = commits.get(kept.owner)
+        if before is None or before.at < commit.at:
+            commits[kept.owner] = commit
+
+
+def _next_sequence(log: Log, producer_id: int, epoch: int) -> int:
+    """The sequence that the log expects next of a producer."""
+    for info in log.producers():
+        if info.producer_id == producer_id and info.producer_epoch == epoch:
+            return (info.last_sequence + 1) % SEQUENCE_COUNT
+    return 0
+
+
+def _checked(given: OffsetAndMetadata) -> OffsetAndMetadata:
+    """Raises: ConfigError."""
+    committed = OffsetAndMetadata(*given)
+    if isinstance(committed.offset, bool) or not isinstance(committed.offset, int):
+        raise ConfigError(f"a committed offset is {committed.offset!r:.80}, expected an int")
+    if not 0 <= committed.offset <= OFFSET_MAX:
+        raise ConfigError(f"a committed offset is {committed.offset}, expected 0 to {OFFSET_MAX}")
+    if len(committed.metadata.encode("utf-8", "surrogatepass")) > METADATA_BYTES_MAX:
+        raise ConfigError(f"the metadata of a committed offset is over {METADATA_BYTES_MAX} bytes")
+    return committed

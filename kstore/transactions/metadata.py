@@ -1,0 +1,157 @@
+"""What is known of one transactional id, and how its transactions go on: values and their transitions. No I/O here.
+
+    Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
+                     -> PrepareAbort  -> CompleteAbort  -> Ongoing ...
+
+A transaction is decided by its Prepare record, and by that alone: from then on it can only be completed.
+An epoch above that of the transaction in PrepareAbort fences the producer that began it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from kstore.errors import InvalidTransactionStateError
+from kstore.files.paths import TopicPartition
+from kstore.types import NO_TIMESTAMP
+
+__all__ = ["EPOCH_MAX", "NO_PRODUCER_ID", "TransactionMetadata", "TransactionState", "is_valid_move"]
+
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+# The last epoch is kept for fencing: no producer writes with it.
+EPOCH_MAX = 2**15 - 1
+
+
+class TransactionState(IntEnum):
+    """Kafka's states, by their numbers in a record."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    def __str__(self) -> str:
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+    @property
+    def is_prepared(self) -> bool:
+        """Decided, and not carried out everywhere."""
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+    @property
+    def is_idle(self) -> bool:
+        """No transaction is open."""
+        return self in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+
+
+_IDLE = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+# By state: those that it may come from.
+VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
+    TransactionState.EMPTY: _IDLE,
+    TransactionState.ONGOING: _IDLE | {TransactionState.ONGOING},
+    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
+    TransactionState.PREPARE_ABORT: frozenset({TransactionState.ONGOING}),
+    TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
+    TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
+    TransactionState.DEAD: _IDLE,
+    # Kafka's, in memory only: here the fence is the epoch of PrepareAbort.
+    TransactionState.PREPARE_EPOCH_FENCE: frozenset(),
+}
+
+
+def is_valid_move(before: TransactionState, after: TransactionState) -> bool:
+    return before in VALID_PREVIOUS[after]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMetadata:
+    """One record of ``__transaction_state`` (Kafka: TransactionMetadata). Times in ms; -1 stands for none.
+
+    ``partitions`` are those of the open, or decided, transaction; an idle id has none. ``next_*`` is the producer that
+    takes over when the transaction is complete: written by brokers whose producers change epoch with each transaction.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    last_update_timestamp: int = NO_TIMESTAMP
+    start_timestamp: int = NO_TIMESTAMP
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    next_producer_epoch: int = NO_EPOCH
+    client_transaction_version: int = 0
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """Whether no producer can be given a further epoch of this producer id."""
+        return self.producer_epoch >= EPOCH_MAX - 1
+
+    def _moved(
+        self, state: TransactionState, now_ms: int, partitions: frozenset[TopicPartition]
+    ) -> TransactionMetadata:
+        if not is_valid_move(self.state, state):
+            raise InvalidTransactionStateError(
+                f"transactional id {self.transactional_id!r} is in state {self.state}, from which it cannot be {state}"
+            )
+        return replace(self, state=state, last_update_timestamp=now_ms, partitions=partitions)
+
+    def next_instance(self, timeout_ms: int, now_ms: int) -> TransactionMetadata:
+        """For a new producer of this id, which all earlier ones are fenced by. Not where the epoch is exhausted."""
+        assert not self.is_epoch_exhausted
+        moved = self._moved(TransactionState.EMPTY, now_ms, frozenset())
+        return replace(
+            moved, producer_epoch=self.producer_epoch + 1, timeout_ms=timeout_ms, start_timestamp=NO_TIMESTAMP
+        )
+
+    def rotated(self, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
+        """The same under a new producer id, whose epochs begin anew."""
+        moved = self._moved(TransactionState.EMPTY, now_ms, frozenset())
+        return replace(
+            moved,
+            producer_id=producer_id,
+            producer_epoch=0,
+            previous_producer_id=self.producer_id,
+            timeout_ms=timeout_ms,
+            start_timestamp=NO_TIMESTAMP,
+        )
+
+    def with_partitions(self, partitions: Iterable[TopicPartition], now_ms: int) -> TransactionMetadata:
+        """With more partitions; the first ones begin a transaction."""
+        moved = self._moved(TransactionState.ONGOING, now_ms, self.partitions.union(partitions))
+        is_new = self.state != TransactionState.ONGOING
+        return replace(moved, start_timestamp=now_ms if is_new else self.start_timestamp)
+
+    def prepared(self, now_ms: int, *, commit: bool, fence: bool = False) -> TransactionMetadata:
+        """Decided. With ``fence`` in the next epoch, so that the producer cannot go on."""
+        state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        epoch = min(self.producer_epoch + 1, EPOCH_MAX) if fence else self.producer_epoch
+        return replace(self._moved(state, now_ms, self.partitions), producer_epoch=epoch)
+
+    def completed(self, now_ms: int) -> TransactionMetadata:
+        """Carried out everywhere."""
+        is_commit = self.state == TransactionState.PREPARE_COMMIT
+        state = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
+        moved = self._moved(state, now_ms, frozenset())
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return moved
+        return replace(
+            moved,
+            producer_id=self.next_producer_id,
+            producer_epoch=max(self.next_producer_epoch, 0),
+            previous_producer_id=self.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+            next_producer_epoch=NO_EPOCH,
+        )
+
+
+assert set(VALID_PREVIOUS) == set(TransactionState)

@@ -1,0 +1,140 @@
+"""Producer ids: given out once each, in blocks that are reserved in ``kstore.producer-ids`` before the first is used.
+
+    line 1   kstore.producer-ids 1 <CRC-32C of the rest, 8 hex digits>
+    rest     the first id that is not reserved, in decimal, and a newline
+
+A block begins above whatever is known of in the store too: in producers' snapshots, in open logs, in transactions. So
+ids that came with logs from elsewhere are never met again, and a lost file costs nothing. A crash skips the rest of its
+block.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import crc32c
+
+from kstore.errors import (
+    CorruptDataError,
+    CorruptFileError,
+    FileMissingError,
+    PoisonedError,
+    StorageError,
+    SyncFailedError,
+    UnsupportedFormatError,
+)
+from kstore.files.checkpoint import read_small_file, replace_file
+from kstore.files.fs import FileSystem, read_file
+from kstore.files.paths import SNAPSHOT_SUFFIX, classify, segment_name
+from kstore.state.producer_snapshot import decode_snapshot
+
+__all__ = ["FIRST_PRODUCER_ID", "NO_ID", "ProducerIds", "highest_in_snapshots"]
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "kstore.producer-ids"
+VERSION = 1
+HEAD = re.compile(rb"kstore\.producer-ids ([0-9]{1,9}) ([0-9a-f]{8})\n")
+BODY = re.compile(rb"(0|[1-9][0-9]{0,18})\n")
+ID_MAX = 2**63 - 1
+NO_ID = -1
+
+# A cluster counts from 0: when a broker takes over logs of kstore's, its producers must not be taken for theirs.
+FIRST_PRODUCER_ID = 1 << 40
+BLOCK_SIZE = 1000
+# What was given out and is known nowhere any more lies below this when the file is damaged.
+GAP_AFTER_DAMAGE = 1 << 32
+
+
+class ProducerIds:
+    """Gives out ids. Thread-safe."""
+
+    def __init__(self, fs: FileSystem, directory: Path, highest_known: Callable[[], int], *, mode: int = 0o600) -> None:
+        """``highest_known`` says the highest id that the store knows of, -1 for none; asked once a block."""
+        self._fs = fs
+        self._path = directory / FILE_NAME
+        self._highest_known = highest_known
+        self._mode = mode
+        self._lock = threading.Lock()
+        # Reserved, and not given out: from the one up to, excluding, the other.
+        self._next = self._stop = 0
+        self._failed: SyncFailedError | None = None
+
+    def take(self) -> int:
+        """An id that nobody has had. Raises: DiskFullError, PoisonedError, UnsupportedFormatError, StorageError."""
+        with self._lock:
+            if self._next == self._stop:
+                self._reserve()
+            self._next += 1
+            return self._next - 1
+
+    def _reserve(self) -> None:
+        if self._failed is not None:
+            raise PoisonedError(
+                None, f"no producer ids since a sync failed ({self._failed})", str(self._path)
+            ) from self._failed
+        first = max(self._stored(), self._highest_known() + 1, FIRST_PRODUCER_ID)
+        stop = first + BLOCK_SIZE
+        if stop > ID_MAX:
+            raise StorageError(None, f"the producer ids are used up: the next would be {first}", str(self._path))
+        try:
+            replace_file(self._fs, self._path, _encode(stop), mode=self._mode)
+        except SyncFailedError as error:
+            self._failed = error
+            raise
+        self._next, self._stop = first, stop
+
+    def _stored(self) -> int:
+        """The first id that the file does not say is reserved."""
+        try:
+            return _decode(read_small_file(self._fs, self._path), self._path)
+        except FileMissingError:
+            return 0
+        except UnsupportedFormatError:
+            raise
+        except CorruptFileError as error:
+            logger.warning("%s; producer ids go on above those that are known", error)
+            return max(self._highest_known(), FIRST_PRODUCER_ID) + GAP_AFTER_DAMAGE
+
+
+def _encode(stop: int) -> bytes:
+    body = b"%d\n" % stop
+    return b"kstore.producer-ids %d %08x\n" % (VERSION, crc32c.crc32c(body)) + body
+
+
+def _decode(data: bytes, path: Path) -> int:
+    head = HEAD.match(data)
+    if head is None:
+        raise CorruptFileError("line 1 is no 'kstore.producer-ids <version> <CRC>'", path=path)
+    body = data[head.end() :]
+    if int(head[2], 16) != crc32c.crc32c(body):
+        raise CorruptFileError("the CRC does not fit", path=path)
+    if int(head[1]) != VERSION:
+        raise UnsupportedFormatError(f"version {int(head[1])}, expected {VERSION}", path=path)
+    match = BODY.fullmatch(body)
+    if match is None or int(match[1]) > ID_MAX:
+        raise CorruptFileError("line 2 is no producer id", path=path)
+    return int(match[1])
+
+
+def highest_in_snapshots(fs: FileSystem, directories: Iterable[Path]) -> int:
+    """The highest producer id in the newest readable snapshot of each partition; -1 where there is none."""
+    highest = NO_ID
+    for directory in directories:
+        try:
+            offsets = classify(fs.list(directory)).bases[SNAPSHOT_SUFFIX]
+        except FileNotFoundError:
+            continue  # it has just been deleted
+        for offset in reversed(offsets):
+            path = directory / segment_name(offset, SNAPSHOT_SUFFIX)
+            try:
+                entries = decode_snapshot(read_file(fs, path))
+            except (CorruptDataError, FileNotFoundError):
+                continue
+            highest = max([highest, *(entry.producer_id for entry in entries)])
+            break
+    return highest

@@ -1,0 +1,108 @@
+"""``__transaction_state``: what is known of transactional ids, read once and appended to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from kstore.errors import CorruptDataError, TopicNotFoundError
+from kstore.files.paths import TopicPartition
+from kstore.log import Log
+from kstore.transactions.metadata import TransactionMetadata
+from kstore.transactions.placement import TRANSACTION_STATE, partition_for
+from kstore.transactions.transaction_records import (
+    decode_transaction_key,
+    decode_transaction_value,
+    encode_transaction_key,
+    encode_transaction_value,
+)
+from kstore.types import CorruptRange
+
+__all__ = ["EnsureTopic", "LogOf", "PartitionCount", "StateLog"]
+
+logger = logging.getLogger(__name__)
+
+# The log of a partition. Raises: TopicNotFoundError where there is none, and as ``Log``.
+LogOf = Callable[[TopicPartition], Log]
+# So many partitions a topic has, 0 where there is none.
+PartitionCount = Callable[[str], int]
+
+
+class EnsureTopic(Protocol):
+    """Makes a topic where there is none; returns how many partitions it has. Raises: as ``Store.create_topic``."""
+
+    def __call__(self, name: str, partitions: int, /, **settings: object) -> int: ...
+
+
+# Read whole at each open: small segments, so that compaction, which leaves the last one alone, keeps it short.
+# A decision must be on disk before it is carried out anywhere.
+SETTINGS: dict[str, object] = {
+    "cleanup_policy": "compact",
+    "compression_type": "uncompressed",
+    "segment_bytes": 1 << 20,
+    "durability": "sync",
+}
+
+
+class StateLog:
+    """The log of transactional ids. Thread-safe, but for the order of two records of one id: the caller's."""
+
+    def __init__(self, log_of: LogOf, ensure_topic: EnsureTopic, partition_count: PartitionCount) -> None:
+        self._log_of = log_of
+        self._ensure_topic = ensure_topic
+        self._partition_count = partition_count
+        # Ends of transactions must come from no older coordinator than those in the logs; a broker's came from the
+        # leader epoch of this topic.
+        self.epoch = 0
+
+    def load(self) -> dict[str, TransactionMetadata]:
+        """What is known of every transactional id; nothing is made where there is no topic. Raises: StorageError."""
+        known: dict[str, TransactionMetadata] = {}
+        for number in range(self._partition_count(TRANSACTION_STATE.name)):
+            owner = TopicPartition(TRANSACTION_STATE.name, number)
+            try:
+                log = self._log_of(owner)
+            except TopicNotFoundError:
+                continue  # of a broker's topic some partitions may be with other brokers
+            self._read(log, known)
+        return known
+
+    def _read(self, log: Log, known: dict[str, TransactionMetadata]) -> None:
+        if log.start_offset == log.high_watermark:
+            return
+        for record in log.read(on_corrupt="yield"):
+            if isinstance(record, CorruptRange):
+                logger.warning(
+                    "%s: offsets %d to %d are damaged: transactions may be lost", log.path, record.first, record.last
+                )
+                continue
+            self.epoch = max(self.epoch, record.leader_epoch)
+            try:
+                transactional_id = decode_transaction_key(record.key or b"")
+                if transactional_id is None:
+                    continue
+                if record.value is None:
+                    known.pop(transactional_id, None)
+                else:
+                    known[transactional_id] = decode_transaction_value(transactional_id, record.value)
+            except CorruptDataError as error:
+                logger.warning("%s: the record at offset %d is passed over: %s", log.path, record.offset, error.reason)
+
+    def append(self, metadata: TransactionMetadata) -> None:
+        """Writes what is known of an id; as durable as the topic's setting says, "sync" unless somebody changed it.
+
+        Raises: DiskFullError, PoisonedError, StorageError, RecordTooLargeError.
+        """
+        self._log(metadata.transactional_id).append(
+            encode_transaction_value(metadata), key=encode_transaction_key(metadata.transactional_id)
+        )
+
+    def forget(self, transactional_id: str) -> None:
+        """Writes that an id is not known any more."""
+        self._log(transactional_id).append(None, key=encode_transaction_key(transactional_id))
+
+    def _log(self, transactional_id: str) -> Log:
+        topic = TRANSACTION_STATE
+        count = self._partition_count(topic.name) or self._ensure_topic(topic.name, topic.partition_count, **SETTINGS)
+        return self._log_of(TopicPartition(topic.name, partition_for(transactional_id, count)))
