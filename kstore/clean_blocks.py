@@ -26,6 +26,7 @@ from kstore.record.batch import (
 )
 from kstore.record.builder import build_batch
 from kstore.record.compression import CODECS_BY_NAME
+from kstore.record.parse import parse_batch
 from kstore.rules.compact import BatchVerdict, CleanedTransactions, LastRecord, batch_verdict, keeps_empty
 from kstore.segment import LogSegment
 from kstore.types import LOG_APPEND_TIME as TYPE_LOG_APPEND_TIME
@@ -178,7 +179,8 @@ class BlockCleaner:
                     continue
             elif isinstance(what, bytes):
                 if what:
-                    output.add(what, batch)
+                    # Not the batch that it was: what is left of old messages may end before they did.
+                    output.add(what, parse_batch(what))
                     continue
             elif what == BatchVerdict.KEEP:
                 output.add(batch.data, batch)
