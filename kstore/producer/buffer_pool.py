@@ -51,7 +51,7 @@ class BufferPool:
         *,
         on_wait: Callable[[], object] | None = None,
     ) -> None:
-        self.total = total_bytes
+        self.total_bytes = total_bytes
         self.poolable_bytes = poolable_bytes
         # Time that requests spent waiting, and how many of them waited in vain.
         self.wait_ns_total = 0
@@ -88,8 +88,8 @@ class BufferPool:
         Raises: BufferExhaustedError after ``timeout_seconds``, RecordTooLargeError for what the pool can never have,
         ClosedError, MemoryError.
         """
-        if size > self.total:
-            raise RecordTooLargeError(size, self.total, "a buffer", setting="buffer_memory")
+        if size > self.total_bytes:
+            raise RecordTooLargeError(size, self.total_bytes, "a buffer", setting="buffer_memory")
         claim = _Claim(size)
         try:
             with self._lock:
@@ -161,7 +161,7 @@ class BufferPool:
             raise BufferExhaustedError(
                 wanted=claim.size,
                 waited_ms=round(timeout_seconds * 1000),
-                total_bytes=self.total,
+                total_bytes=self.total_bytes,
                 available=self._available,
                 poolable_bytes=self.poolable_bytes,
             )
