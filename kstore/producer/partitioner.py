@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -19,15 +18,12 @@ INT32_MASK = 0x7FFF_FFFF
 class Partitioner(Protocol):
     """What chooses partitions in place of the built-in way. May be asked by several threads at once.
 
-    One of the user's need not have ``on_new_batch``, and may have ``close()``.
+    It may have ``on_new_batch(topic, partition_count, previous_partition)`` too: that is called when the record would
+    open a new batch in the partition just chosen, and then it is asked once more. And ``close()``.
     """
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         """0 to ``partition_count`` (exclusive), for the key and value as serialized."""
-        ...
-
-    def on_new_batch(self, topic: str, partition_count: int, previous_partition: int) -> None:
-        """The record would open a new batch in the partition just chosen: ``partition`` is asked once more for it."""
         ...
 
 
@@ -47,42 +43,31 @@ def next_partition(batch_counts: Sequence[int], random: Callable[[], float]) -> 
     return bisect_right(weights, int(random() * weights[-1]))
 
 
-class _AskedOnce:
-    """Chooses one partition for a record, though it is asked again where that opens a new batch.
+class RoundRobinPartitioner:
+    """Each record of a topic to the next partition, whatever its key. Thread-safe.
 
-    One that counts would leave out every second partition otherwise (KAFKA-9965).
+    It has no ``on_new_batch``: asked twice for one record it would leave out every second partition (KAFKA-9965).
     """
 
-    def __init__(self, choose: Callable[[str, bytes | None, bytes | None, int], int]) -> None:
-        self._choose = choose
-        # Of this thread, which asks again at once: topic and partition.
-        self._local = threading.local()
-
-    def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
-        chosen: tuple[str, int] | None = getattr(self._local, "chosen", None)
-        if chosen is not None:
-            self._local.chosen = None
-            if chosen[0] == topic and chosen[1] < partition_count:
-                return chosen[1]
-        return self._choose(topic, key, value, partition_count)
-
-    def on_new_batch(self, topic: str, partition_count: int, previous_partition: int) -> None:
-        self._local.chosen = (topic, previous_partition)
-
-
-class RoundRobinPartitioner(_AskedOnce):
-    """Each record of a topic to the next partition, whatever its key. Thread-safe."""
-
     def __init__(self) -> None:
-        super().__init__(self._next)
         self._counters: dict[str, Iterator[int]] = {}
 
-    def _next(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+    def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         counter = self._counters.get(topic)
         if counter is None:
             # One step, so that two threads get one counter.
             counter = self._counters.setdefault(topic, itertools.count())
         return next(counter) % partition_count
+
+
+class _FunctionPartitioner:
+    """A function in a partitioner's place."""
+
+    def __init__(self, function: Callable[[str, bytes | None, bytes | None, int], int]) -> None:
+        self._function = function
+
+    def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+        return self._function(topic, key, value, partition_count)
 
 
 def partitioner_of(setting: Any) -> Partitioner | None:
@@ -91,7 +76,5 @@ def partitioner_of(setting: Any) -> Partitioner | None:
         return None
     if setting == "round_robin":
         return RoundRobinPartitioner()
-    if hasattr(setting, "on_new_batch"):
-        partitioner: Partitioner = setting
-        return partitioner
-    return _AskedOnce(getattr(setting, "partition", setting))
+    partitioner: Partitioner = setting if hasattr(setting, "partition") else _FunctionPartitioner(setting)
+    return partitioner
