@@ -10,6 +10,7 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED = {
     "kstore.indexes._search": ["kstore/indexes/_search.pyx"],
+    "kstore.producer._accumulate": ["kstore/producer/_accumulate.pyx"],
     "kstore.record._codec": ["kstore/record/_codec.pyx"],
     "kstore.record._compact": ["kstore/record/_compact.pyx"],
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import index
 from typing import Any, NamedTuple, TypeAlias
@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
-__all__ = ["NO_PARTITION", "NO_SIZE", "Headers", "ProducerRecord", "RecordMetadata", "unknown_metadata"]
+__all__ = ["NO_PARTITION", "NO_SIZE", "Callback", "Headers", "ProducerRecord", "RecordMetadata", "unknown_metadata"]
 
 NO_PARTITION = -1
 # Of a key or a value that is None.
@@ -43,6 +43,10 @@ class RecordMetadata(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}@{self.offset}"
+
+
+# What is called with where a record is, or with what is known of it and why it failed.
+Callback: TypeAlias = Callable[[RecordMetadata, Exception | None], object]
 
 
 def unknown_metadata(topic: str, partition: int | None = None) -> RecordMetadata:

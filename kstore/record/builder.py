@@ -22,7 +22,7 @@ from kstore.record.batch import (
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.types import CREATE_TIME, NO_TIMESTAMP, TIMESTAMP_TYPES, TimestampType
 
-__all__ = ["RecordLike", "build_batch", "build_batches"]
+__all__ = ["RecordLike", "build_batch", "build_batches", "compress_batch"]
 
 # What a batch's size field can say, its 12 bytes of overhead included.
 BATCH_BYTES_MAX = 2**31 - 1
@@ -77,7 +77,7 @@ def build_batches(
                 raise RecordTooLargeError(batch.size, size_max, f"record {start} in a batch of its own,")
             start = batch.stop
             if codec != "none":
-                batch = _compress(buffer, batch, codec, level, size_max)
+                batch = compress_batch(buffer, batch, codec, level, size_max)
             position = batch.position
             patch_crc(buffer, position, batch_crc(buffer.view(position + CRC_START)))
             batches.append(batch)
@@ -130,7 +130,7 @@ def build_batch(
             raise RecordTooLargeError(batch.size, BATCH_BYTES_MAX)
     encoded = batch.close()
     if codec != "none" and records:
-        encoded = _compress(buffer, encoded, codec, level, BATCH_BYTES_MAX)
+        encoded = compress_batch(buffer, encoded, codec, level, BATCH_BYTES_MAX)
     written = BatchHeader._make(BATCH_HEADER.unpack_from(buffer))
     if last_offset is None:
         last_offset = base_offset + max(written.last_offset_delta, 0)
@@ -176,7 +176,7 @@ def _check_producer(
         raise ValueError(f"a base sequence of {base_sequence} for producer id {producer_id}, expected 0 or more")
 
 
-def _compress(
+def compress_batch(
     buffer: BatchBuffer, batch: EncodedBatch, codec_name: str, level: int | None, size_max: int
 ) -> EncodedBatch:
     """Replaces the records of the last batch in ``buffer`` by their compressed stream, if that fits ``size_max``."""

@@ -1,0 +1,685 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: auto_pickle=False
+"""What happens once per ``send``: a record goes into the open batch of its partition, and its sender gets a Delivery.
+
+The fast path holds no lock. It runs no Python code between the look at the open batch and the last byte of the record,
+so that with the interpreter's lock it is one step for every other thread: a batch is open, and takes the record, or is
+closed, and refuses it. Everything that could run somebody's code (bytes-like values, allocations, which may start the
+garbage collector) comes before. What the fast path cannot do it leaves to ``_send_slowly``, in Python.
+
+A Delivery is a batch and an index in it, and no more: what becomes of the batch is what becomes of the record. So there
+is no future, event or lock per record, and nothing to do for a record when its batch is done.
+"""
+
+import threading
+import time
+
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.object cimport PyObject
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE, PyBytes_CheckExact
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+cimport cython
+
+from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_headers, murmur2_of
+
+from kstore.producer.records import RecordMetadata
+
+__all__ = ["Deliveries", "Delivery", "PartitionQueue", "ProducerBatch", "SendPath", "TopicQueues", "calling", "checked_record_headers"]
+
+cdef extern from "Python.h":
+    PyObject* PyDict_GetItemWithError(object, object) except? NULL
+    bint PyList_CheckExact(object)
+    bint PyTuple_CheckExact(object)
+    Py_ssize_t PySequence_Fast_GET_SIZE(object)
+    PyObject** PySequence_Fast_ITEMS(object)
+
+cdef enum:
+    # A batch's state: it is set once.
+    PENDING = 0
+    SUCCEEDED = 1
+    FAILED = 2
+    SPLIT = 3
+
+
+cdef inline int64_t wall_clock_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+
+cdef inline int32_t size_of(object field) noexcept:
+    return -1 if field is None else <int32_t>PyBytes_GET_SIZE(field)
+
+
+def checked_record_headers(given):
+    """Headers as a tuple of pairs, checked. Raises: TypeError, InvalidRecordError."""
+    return checked_headers(given)
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+cdef class ProducerBatch:
+    """Records on their way to one partition, and what became of them.
+
+    It takes records while it ``is_open``. Its result is set once: ``succeed``, ``fail`` or ``split``; ``release`` then
+    lets go whoever waits. Records of a batch that was split are in its ``children``. Thread-safe under the GIL.
+    """
+
+    cdef OpenBatch records
+    # Made by the first who waits.
+    cdef object released_event
+    cdef int state
+    cdef readonly bint is_released
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly int64_t base_offset
+    # Of a log that stamps; else -1.
+    cdef readonly int64_t append_time_ms
+    cdef readonly object error
+    # By index in the batch, where records differ.
+    cdef readonly dict record_errors
+    cdef readonly list children
+    # Pairs of a delivery and what is called with its result.
+    cdef readonly list callbacks
+    # Where failures that nobody looks at are counted; None once they were reported.
+    cdef public object failures
+    # What is done when somebody waits: ``hurry(batch)``.
+    cdef readonly object hurry
+    # Monotonic, seconds.
+    cdef readonly double created_at
+    cdef public object buffer
+    cdef public object pool_size
+    cdef public object encoded
+    cdef public int64_t producer_id
+    cdef public int32_t producer_epoch
+    cdef public int32_t base_sequence
+    cdef public int32_t attempts
+    cdef public bint is_transactional
+    cdef public list awaited
+
+    def __init__(
+        self,
+        str topic not None,
+        int32_t partition,
+        BatchBuffer buffer,
+        int64_t size_max,
+        double created_at,
+        failures=None,
+        hurry=None,
+        pool_size=0,
+    ):
+        """``size_max`` is what it may take before compression, header included, bytes; ``buffer`` None: no records."""
+        self.topic = topic
+        self.partition = partition
+        self.buffer = buffer
+        self.records = None if buffer is None else OpenBatch(buffer, size_max)
+        self.created_at = created_at
+        self.failures = failures
+        self.hurry = hurry
+        self.pool_size = pool_size
+        self.callbacks = []
+        self.base_offset = -1
+        self.append_time_ms = -1
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.base_sequence = -1
+
+    @property
+    def is_open(self):
+        return self.records is not None and self.records.is_open
+
+    @property
+    def record_count(self):
+        return 0 if self.records is None else self.records.record_count
+
+    @property
+    def size(self):
+        """Bytes so far, header included, before compression."""
+        return 0 if self.records is None else self.records.size
+
+    @property
+    def is_done(self):
+        """Whether its result is set."""
+        return self.state != PENDING
+
+    @property
+    def has_room(self):
+        """Whether it is open, and a record without key and value would find room."""
+        return self.is_open and self.records.size_max - self.records.size > 8
+
+    def close(self):
+        """Takes no more records; ``encoded`` is then what it holds. Nothing if it is closed."""
+        if self.records is not None and self.records.is_open:
+            self.encoded = self.records.close()
+
+    def abort(self):
+        """Takes no more records, and gives up its buffer as it was."""
+        if self.records is not None:
+            self.records.abort()
+
+    def succeed(self, int64_t base_offset, int64_t append_time_ms=-1):
+        """Sets the result; False where it was set before."""
+        if self.state != PENDING:
+            return False
+        self.base_offset = base_offset
+        self.append_time_ms = append_time_ms
+        self.state = SUCCEEDED
+        return True
+
+    def fail(self, error not None, dict record_errors=None):
+        """Sets the result; False where it was set before."""
+        if self.state != PENDING:
+            return False
+        self.error = error
+        self.record_errors = record_errors
+        self.state = FAILED
+        if self.failures is not None:
+            self.failures.add(self.record_count - len(self.callbacks), error)
+        return True
+
+    def split(self, list children not None):
+        """Its records are in ``children``, pairs of the first index and a batch, now; False where it has a result."""
+        if self.state != PENDING:
+            return False
+        self.children = children
+        self.callbacks = []
+        self.state = SPLIT
+        return True
+
+    def release(self):
+        """Lets go whoever waits; after the callbacks."""
+        cdef list awaited
+        self.is_released = True
+        if self.released_event is not None:
+            self.released_event.set()
+        awaited, self.awaited = self.awaited, None
+        return awaited
+
+    def wait(self, timeout=None):
+        """Waits until it was released, ``timeout`` seconds at most; whether it was. Of a split batch: its children."""
+        if not self.is_released:
+            if self.released_event is None:
+                event = threading.Event()
+                if self.released_event is None:
+                    self.released_event = event
+            # It may have been released while the event was made.
+            if not self.is_released and not self.released_event.wait(timeout):
+                return False
+        return True
+
+    cdef ProducerBatch owner_of(self, int32_t* index):
+        """The batch that holds record ``index`` now; ``index`` becomes the one in that batch."""
+        cdef ProducerBatch batch = self
+        cdef Py_ssize_t at
+        while batch.state == SPLIT:
+            at = len(batch.children) - 1
+            while at > 0 and batch.children[at][0] > index[0]:
+                at -= 1
+            index[0] -= <int32_t>batch.children[at][0]
+            batch = batch.children[at][1]
+        return batch
+
+    def append(self, value, key=None, headers=(), int64_t timestamp=-1, on_delivery=None):
+        """Appends a record; its Delivery, or None where it is closed or has no room."""
+        cdef bytes checked_value = as_bytes(value, "value")
+        cdef bytes checked_key = as_bytes(key, "key")
+        cdef tuple pairs = checked_headers(headers)
+        cdef Delivery delivery = Delivery.__new__(Delivery)
+        cdef object callback = None if on_delivery is None else (delivery, on_delivery)
+        if self.records is None or not self.records.is_open:
+            return None
+        if not append_to(self, delivery, checked_value, checked_key, pairs, timestamp):
+            return None
+        if callback is not None:
+            self.callbacks.append(callback)
+        return delivery
+
+    def adopt(self, Delivery delivery not None, on_delivery):
+        """Takes over a callback of a record that was in a batch that was split."""
+        self.callbacks.append((delivery, on_delivery))
+
+
+cdef inline bint append_to(
+    ProducerBatch batch, Delivery delivery, bytes value, bytes key, tuple headers, int64_t timestamp
+) except -1:
+    """Appends a checked record to an open batch; whether it had room. Runs no Python code."""
+    cdef OpenBatch records = batch.records
+    cdef int32_t index = records.record_count
+    if not records.append_checked(value, key, headers, timestamp, records.last_offset_delta + 1):
+        return False
+    delivery.batch = batch
+    delivery.index = index
+    delivery.create_time_ms = timestamp
+    delivery.key_size = size_of(key)
+    delivery.value_size = size_of(value)
+    return True
+
+
+# --- deliveries -------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+@cython.no_gc  # one per record: a header for the collector would cost more than all else. A batch never holds one alone
+@cython.freelist(4096)
+cdef class Delivery:
+    """One record on its way: whether it has arrived, where, or why not. Thread-safe; cheap to keep.
+
+    ``result()`` waits, and makes the record go at once. ``await delivery`` does the same in asyncio.
+    """
+
+    cdef ProducerBatch batch
+    cdef int32_t index
+    cdef int32_t key_size
+    cdef int32_t value_size
+    cdef bint is_seen
+    cdef int64_t create_time_ms
+
+    @staticmethod
+    def failed(str topic not None, int32_t partition, error not None, failures=None):
+        """A delivery that has failed before its record was in a batch; counted in ``failures``."""
+        cdef ProducerBatch batch = ProducerBatch(topic, partition, None, 0, 0.0, failures)
+        cdef Delivery delivery = Delivery.__new__(Delivery)
+        delivery.batch = batch
+        delivery.create_time_ms = delivery.key_size = delivery.value_size = -1
+        batch.fail(error)
+        if failures is not None:
+            failures.add(1, error)
+        batch.release()
+        return delivery
+
+    cdef ProducerBatch settled(self):
+        """The batch with the record's result."""
+        if self.batch.state == SPLIT:
+            self.batch = self.batch.owner_of(&self.index)
+        return self.batch
+
+    @property
+    def topic(self):
+        return self.batch.topic
+
+    @property
+    def partition(self):
+        return self.batch.partition
+
+    @property
+    def offset(self):
+        """The record's offset; -1 as long as, or where, it is not known. Does not wait."""
+        cdef ProducerBatch batch = self.settled()
+        return batch.base_offset + self.index if batch.base_offset >= 0 else -1
+
+    def done(self):
+        """Whether the record has arrived or failed, and its callbacks have run."""
+        return self.settled().is_released
+
+    def result(self, timeout=None):
+        """Where the record is, a ``RecordMetadata``; waits for it, ``timeout`` seconds at most.
+
+        Raises: TimeoutError, and what the record failed with.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self.metadata()
+
+    def exception(self, timeout=None):
+        """What the record failed with, or None; waits as ``result``. Raises: TimeoutError."""
+        cdef ProducerBatch batch = self.settled()
+        cdef object deadline = None
+        cdef object seconds = None
+        while not batch.is_released:
+            # In a callback of its batch the result is known: to wait for it there would be for ever.
+            if batch.state != PENDING and batch.state != SPLIT and in_callback():
+                break
+            if batch.hurry is not None and batch.state == PENDING:
+                batch.hurry(batch)
+            if timeout is not None:
+                if deadline is None:
+                    deadline = time.monotonic() + timeout
+                seconds = max(deadline - time.monotonic(), 0.0)
+            if not batch.is_released and not batch.wait(seconds):
+                raise TimeoutError(f"no result for a record of {batch.topic}-{batch.partition} after {timeout} s")
+            batch = self.settled()
+        return self.seen_error(batch)
+
+    cdef object seen_error(self, ProducerBatch batch):
+        if batch.state != FAILED:
+            return None
+        if not self.is_seen:
+            self.is_seen = True
+            if batch.failures is not None:
+                batch.failures.seen()
+        if batch.record_errors is not None:
+            return batch.record_errors.get(self.index, batch.error)
+        return batch.error
+
+    def metadata(self):
+        """What is known now: offset and partition are -1 where they are not."""
+        cdef ProducerBatch batch = self.settled()
+        cdef int64_t timestamp = self.create_time_ms if batch.append_time_ms < 0 else batch.append_time_ms
+        return RecordMetadata(batch.topic, batch.partition, self.offset, timestamp, self.key_size, self.value_size)
+
+    def add_callback(self, callback):
+        """Has ``callback(metadata, error)`` called when the record has arrived or failed: on the sender's thread, or
+        here and now where it has already. What it raises is logged."""
+        cdef ProducerBatch batch = self.settled()
+        cdef object pair = (self, callback)
+        if batch.state == PENDING:
+            batch.callbacks.append(pair)
+            return
+        run_callback(self, callback, batch)
+
+    def call(self, callback):
+        """Runs one callback of ``ProducerBatch.callbacks``; what it raises is the caller's to handle."""
+        run_callback(self, callback, self.settled())
+
+    def __await__(self):
+        from kstore.producer.waiting import awaited
+
+        return awaited(self).__await__()
+
+    def _batch(self):
+        return self.settled()
+
+    def _seen_error(self):
+        return self.seen_error(self.settled())
+
+    def __repr__(self):
+        cdef ProducerBatch batch = self.settled()
+        cdef str state = ("pending", "delivered", "failed", "pending")[batch.state]
+        return f"Delivery({batch.topic!r}, {batch.partition}, offset={self.offset}, {state})"
+
+
+cdef object run_callback(Delivery delivery, object callback, ProducerBatch batch):
+    error = delivery.seen_error(batch)
+    callback(delivery.metadata(), error)
+
+
+_calling = threading.local()
+
+
+cdef bint in_callback() except -1:
+    return getattr(_calling, "depth", 0) > 0
+
+
+class calling:
+    """While callbacks run: what waits for a batch that has its result must not wait for its release then."""
+
+    def __enter__(self):
+        _calling.depth = getattr(_calling, "depth", 0) + 1
+
+    def __exit__(self, *_):
+        _calling.depth -= 1
+
+
+@cython.final
+cdef class Deliveries:
+    """The deliveries of one ``send_many``, by the records' indexes: a sequence that makes a Delivery when it is asked.
+
+    ``result(timeout)`` waits for all. Thread-safe.
+    """
+
+    cdef list batches
+    cdef int32_t* at  # of each record: its batch, its index there
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+    # Of records that were in no batch, by index.
+    cdef dict others
+
+    def __cinit__(self, Py_ssize_t capacity=0):
+        self.batches = []
+        self.others = {}
+        self.capacity = capacity
+        self.at = <int32_t*>PyMem_RawMalloc(max(capacity, 1) * 2 * sizeof(int32_t))
+        if self.at == NULL:
+            raise MemoryError(f"no memory for the deliveries of {capacity} records")
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.at)
+
+    @staticmethod
+    def of(list deliveries not None):
+        """Deliveries that are there already."""
+        cdef Deliveries self = Deliveries(len(deliveries))
+        for delivery in deliveries:
+            self.note_delivery(delivery)
+        return self
+
+    cdef int note(self, ProducerBatch batch, int32_t index) except -1:
+        cdef Py_ssize_t last = len(self.batches) - 1
+        if last < 0 or self.batches[last] is not batch:
+            self.batches.append(batch)
+            last += 1
+        self.at[2 * self.count] = <int32_t>last
+        self.at[2 * self.count + 1] = index
+        self.count += 1
+        return 0
+
+    cdef int note_delivery(self, Delivery delivery) except -1:
+        self.others[self.count] = delivery
+        self.at[2 * self.count] = -1
+        self.count += 1
+        return 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t index):
+        cdef Delivery delivery
+        if index < 0:
+            index += self.count
+        if not 0 <= index < self.count:
+            raise IndexError(f"delivery {index} of {self.count}")
+        if self.at[2 * index] < 0:
+            return self.others[index]
+        delivery = Delivery.__new__(Delivery)
+        delivery.batch = self.batches[self.at[2 * index]]
+        delivery.index = self.at[2 * index + 1]
+        delivery.create_time_ms = delivery.key_size = delivery.value_size = -1
+        return delivery
+
+    def __iter__(self):
+        return (self[index] for index in range(self.count))
+
+    def done(self):
+        """Whether every record has arrived or failed."""
+        return all(delivery.done() for delivery in self._one_a_batch())
+
+    def errors(self, timeout=None):
+        """What failed, by index; waits for all records, ``timeout`` seconds for each batch. Raises: TimeoutError."""
+        found = {}
+        for delivery in self._one_a_batch():
+            delivery.exception(timeout)
+        for index in range(self.count):
+            if self.at[2 * index] < 0 or (<ProducerBatch>self.batches[self.at[2 * index]]).state in (FAILED, SPLIT):
+                error = self[index].exception(timeout)
+                if error is not None:
+                    found[index] = error
+        return found
+
+    def result(self, timeout=None):
+        """The offsets of all records, in order; waits for them. Raises: TimeoutError, what the first failed with."""
+        errors = self.errors(timeout)
+        for error in errors.values():
+            raise error
+        return [self[index].offset for index in range(self.count)]
+
+    def _one_a_batch(self):
+        cdef int32_t last = -1
+        for index in range(self.count):
+            if self.at[2 * index] < 0 or self.at[2 * index] > last:
+                last = max(last, self.at[2 * index])
+                yield self[index]
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+cdef class PartitionQueue:
+    """The compiled part of a partition's queue: the batch that takes records, if there is one."""
+
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    # The last of the queue while it takes records.
+    cdef public ProducerBatch open_batch
+
+    def __init__(self, str topic not None, int32_t partition):
+        self.topic = topic
+        self.partition = partition
+
+
+cdef class TopicQueues:
+    """The queues of a topic, and where records without a key go now (Kafka: BuiltInPartitioner)."""
+
+    cdef readonly str name
+    cdef readonly list queues
+    cdef readonly Py_ssize_t partition_count
+    cdef public Py_ssize_t sticky_partition
+    # Appended to it since it became that, bytes.
+    cdef public int64_t sticky_bytes
+    # Neither the hash of a key, nor a record without one, is for the fast path.
+    cdef readonly bint ignores_keys
+    cdef readonly bint is_compacted
+
+    def __init__(self, str name not None, list queues not None, *, bint ignores_keys=False, bint is_compacted=False):
+        self.name = name
+        self.queues = queues
+        self.partition_count = len(queues)
+        self.ignores_keys = ignores_keys
+        self.is_compacted = is_compacted
+
+
+# --- the path of a send -----------------------------------------------------------------------------------------------
+
+
+cdef class SendPath:
+    """``send`` and ``send_many``; whoever extends it has ``_send_slowly`` and ``_has_no_room``.
+
+    ``is_plain`` says that nothing has to be asked or called for a record: no interceptors, serializers or partitioner,
+    no transaction, not closed, not forked.
+    """
+
+    cdef dict topic_queues
+    cdef public bint is_plain
+    # ``now_ms()``; None: the machine's clock.
+    cdef object now_ms
+
+    def __init__(self, dict topic_queues not None, now_ms=None):
+        self.topic_queues = topic_queues
+        self.now_ms = now_ms
+
+    cdef int64_t time_ms(self) except -1:
+        return wall_clock_ms() if self.now_ms is None else self.now_ms()
+
+    def send(
+        self, topic, value=None, *, key=None, headers=None, timestamp=None, partition=None, on_delivery=None
+    ):
+        """Hands over one record; returns at once, but where memory or the topic has to be waited for.
+
+        Args:
+            topic: its name.
+            value, key: bytes-like or None, or what the serializers take.
+            headers: pairs of a str and bytes or None.
+            timestamp: ms since the epoch; now by default.
+            partition: a number; by default the key's hash decides, and without a key batches go round.
+            on_delivery: ``on_delivery(metadata, error)`` is called on the sender's thread, in the order of the sends.
+
+        Returns a Delivery. What is wrong with the record (too large, no such topic, no memory within
+        ``max_block_ms``) fails the Delivery.
+        Raises: ClosedError, SerializationError, ForkedError, InvalidTransactionStateError, ProducerFencedError,
+        TypeError, ValueError.
+        """
+        cdef Delivery delivery
+        cdef TopicQueues queues
+        cdef ProducerBatch batch
+        cdef PyObject* found
+        cdef Py_ssize_t number
+        cdef Py_ssize_t size_before
+        cdef int64_t now
+        cdef tuple pairs = ()
+        cdef object callback
+        if not self.is_plain or timestamp is not None or type(topic) is not str:
+            return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
+        if value is not None and not PyBytes_CheckExact(value):
+            value = as_bytes(value, "value")
+        if key is not None and not PyBytes_CheckExact(key):
+            key = as_bytes(key, "key")
+        if headers is not None:
+            pairs = checked_headers(headers)
+        number = -1 if partition is None else partition
+        now = self.time_ms()
+        delivery = Delivery.__new__(Delivery)
+        callback = None if on_delivery is None else (delivery, on_delivery)
+        # From here to the end of the append no Python code runs.
+        found = PyDict_GetItemWithError(self.topic_queues, topic)
+        if found != NULL:
+            queues = <TopicQueues>found
+            if partition is None:
+                if key is None:
+                    number = -1 if queues.is_compacted else queues.sticky_partition
+                elif queues.ignores_keys:
+                    number = queues.sticky_partition
+                else:
+                    number = (
+                        murmur2_of(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & INT32_MAX
+                    ) % queues.partition_count
+            elif key is None and queues.is_compacted:
+                number = -1
+            if 0 <= number < queues.partition_count:
+                batch = (<PartitionQueue>queues.queues[number]).open_batch
+                if batch is not None and batch.records.is_open:
+                    size_before = batch.records.size
+                    if append_to(batch, delivery, <bytes>value, <bytes>key, pairs, now):
+                        queues.sticky_bytes += batch.records.size - size_before
+                        if callback is not None:
+                            batch.callbacks.append(callback)
+                        return delivery
+        return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
+
+    def _send_plain_many(self, TopicQueues queues not None, values, keys, timestamps, headers, partition):
+        """``send_many`` of checked arguments: lists or tuples of one length. Where a batch is full it goes on by
+        ``_send_slowly``."""
+        cdef Py_ssize_t count = len(values)
+        cdef Py_ssize_t i, number, size_before
+        cdef Deliveries deliveries = Deliveries(count)
+        cdef Delivery delivery
+        cdef ProducerBatch batch
+        cdef OpenBatch records
+        cdef object value, key, given
+        cdef tuple pairs
+        cdef int64_t now = self.time_ms()
+        cdef int64_t timestamp
+        cdef bint is_compacted = queues.is_compacted
+        for i in range(count):
+            value = values[i]
+            if value is not None and not PyBytes_CheckExact(value):
+                value = as_bytes(value, "value")
+            key = None if keys is None else keys[i]
+            if key is not None and not PyBytes_CheckExact(key):
+                key = as_bytes(key, "key")
+            pairs = () if headers is None or headers[i] is None else checked_headers(headers[i])
+            given = None if timestamps is None else timestamps[i]
+            if given is None and not (key is None and is_compacted):
+                if partition is not None:
+                    number = partition
+                elif key is None or queues.ignores_keys:
+                    number = queues.sticky_partition
+                else:
+                    number = (
+                        murmur2_of(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & INT32_MAX
+                    ) % queues.partition_count
+                batch = (<PartitionQueue>queues.queues[number]).open_batch
+                if batch is not None and batch.records.is_open:
+                    records = batch.records
+                    size_before = records.size
+                    if records.append_checked(<bytes>value, <bytes>key, pairs, now, records.last_offset_delta + 1):
+                        queues.sticky_bytes += records.size - size_before
+                        deliveries.note(batch, records.record_count - 1)
+                        continue
+            delivery = self._send_slowly(queues.name, value, key, pairs, given, partition, None)
+            deliveries.note_delivery(delivery)
+            if self.now_ms is None:
+                now = wall_clock_ms()
+        return deliveries

@@ -1,0 +1,374 @@
+"""Where records wait in batches, partition by partition, until a writer takes them (Kafka: RecordAccumulator).
+
+An append that finds no room closes the open batch of its partition and opens another: it looks, asks the pool for
+memory without any lock, and looks again, since another thread may have opened one meanwhile. So a large record that
+waits for memory does not stop the small ones, and no two half-empty batches are made.
+
+A queue has two locks. ``lock`` is held for moments, by whoever opens, closes or takes batches. ``drain_lock`` is held
+by whoever writes the queue's batches, from before they are taken until they are done or back: so they are written in
+order, and none is in two hands.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kstore.clock import Clock
+from kstore.config import LogConfig
+from kstore.errors import ClosedError
+from kstore.producer._accumulate import Delivery, PartitionQueue, ProducerBatch, TopicQueues
+from kstore.producer.buffer_pool import BufferPool
+from kstore.producer.compression_ratio import CompressionRatios
+from kstore.producer.config import ProducerConfig
+from kstore.producer.failures import Failures
+from kstore.producer.partitioner import next_partition
+from kstore.producer.records import Callback
+from kstore.record._codec import BatchBuffer
+from kstore.record.batch import BATCH_HEADER_BYTES
+
+__all__ = ["Queue", "RecordAccumulator", "RecordHeaders", "Topic", "retry_delay", "size_upper_bound"]
+
+# As ``checked_headers`` makes them.
+RecordHeaders = tuple[tuple[str, bytes | None], ...]
+
+# Length, attributes, timestamp delta and offset delta of a record, at most (Kafka: DefaultRecord.MAX_RECORD_OVERHEAD).
+RECORD_OVERHEAD_MAX: Final = 21
+VARINT_BYTES_MAX: Final = 5
+RETRY_JITTER: Final = 0.2
+
+
+class Queue(PartitionQueue):
+    """The batches of one partition, the oldest first: ``closed``, then the open one."""
+
+    __slots__ = (
+        "closed",
+        "drain_lock",
+        "is_hurried",
+        "is_retired",
+        "lock",
+        "next_sequence",
+        "producer",
+        "retry_at",
+        "retry_count",
+    )
+
+    def __init__(self, topic: str, partition: int) -> None:
+        super().__init__(topic, partition)
+        self.closed: deque[ProducerBatch] = deque()  # guarded by ``lock``, as ``open_batch``
+        self.lock = threading.Lock()
+        self.drain_lock = threading.Lock()
+        self.is_retired = False
+        # Somebody waits for its open batch.
+        self.is_hurried = False
+        # Guarded by ``drain_lock``, as all below. Not before this: monotonic, seconds.
+        self.retry_at = 0.0
+        self.retry_count = 0
+        # Of ``producer``, an id and an epoch.
+        self.next_sequence = 0
+        self.producer = (-1, -1)
+
+    @property
+    def batch_count(self) -> int:
+        return len(self.closed) + (self.open_batch is not None)
+
+
+class Topic(TopicQueues):
+    """A topic as it was when it was last looked up, with the queues of its partitions."""
+
+    __slots__ = ("codec", "config", "last_used", "level")
+
+    def __init__(
+        self, name: str, queues: list[Queue], config: LogConfig, codec: str, level: int | None, *, ignores_keys: bool
+    ) -> None:
+        super().__init__(name, queues, ignores_keys=ignores_keys, is_compacted=config.is_compacted)
+        self.config = config
+        self.codec = codec
+        self.level = level
+        self.last_used = 0.0
+        self.sticky_partition = random.randrange(len(queues))
+
+    def queue(self, partition: int) -> Queue:
+        found: Queue = self.queues[partition]
+        return found
+
+
+def size_upper_bound(value: bytes | None, key: bytes | None, headers: RecordHeaders) -> int:
+    """What a batch with this one record takes at most, bytes (Kafka: AbstractRecords.estimateSizeInBytesUpperBound)."""
+    size = BATCH_HEADER_BYTES + RECORD_OVERHEAD_MAX + 3 * VARINT_BYTES_MAX
+    size += (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
+    for name, content in headers:
+        size += 2 * VARINT_BYTES_MAX + len(name.encode()) + (len(content) if content is not None else 0)
+    return size
+
+
+def retry_delay(config: ProducerConfig, retry_count: int, random_factor: Callable[[float, float], float]) -> float:
+    """Seconds before the next try, exponential with jitter (Kafka: ExponentialBackoff)."""
+    first, most = config.retry_backoff_ms, max(config.retry_backoff_max_ms, config.retry_backoff_ms)
+    if config.retry_backoff_max_ms < first:
+        return config.retry_backoff_max_ms / 1000
+    factor = random_factor(1 - RETRY_JITTER, 1 + RETRY_JITTER)
+    return min(most, first * factor * 2.0 ** min(retry_count, 62)) / 1000
+
+
+class RecordAccumulator:
+    """All queues of a producer. Thread-safe."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        pool: BufferPool,
+        clock: Clock,
+        *,
+        hurry: Callable[[ProducerBatch], None],
+        failures: Failures,
+    ) -> None:
+        """``hurry`` is called when somebody waits for a batch."""
+        self.pool = pool
+        self.ratios = CompressionRatios()
+        # Those with batches, in the order in which they got some: a writer serves them in turn.
+        self.active: dict[Queue, None] = {}
+        # The batches without a result.
+        self.incomplete: set[ProducerBatch] = set()
+        self.is_closed = False
+        # Batches opened from now on belong to a transaction.
+        self.is_transactional = False
+        # While this is above 0 all batches are ready: flushes, and ends of transactions.
+        self.hurry_count = 0
+        self.append_count = 0
+        self.opened_count = 0
+        self._config = config
+        self._clock = clock
+        self._hurry = hurry
+        self._failures = failures
+        self._counts = threading.Lock()
+        self._linger = config.linger_ms / 1000
+        self._timeout = config.delivery_timeout_ms / 1000
+        self._batch_size = max(config.batch_size, 1)
+
+    # --- append -----------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: Topic,
+        partition: int | None,
+        value: bytes | None,
+        key: bytes | None,
+        headers: RecordHeaders,
+        timestamp: int,
+        on_delivery: Callback | None,
+        timeout: float,
+        *,
+        may_open: bool = True,
+    ) -> tuple[Delivery, Queue] | None:
+        """Appends a record, to the topic's sticky partition where ``partition`` is None; waits for memory.
+
+        None where the queue has been given up, or where a batch would have to be opened and ``may_open`` is False.
+        Raises: BufferExhaustedError after ``timeout`` seconds, RecordTooLargeError, ClosedError.
+        """
+        with self._counts:
+            self.append_count += 1
+        buffer = None
+        size = 0
+        try:
+            while True:
+                queue = self._queue(topic, partition)
+                with queue.lock:
+                    if queue.is_retired:
+                        return None
+                    delivery = self._try(topic, queue, value, key, headers, timestamp, on_delivery)
+                    if delivery is None and buffer is not None:
+                        delivery = self._open(topic, queue, buffer, size, value, key, headers, timestamp, on_delivery)
+                        buffer = None
+                if delivery is not None:
+                    return delivery, queue
+                if not may_open:
+                    return None
+                if partition is None and topic.sticky_bytes >= self._batch_size:
+                    self._switch(topic)
+                if buffer is None:
+                    size = self._size_max(topic, value, key, headers)
+                    buffer = self.pool.allocate(size, timeout)
+        finally:
+            if buffer is not None:
+                self.pool.deallocate(buffer, size)
+            with self._counts:
+                self.append_count -= 1
+
+    def _queue(self, topic: Topic, partition: int | None) -> Queue:
+        return topic.queue(topic.sticky_partition if partition is None else partition)
+
+    def _try(
+        self,
+        topic: Topic,
+        queue: Queue,
+        value: bytes | None,
+        key: bytes | None,
+        headers: RecordHeaders,
+        timestamp: int,
+        on_delivery: Callback | None,
+    ) -> Delivery | None:
+        """Appends to the open batch; closes it where that is not possible. Needs the queue's lock."""
+        if self.is_closed:
+            raise ClosedError("the producer is closed")
+        batch = queue.open_batch
+        if batch is None:
+            return None
+        size = batch.size
+        delivery = batch.append(value, key, headers, timestamp, on_delivery)
+        if delivery is None:
+            self.close_open(queue)
+        else:
+            topic.sticky_bytes += batch.size - size
+        return delivery
+
+    def _open(
+        self,
+        topic: Topic,
+        queue: Queue,
+        buffer: BatchBuffer,
+        size: int,
+        value: bytes | None,
+        key: bytes | None,
+        headers: RecordHeaders,
+        timestamp: int,
+        on_delivery: Callback | None,
+    ) -> Delivery:
+        """Opens a batch with this record in it. Needs the queue's lock."""
+        now = self._clock.monotonic()
+        batch = ProducerBatch(
+            queue.topic,
+            queue.partition,
+            buffer,
+            size,
+            now,
+            self._failures,
+            self._hurry,
+            size,
+        )
+        batch.is_transactional = self.is_transactional
+        delivery = batch.append(value, key, headers, timestamp, on_delivery)
+        assert delivery is not None, "the first record finds room"
+        topic.sticky_bytes += batch.size
+        topic.last_used = now
+        self.incomplete.add(batch)
+        self.opened_count += 1
+        queue.open_batch = batch
+        self.active[queue] = None
+        return delivery
+
+    def _size_max(self, topic: Topic, value: bytes | None, key: bytes | None, headers: RecordHeaders) -> int:
+        """What a new batch may take before compression, bytes: so much that compressed it is near ``batch_size``."""
+        size = self._batch_size
+        if topic.codec != "none":
+            ratio = self.ratios.estimate(topic.name, topic.codec)
+            size = BATCH_HEADER_BYTES + int((size - BATCH_HEADER_BYTES) / ratio)
+            size = min(max(size, self._batch_size), topic.config.max_batch_bytes_uncompressed, self.pool.total_bytes)
+        return max(size, size_upper_bound(value, key, headers))
+
+    def _switch(self, topic: Topic) -> None:
+        """The next records without a key go to another partition, where fewer batches wait the more often."""
+        counts = [topic.queue(number).batch_count for number in range(topic.partition_count)]
+        if not self._config.partitioner_adaptive_partitioning_enable:
+            counts = [0] * len(counts)
+        topic.sticky_partition = next_partition(counts, random.random)
+        topic.sticky_bytes = 0
+
+    def close_open(self, queue: Queue) -> None:
+        """Closes the open batch; it waits behind the others then. Needs the queue's lock."""
+        batch = queue.open_batch
+        if batch is not None:
+            batch.close()
+            queue.open_batch = None
+            queue.closed.append(batch)
+
+    # --- ready ------------------------------------------------------------------------------------------------------
+
+    def ready_in(self, queue: Queue, now: float) -> float:
+        """Seconds until the queue's first batch is to be written; 0 or less: now. No lock is needed for the answer."""
+        if (backoff := queue.retry_at - now) > 0 and not self.is_closed:
+            return backoff
+        return 0.0 if queue.closed else self._open_due_in(queue, now)
+
+    def _open_due_in(self, queue: Queue, now: float) -> float:
+        batch = queue.open_batch
+        if batch is None:
+            return self._linger
+        if queue.is_hurried or self.hurry_count or self.is_closed or self.pool.waiting_count:
+            return 0.0
+        return batch.created_at + self._linger - now
+
+    def take(self, queue: Queue, size_max: int, now: float, *, all_now: bool = False) -> list[ProducerBatch]:
+        """Takes batches of the queue, in order, ``size_max`` bytes of them but one at least.
+
+        The open one is among them where it is due, or ``all_now``. Needs the queue's ``drain_lock``.
+        """
+        taken: list[ProducerBatch] = []
+        size = 0
+        with queue.lock:
+            if queue.open_batch is not None and (all_now or self._open_due_in(queue, now) <= 0):
+                queue.is_hurried = False
+                self.close_open(queue)
+            closed = queue.closed
+            while closed and (not taken or size + closed[0].size <= size_max):
+                taken.append(closed.popleft())
+                size += taken[-1].size
+        return taken
+
+    def put_back(self, queue: Queue, batches: Iterable[ProducerBatch]) -> None:
+        """Puts batches that were taken, or what they were split into, back to the front. Needs the ``drain_lock``."""
+        with queue.lock:
+            queue.closed.extendleft(reversed(list(batches)))
+            self.active[queue] = None
+
+    def take_expired(self, queue: Queue, now: float) -> list[ProducerBatch]:
+        """Takes batches that have waited ``delivery_timeout_ms``, from the front. Needs the queue's ``drain_lock``."""
+        expired: list[ProducerBatch] = []
+        with queue.lock:
+            open_batch = queue.open_batch
+            if not queue.closed and open_batch is not None and self._is_expired(open_batch, now):
+                self.close_open(queue)
+            while queue.closed and self._is_expired(queue.closed[0], now):
+                expired.append(queue.closed.popleft())
+        return expired
+
+    def _is_expired(self, batch: ProducerBatch, now: float) -> bool:
+        return now - batch.created_at >= self._timeout
+
+    def expires_in(self, queue: Queue, now: float) -> float:
+        """Seconds until the queue's first batch expires."""
+        batch = queue.closed[0] if queue.closed else queue.open_batch
+        return self._timeout if batch is None else batch.created_at + self._timeout - now
+
+    def rest(self, queue: Queue) -> None:
+        """The queue is looked at again when it has batches; nothing if it has some."""
+        with queue.lock:
+            if not queue.batch_count:
+                self.active.pop(queue, None)
+
+    # --- in a hurry -------------------------------------------------------------------------------------------------
+
+    def begin_hurry(self) -> list[ProducerBatch]:
+        """All batches are ready until ``end_hurry``; returns those that have no result yet."""
+        with self._counts:
+            self.hurry_count += 1
+        return list(self.incomplete)
+
+    def end_hurry(self) -> None:
+        with self._counts:
+            self.hurry_count -= 1
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    def retire(self, topic: Topic) -> bool:
+        """Gives up the queues of a topic that has nothing in them; whether it could."""
+        for number in range(topic.partition_count):
+            queue = topic.queue(number)
+            with queue.lock:
+                if queue.batch_count:
+                    return False
+                queue.is_retired = True
+        return True

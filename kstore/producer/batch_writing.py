@@ -1,0 +1,102 @@
+"""What makes a closed batch ready for the log, and of a batch that is too large for it several smaller ones."""
+
+from __future__ import annotations
+
+from kstore.clock import Clock
+from kstore.errors import RecordTooLargeError
+from kstore.pending_append import PendingAppend
+from kstore.producer._accumulate import ProducerBatch
+from kstore.producer.accumulator import Topic
+from kstore.producer.compression_ratio import CompressionRatios
+from kstore.record._codec import BatchBuffer, patch_crc, patch_producer
+from kstore.record.batch import (
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    BATCH_HEADER,
+    BATCH_HEADER_BYTES,
+    CRC_START,
+    BatchHeader,
+    batch_crc,
+)
+from kstore.record.builder import compress_batch
+from kstore.record.parse import parse_batch
+from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
+
+__all__ = ["seal", "split"]
+
+
+def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, clock: Clock) -> PendingAppend:
+    """Compresses a closed batch, once, and writes its producer and CRC; gives what the log takes.
+
+    Raises: RecordTooLargeError where the log takes no batch that large.
+    """
+    config, encoded, buffer = topic.config, batch.encoded, batch.buffer
+    assert encoded is not None and buffer is not None, "the batch is closed, and has no result"
+    at = encoded.position
+    if topic.codec != "none" and not batch.attempts:
+        size = encoded.size
+        encoded = compress_batch(buffer, encoded, topic.codec, topic.level, size)
+        batch.encoded = encoded
+        ratios.observe(topic.name, topic.codec, encoded.size / size)
+    batch.attempts += 1
+    size_max = min(config.max_message_bytes, config.segment_bytes)
+    if encoded.size > size_max:
+        raise RecordTooLargeError(encoded.size, size_max)
+    append_time_ms = NO_TIMESTAMP
+    if config.message_timestamp_type == LOG_APPEND_TIME or batch.is_transactional:
+        header = BatchHeader._make(BATCH_HEADER.unpack_from(buffer, at))
+        if batch.is_transactional:
+            header = header._replace(attributes=header.attributes | ATTRIBUTE_TRANSACTIONAL)
+        if config.message_timestamp_type == LOG_APPEND_TIME:
+            append_time_ms = clock.now_ms()
+            attributes = header.attributes | ATTRIBUTE_LOG_APPEND_TIME
+            header = header._replace(attributes=attributes, max_timestamp=append_time_ms)
+            encoded = encoded._replace(max_timestamp=append_time_ms, max_timestamp_delta_offset=0)
+        BATCH_HEADER.pack_into(buffer, at, *header)
+    if batch.producer_id >= 0:
+        patch_producer(buffer, at, batch.producer_id, batch.producer_epoch, batch.base_sequence)
+    patch_crc(buffer, at, batch_crc(buffer.view(at + CRC_START)))
+    return PendingAppend(
+        buffer, (encoded,), topic.codec, append_time_ms=append_time_ms, with_producers=batch.producer_id >= 0
+    )
+
+
+def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBatch]:
+    """Moves the records of a batch, which the log would not take, into smaller ones of ``size_max`` bytes at most.
+
+    The deliveries and callbacks go with them; the new batches are as old as it is. Their memory is not the pool's.
+    """
+    encoded, buffer = batch.encoded, batch.buffer
+    assert encoded is not None and buffer is not None, "the batch is closed, and has no result"
+    patch_crc(buffer, encoded.position, batch_crc(buffer.view(encoded.position + CRC_START)))
+    records = list(parse_batch(buffer, encoded.position).records())
+    children: list[tuple[int, ProducerBatch]] = []
+    for index, record in enumerate(records):
+        if children:
+            fields = (record.value, record.key, record.headers, record.timestamp)
+            if children[-1][1].append(*fields) is not None:
+                continue
+            children[-1][1].close()
+        child = _child(batch, size_max)
+        children.append((index, child))
+        delivery = child.append(record.value, record.key, record.headers, record.timestamp)
+        if delivery is None:
+            # One record alone is larger: it goes by itself, and is refused by itself.
+            child.abort()
+            child = _child(batch, encoded.size + BATCH_HEADER_BYTES + size_max)
+            children[-1] = (index, child)
+            child.append(record.value, record.key, record.headers, record.timestamp)
+    children[-1][1].close()
+    callbacks = batch.callbacks
+    batch.split(children)
+    for delivery, on_delivery in callbacks:
+        delivery._batch().adopt(delivery, on_delivery)
+    return [child for _, child in children]
+
+
+def _child(batch: ProducerBatch, size_max: int) -> ProducerBatch:
+    child = ProducerBatch(
+        batch.topic, batch.partition, BatchBuffer(), size_max, batch.created_at, batch.failures, batch.hurry
+    )
+    child.is_transactional = batch.is_transactional
+    return child

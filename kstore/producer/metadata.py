@@ -1,0 +1,117 @@
+"""What a producer knows of topics: looked up on the first send, kept, waited for where there is none yet."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from kstore.config import LogConfig
+from kstore.errors import TopicNotFoundError, TopicWaitTimeoutError
+from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
+from kstore.producer.config import ProducerConfig
+from kstore.producer.host import ProducerHost
+
+__all__ = ["TopicMetadata"]
+
+IDLE_CHECK_SECONDS: Final = 1.0
+
+
+class TopicMetadata:
+    """The topics that a producer sends to. Thread-safe; ``topics`` is what ``send`` looks into, without a lock."""
+
+    def __init__(self, config: ProducerConfig, host: ProducerHost) -> None:
+        self.topics: dict[str, Topic] = {}
+        # Counts what was learnt anew.
+        self.version = 0
+        self._config = config
+        self._host = host
+        self._idle_seconds = config.metadata_max_idle_ms / 1000
+        self._changed = threading.Condition()
+        self._stale: set[str] = set()  # guarded by _changed
+        self._looked_at = 0.0
+
+    def note_change(self, name: str) -> None:
+        """A topic was made, deleted, grown or altered."""
+        with self._changed:
+            self._stale.add(name)
+            self._changed.notify_all()
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._stale)
+
+    def get(self, name: str, partition: int | None, timeout: float) -> Topic:
+        """The topic, as it is now; waits for it, and for ``partition`` of it, ``timeout`` seconds at most.
+
+        Raises: TopicWaitTimeoutError, ConfigError (no topic can have such a name).
+        """
+        clock = self._host.clock
+        deadline = clock.monotonic() + timeout
+        while True:
+            topic = self.topics.get(name)
+            if topic is None or name in self._stale:
+                topic = self._look_up(name)
+            if topic is not None and (partition is None or partition < topic.partition_count):
+                return topic
+            count = 0 if topic is None else topic.partition_count
+            with self._changed:
+                remaining = deadline - clock.monotonic()
+                if remaining <= 0:
+                    wanted = f"partition {partition} of topic {name}" if topic is not None else f"topic {name}"
+                    raise TopicWaitTimeoutError(
+                        f"there is no {wanted}, which has {count} partitions, after {round(timeout * 1000)} ms"
+                    )
+                if name not in self._stale:
+                    self._changed.wait(remaining)
+
+    def known(self, name: str) -> Topic:
+        """The topic, without waiting for it. Raises: TopicNotFoundError."""
+        topic = self.topics.get(name)
+        if topic is None or name in self._stale:
+            topic = self._look_up(name)
+        if topic is None:
+            raise TopicNotFoundError(f"there is no topic {name} any more")
+        return topic
+
+    def _look_up(self, name: str) -> Topic | None:
+        with self._changed:
+            self._stale.discard(name)
+            try:
+                count, config = self._host.partition_count(name), self._host.topic_config(name)
+            except TopicNotFoundError:
+                self.topics.pop(name, None)
+                return None
+            topic = self._topic(name, count, config, self.topics.get(name))
+            self.topics[name] = topic
+            self.version += 1
+            return topic
+
+    def _topic(self, name: str, count: int, config: LogConfig, before: Topic | None) -> Topic:
+        """A topic whose partitions keep the queues that they have."""
+        queues: list[Queue] = [] if before is None else list(before.queues[:count])
+        queues = [Queue(name, queue.partition) if queue.is_retired else queue for queue in queues]
+        queues += [Queue(name, number) for number in range(len(queues), count)]
+        codec = config.target_codec(self._config.compression_type)
+        # What the topic asks for is at the topic's level.
+        chooser = self._config if codec == self._config.compression_type else config
+        level = chooser.compression_level(codec)
+        topic = Topic(name, queues, config, codec, level, ignores_keys=self._config.partitioner_ignore_keys)
+        topic.last_used = self._host.clock.monotonic()
+        if before is not None:
+            topic.sticky_partition = min(before.sticky_partition, count - 1)
+            topic.sticky_bytes = before.sticky_bytes
+        return topic
+
+    def drop_idle(self, accumulator: RecordAccumulator) -> None:
+        """Forgets topics that were not sent to for ``metadata_max_idle_ms``."""
+        now = self._host.clock.monotonic()
+        if now - self._looked_at < IDLE_CHECK_SECONDS:
+            return
+        self._looked_at = now
+        for name, topic in list(self.topics.items()):
+            if now - topic.last_used >= self._idle_seconds:
+                with self._changed:
+                    # First out of sight of ``send``: what then comes finds that the queues are given up, and asks anew.
+                    self.topics.pop(name, None)
+                    if not accumulator.retire(topic):
+                        self.topics[name] = topic

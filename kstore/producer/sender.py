@@ -1,0 +1,459 @@
+"""Writes the batches that wait, in rounds, and says what became of them (Kafka: Sender).
+
+One thread serves all partitions in turn: of each that is ready it writes up to 1 MiB of batches with one call. Logs
+that sync every append are written side by side, in threads of their own, since each waits for the disk.
+
+A thread of Python that is busy gets the interpreter's lock every 5 ms, so one that sends all the time fills the pool
+faster than this thread empties it. So whoever closes the 16th batch of a partition writes them itself (``write_here``),
+if nobody else is at it: it pays with a write in the middle of a send. Retries, expiry, callbacks and syncs stay here.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
+
+from kstore.clock import Clock
+from kstore.errors import (
+    ClosedError,
+    DeliveryTimeoutError,
+    DiskFullError,
+    DuplicateSequenceError,
+    InvalidRecordError,
+    KstoreError,
+    OutOfOrderSequenceError,
+    PoisonedError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    StorageError,
+    SyncFailedError,
+)
+from kstore.log_writer import LogWriter
+from kstore.pending_append import PendingAppend
+from kstore.producer._accumulate import ProducerBatch, calling
+from kstore.producer.accumulator import Queue, RecordAccumulator, Topic, retry_delay
+from kstore.producer.batch_writing import seal, split
+from kstore.producer.config import ProducerConfig
+from kstore.producer.counters import ProducerCounters
+from kstore.producer.waiting import wake
+
+__all__ = ["INLINE_BATCHES", "ProducerIds", "Sender"]
+
+logger = logging.getLogger(__name__)
+
+WRITE_BYTES_MAX: Final = 1 << 20
+# So many closed batches of a partition make the thread that closed the last one write them.
+INLINE_BATCHES: Final = 16
+# No round waits longer than this for the next: what is overdue by a clock that jumped is found then.
+ROUND_SECONDS_MAX: Final = 60.0
+# After a round that failed.
+FAILED_ROUND_SECONDS: Final = 0.01
+SYNC_THREADS_MAX: Final = 8
+SEQUENCE_COUNT: Final = 1 << 31
+RETRIABLE_ERRNOS: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS}
+)
+
+
+class ProducerIds(Protocol):
+    """What batches are stamped with."""
+
+    def for_partition(self, topic: str, partition: int) -> tuple[int, int]:
+        """Producer id and epoch of what is to be written there; -1, -1 without idempotence. Raises: KstoreError."""
+        ...
+
+    def renew(self, after: tuple[int, int]) -> bool:
+        """Another id or epoch than ``after`` from now on; False where that is not possible."""
+        ...
+
+    def failed(self, batch: ProducerBatch, error: Exception) -> None:
+        """Records of a batch are lost."""
+        ...
+
+
+class Sender:
+    """The thread that writes, and what it does. ``run_once`` is one round, for tests and without a thread."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        accumulator: RecordAccumulator,
+        clock: Clock,
+        *,
+        writer_of: Callable[[str, int], LogWriter],
+        topic_of: Callable[[str], Topic],
+        ids: ProducerIds,
+        counters: ProducerCounters,
+        wakeup: threading.Event,
+        on_idle: Callable[[], None] = lambda: None,
+        name: str = "kstore-producer",
+    ) -> None:
+        self._config = config
+        self._accumulator = accumulator
+        self._clock = clock
+        self._writer_of = writer_of
+        self._topic_of = topic_of
+        self._ids = ids
+        self._counters = counters
+        self._acks = config.acks
+        self._wakeup = wakeup
+        self._on_idle = on_idle
+        self._name = name
+        # Monotonic, seconds; 0.0 while it is awake.
+        self.sleeps_until = 0.0
+        self._thread: threading.Thread | None = None
+        self._sync_threads: ThreadPoolExecutor | None = None
+        # Batches with a result whose callbacks are to be called here.
+        self._completed: deque[ProducerBatch] = deque()
+        # What everything fails with from now on.
+        self._forced: Exception | None = None
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_this_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        accumulator = self._accumulator
+        while True:
+            try:
+                opened_count = accumulator.opened_count
+                wait = self.run_once()
+                if accumulator.is_closed and not accumulator.incomplete and not accumulator.append_count:
+                    break
+                if wait > 0:
+                    self.sleeps_until = self._clock.monotonic() + wait
+                    # What came between the round and here did not wake this thread.
+                    self._wakeup.wait(0 if self._accumulator.opened_count != opened_count else wait)
+                    self.sleeps_until = 0.0
+                    self._on_idle()
+                self._wakeup.clear()
+            except Exception:
+                # It never dies: what cannot be written expires.
+                logger.exception("%s: a round failed", self._name)
+                self._wakeup.wait(FAILED_ROUND_SECONDS)
+        if self._sync_threads is not None:
+            self._sync_threads.shutdown()
+
+    def join(self, timeout: float | None) -> bool:
+        """Waits for the end of the thread; whether it has ended."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return thread is None
+        thread.join(timeout)
+        return not thread.is_alive()
+
+    def force(self, error: Exception) -> None:
+        """Fails everything that has no result, but for what is just being written; for ``close``."""
+        self._forced = error
+        self.abandon(error)
+
+    # --- a round ----------------------------------------------------------------------------------------------------
+
+    def run_once(self) -> float:
+        """Writes what is ready; returns the seconds until there may be something again."""
+        accumulator = self._accumulator
+        self._complete_handed_over()
+        now = self._clock.monotonic()
+        wait = ROUND_SECONDS_MAX
+        ready: list[Queue] = []
+        for queue in list(accumulator.active):
+            if (due := accumulator.ready_in(queue, now)) <= 0 and queue.batch_count:
+                ready.append(queue)
+            elif accumulator.expires_in(queue, now) <= 0:
+                self._expire(queue, now)
+            elif not queue.batch_count:
+                accumulator.rest(queue)
+            else:
+                wait = min(wait, due, accumulator.expires_in(queue, now))
+        if not ready:
+            return wait
+        syncing = [queue for queue in ready if self._syncs(queue)] if len(ready) > 1 else []
+        if len(syncing) > 1:
+            ready = [queue for queue in ready if queue not in syncing]
+            if self._sync_threads is None:
+                self._sync_threads = ThreadPoolExecutor(SYNC_THREADS_MAX, f"{self._name}-sync")
+            written = [self._sync_threads.submit(self._write, queue, now) for queue in syncing]
+            finished = [batch for queue in ready for batch in self._write(queue, now)]
+            for future in written:
+                finished += future.result()
+        else:
+            finished = [batch for queue in ready for batch in self._write(queue, now)]
+        self._complete(finished)
+        # What is in other hands: whoever has it wakes this thread for what they leave.
+        return 0.0 if finished or self._completed else wait
+
+    def _syncs(self, queue: Queue) -> bool:
+        try:
+            return self._writer_of(queue.topic, queue.partition).syncs_appends
+        except (KstoreError, OSError):
+            return False
+
+    def _write(self, queue: Queue, now: float) -> list[ProducerBatch]:
+        """Writes batches of the queue; those that have a result now. Nothing where another thread is at it."""
+        if not queue.drain_lock.acquire(blocking=False):
+            return []
+        try:
+            accumulator = self._accumulator
+            finished = self._fail_expired(queue, now)
+            if self._forced is not None:
+                return finished + self._abandon(queue, now, self._forced)
+            if batches := accumulator.take(queue, WRITE_BYTES_MAX, now):
+                finished += self._append(queue, batches, now)
+            accumulator.rest(queue)
+            return finished
+        finally:
+            queue.drain_lock.release()
+
+    def write_here(self, queue: Queue) -> None:
+        """Writes what is ready in a queue in the caller's thread, if nobody is at it and no callback waits."""
+        if not queue.drain_lock.acquire(blocking=False):
+            return
+        try:
+            now = self._clock.monotonic()
+            accumulator = self._accumulator
+            if self._completed or self._forced is not None or accumulator.ready_in(queue, now) > 0:
+                return
+            batches = accumulator.take(queue, WRITE_BYTES_MAX, now)
+            finished = self._append(queue, batches, now) if batches else []
+        finally:
+            queue.drain_lock.release()
+            if queue.batch_count or self._completed:
+                self._wakeup.set()
+        is_held = bool(self._completed)
+        for batch in finished:
+            if is_held or batch.callbacks or batch.error is not None:
+                self._completed.append(batch)
+            else:
+                self._release(batch)
+        if self._completed:
+            self._wakeup.set()
+
+    # --- append -----------------------------------------------------------------------------------------------------
+
+    def _append(self, queue: Queue, batches: list[ProducerBatch], now: float) -> list[ProducerBatch]:
+        """Writes batches of one partition to its log; those that have a result. Needs the queue's ``drain_lock``.
+
+        What may be tried again is back in the queue then, in its order, with its sequences.
+        """
+        try:
+            topic = self._topic_of(queue.topic)
+            writer = self._writer_of(queue.topic, queue.partition)
+            producer = self._ids.for_partition(queue.topic, queue.partition)
+            if len(sealed := self._seal(queue, topic, batches, producer)) < len(batches):
+                # One is too large: what it was split into, and those behind it, are in the queue again.
+                batches = batches[: len(sealed)]
+            if not sealed:
+                return []
+            if self._acks == 0:
+                for batch in batches:
+                    batch.succeed(-1)
+            writer.commit_many(sealed)
+        except BaseException as error:
+            return self._failed(queue, batches, error, now)
+        queue.retry_count = 0
+        counters = self._counters
+        finished: list[ProducerBatch] = []
+        for number, (batch, append) in enumerate(zip(batches, sealed, strict=True)):
+            if append.error is not None:
+                finished += self._failed(queue, batches[number:], append.error, now)
+                break
+            result = append.result
+            assert result is not None
+            batch.succeed(result.first_offset, result.log_append_time)
+            counters.batches += 1
+            counters.records += batch.record_count
+            counters.bytes += result.size
+            finished.append(batch)
+        counters.writes += 1
+        return finished
+
+    def _seal(
+        self, queue: Queue, topic: Topic, batches: list[ProducerBatch], producer: tuple[int, int]
+    ) -> list[PendingAppend]:
+        """Seals batches up to the first that is too large, which is split."""
+        sealed: list[PendingAppend] = []
+        accumulator = self._accumulator
+        for number, batch in enumerate(batches):
+            if queue.producer != producer:
+                queue.producer, queue.next_sequence = producer, 0
+            if producer[0] >= 0 and (batch.producer_id, batch.producer_epoch) != producer:
+                batch.producer_id, batch.producer_epoch = producer
+                batch.base_sequence = queue.next_sequence
+                queue.next_sequence = (queue.next_sequence + batch.record_count) % SEQUENCE_COUNT
+            try:
+                sealed.append(seal(batch, topic, accumulator.ratios, self._clock))
+            except RecordTooLargeError as error:
+                if producer[0] >= 0:
+                    queue.next_sequence = batch.base_sequence
+                if batch.record_count == 1:
+                    accumulator.put_back(queue, batches[number + 1 :])
+                    self._fail_alone(batch, error)
+                else:
+                    self._split(queue, topic, batch, batches[number + 1 :])
+                break
+        return sealed
+
+    def _fail_alone(self, batch: ProducerBatch, error: Exception) -> None:
+        self._fail(batch, error)
+        self._completed.append(batch)
+
+    def _split(self, queue: Queue, topic: Topic, batch: ProducerBatch, behind: list[ProducerBatch]) -> None:
+        accumulator = self._accumulator
+        encoded = batch.encoded
+        assert encoded is not None
+        ratio = encoded.size / max(batch.size, 1)
+        if topic.codec != "none":
+            accumulator.ratios.reset(topic.name, topic.codec, ratio)
+        size_max = min(topic.config.max_message_bytes, max(self._config.batch_size, 1), topic.config.segment_bytes)
+        children = split(batch, topic, min(size_max, max(batch.size // 2, 1 << 7)))
+        accumulator.incomplete.update(children)
+        accumulator.put_back(queue, [*children, *behind])
+        self._counters.splits += 1
+        self._release(batch)
+
+    # --- what fails -------------------------------------------------------------------------------------------------
+
+    def _failed(
+        self, queue: Queue, batches: list[ProducerBatch], error: BaseException, now: float
+    ) -> list[ProducerBatch]:
+        """Batches that are not in the log: back into the queue, or failed. All of them, for the order must hold."""
+        if not isinstance(error, Exception):
+            # Ctrl-C in a thread that writes for itself: nothing was written, and it is not the batches' fault.
+            self._accumulator.put_back(queue, batches)
+            self._wakeup.set()
+            raise error
+        if self._acks == 0 and all(batch.is_done for batch in batches):
+            logger.warning("%s-%d: records were lost, as acks=0 allows: %s", queue.topic, queue.partition, error)
+            return batches
+        first = batches[0]
+        self._counters.last_error = error
+        if isinstance(error, (OutOfOrderSequenceError, DuplicateSequenceError)) and not first.is_transactional:
+            stamp = (first.producer_id, first.producer_epoch)
+            if first.attempts <= 2 and self._ids.renew(stamp):
+                self._accumulator.put_back(queue, batches)
+                return []
+        if self._can_retry(queue, first, error):
+            queue.retry_at = now + retry_delay(self._config, queue.retry_count, random.uniform)
+            queue.retry_count += 1
+            self._counters.retries += 1
+            self._accumulator.put_back(queue, batches)
+            return []
+        lost = batches
+        if isinstance(error, InvalidRecordError):
+            # What is wrong is wrong with the first alone.
+            lost, rest = batches[:1], batches[1:]
+            self._accumulator.put_back(queue, rest)
+        if first.base_sequence >= 0:
+            # Known not to be in the log: what comes next takes its place.
+            queue.next_sequence = first.base_sequence
+            self._forget_sequences(queue)
+        for batch in lost:
+            self._fail(batch, error)
+        return lost
+
+    def _forget_sequences(self, queue: Queue) -> None:
+        for batch in list(queue.closed):
+            batch.producer_id = batch.producer_epoch = batch.base_sequence = -1
+
+    def _can_retry(self, queue: Queue, batch: ProducerBatch, error: Exception) -> bool:
+        if self._forced is not None or queue.retry_count >= self._config.retries:
+            return False
+        if isinstance(error, (SyncFailedError, PoisonedError, ProducerFencedError, ClosedError)):
+            return False
+        return isinstance(error, DiskFullError) or (isinstance(error, StorageError) and error.errno in RETRIABLE_ERRNOS)
+
+    def _fail(self, batch: ProducerBatch, error: Exception) -> None:
+        record_errors: dict[int, Exception] | None = None
+        if isinstance(error, InvalidRecordError):
+            record_errors = {one.index: InvalidRecordError(one.message, [one]) for one in error.record_errors}
+        if batch.fail(error, record_errors):
+            self._counters.failed += batch.record_count
+            self._ids.failed(batch, error)
+
+    def _expire(self, queue: Queue, now: float) -> None:
+        if queue.drain_lock.acquire(blocking=False):
+            try:
+                finished = self._fail_expired(queue, now)
+            finally:
+                queue.drain_lock.release()
+            self._complete(finished)
+
+    def _fail_expired(self, queue: Queue, now: float) -> list[ProducerBatch]:
+        expired = self._accumulator.take_expired(queue, now)
+        for batch in expired:
+            waited_ms = round((now - batch.created_at) * 1000)
+            reason = f": the last try failed with {self._counters.last_error!r}" if batch.attempts else ""
+            self._fail(
+                batch,
+                DeliveryTimeoutError(
+                    f"{batch.record_count} records for {batch.topic}-{batch.partition} expired: {waited_ms} ms have "
+                    f"passed since their batch was made, expected at most {self._config.delivery_timeout_ms}{reason}"
+                ),
+            )
+        if expired and expired[0].base_sequence >= 0:
+            queue.next_sequence = expired[0].base_sequence
+            self._forget_sequences(queue)
+        return expired
+
+    def abandon(self, error: Exception) -> None:
+        """Fails all batches that wait, but for those behind a write that is under way."""
+        for queue in list(self._accumulator.active):
+            if queue.drain_lock.acquire(blocking=False):
+                try:
+                    self._completed.extend(self._abandon(queue, self._clock.monotonic(), error))
+                finally:
+                    queue.drain_lock.release()
+        self._wakeup.set()
+
+    def _abandon(self, queue: Queue, now: float, error: Exception) -> list[ProducerBatch]:
+        batches = self._accumulator.take(queue, 1 << 62, now, all_now=True)
+        if batches and batches[0].base_sequence >= 0:
+            queue.next_sequence = batches[0].base_sequence
+        for batch in batches:
+            self._fail(batch, error)
+        return batches
+
+    # --- complete ---------------------------------------------------------------------------------------------------
+
+    def _complete_handed_over(self) -> None:
+        while self._completed:
+            self._complete([self._completed.popleft()])
+
+    def _complete(self, batches: Sequence[ProducerBatch]) -> None:
+        """Calls back, then lets go whoever waits, and gives the memory back."""
+        for batch in batches:
+            if batch.callbacks:
+                with calling():
+                    for delivery, on_delivery in batch.callbacks:
+                        try:
+                            delivery.call(on_delivery)
+                        except Exception:
+                            logger.exception("%s-%d: a callback failed", batch.topic, batch.partition)
+                batch.callbacks.clear()
+            self._release(batch)
+
+    def _release(self, batch: ProducerBatch) -> None:
+        accumulator = self._accumulator
+        buffer, batch.buffer = batch.buffer, None
+        if buffer is not None and batch.pool_size:
+            accumulator.pool.deallocate(buffer, batch.pool_size)
+        awaited = batch.release()
+        accumulator.incomplete.discard(batch)
+        if awaited:
+            wake(awaited)

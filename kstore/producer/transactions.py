@@ -1,0 +1,213 @@
+"""What a producer knows of its id and its transaction (Kafka: TransactionManager).
+
+uninitialized -> ready <-> in transaction -> committing | aborting -> ready
+                              |-> failed (a record was lost: abort is all that is left) -> aborting
+any -> fatal (another producer has taken the place of this one)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from enum import Enum
+
+from kstore.errors import (
+    InvalidTransactionStateError,
+    ProducerFencedError,
+    RequestError,
+)
+from kstore.files.paths import TopicPartition
+from kstore.producer._accumulate import ProducerBatch
+from kstore.producer.config import ProducerConfig
+from kstore.producer.host import Coordinator, ProducerHost
+
+__all__ = ["TransactionManager", "TransactionState"]
+
+NO_PRODUCER = (-1, -1)
+
+
+class TransactionState(Enum):
+    UNINITIALIZED = "not initialized"
+    READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "in a transaction that can only be aborted"
+    FATAL_ERROR = "fenced"
+
+
+State = TransactionState
+
+
+class TransactionManager:
+    """The id that a producer's batches have, and where it is in its transaction. Thread-safe."""
+
+    def __init__(self, config: ProducerConfig, host: ProducerHost) -> None:
+        self.state = State.UNINITIALIZED
+        self.error: Exception | None = None
+        self._config = config
+        self._host = host
+        self._id = config.transactional_id
+        self._lock = threading.RLock()
+        # Guarded by the lock, as is the state.
+        self._producer = NO_PRODUCER
+        self._added: set[tuple[str, int]] = set()
+        self._has_offsets = False
+
+    @property
+    def is_transactional(self) -> bool:
+        return self._id is not None
+
+    @property
+    def producer(self) -> tuple[int, int]:
+        """Producer id and epoch, -1 and -1 while there are none."""
+        return self._producer
+
+    # --- what the sender asks ---------------------------------------------------------------------------------------
+
+    def for_partition(self, topic: str, partition: int) -> tuple[int, int]:
+        """Producer id and epoch of what is to be written there. In a transaction the partition is made part of it,
+        durably, before anything is written: after a crash the coordinator must know where to end it.
+
+        Raises: what the coordinator raises.
+        """
+        if not self._config.enable_idempotence:
+            return NO_PRODUCER
+        with self._lock:
+            if self._producer == NO_PRODUCER:
+                self._producer = self._host.coordinator.init_producer_id(self._id, self._config.transaction_timeout_ms)
+            if self._id is not None and (topic, partition) not in self._added:
+                self._coordinate().add_partitions(self._id, *self._producer, [TopicPartition(topic, partition)])
+                self._added.add((topic, partition))
+            return self._producer
+
+    def renew(self, after: tuple[int, int]) -> bool:
+        """Gives a producer without transactions another id; whether it has another than ``after`` now."""
+        with self._lock:
+            if self._id is not None:
+                return False
+            if self._producer == after:
+                self._producer = self._host.coordinator.init_producer_id(None, self._config.transaction_timeout_ms)
+            return True
+
+    def failed(self, batch: ProducerBatch, error: Exception) -> None:
+        """Records of a batch are lost: a transaction with them cannot be committed."""
+        if batch.is_transactional:
+            self.record_failed(error)
+
+    def record_failed(self, error: Exception) -> None:
+        """A record of the transaction is lost."""
+        if self._id is None:
+            return
+        with self._lock:
+            if isinstance(error, ProducerFencedError):
+                self._fail_for_good(error)
+            elif self.state in (State.IN_TRANSACTION, State.COMMITTING):
+                self.state, self.error = State.ABORTABLE_ERROR, error
+
+    # --- what the user does -----------------------------------------------------------------------------------------
+
+    def init(self) -> None:
+        """Takes the place of any producer with the same transactional id, and ends what that left open."""
+        with self._lock:
+            transactional_id = self._required()
+            if self.state is State.READY:
+                return
+            self._expect("init_transactions", State.UNINITIALIZED)
+            self._producer = self._host.coordinator.init_producer_id(
+                transactional_id, self._config.transaction_timeout_ms
+            )
+            self.state = State.READY
+
+    def begin(self) -> None:
+        with self._lock:
+            self._required()
+            self._expect("begin_transaction", State.READY)
+            self.state, self.error = State.IN_TRANSACTION, None
+            self._added.clear()
+            self._has_offsets = False
+
+    def check_send(self) -> None:
+        """Raises: InvalidTransactionStateError outside of a transaction; what made it impossible to go on."""
+        if self._id is None:
+            return
+        with self._lock:
+            self._expect("send", State.IN_TRANSACTION)
+
+    def begin_end(self, *, commit: bool) -> None:
+        """The transaction takes no more records."""
+        with self._lock:
+            self._required()
+            if commit:
+                self._expect("commit_transaction", State.IN_TRANSACTION, State.COMMITTING)
+                self.state = State.COMMITTING
+            else:
+                allowed = (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
+                self._expect("abort_transaction", *allowed, raises_error=False)
+                self.state = State.ABORTING
+
+    def end(self, *, commit: bool) -> None:
+        """Ends the transaction, when every record of it has a result. May be called again where it failed.
+
+        Raises: what the records failed with; what the coordinator raises.
+        """
+        with self._lock:
+            if commit:
+                self._expect("commit_transaction", State.COMMITTING)
+            if self._added or self._has_offsets:
+                transactional_id = self._required()
+                try:
+                    self._producer = self._coordinate().end(transactional_id, *self._producer, commit=commit)
+                except ProducerFencedError as error:
+                    self._fail_for_good(error)
+                    raise
+            self.state, self.error = State.READY, None
+            self._added.clear()
+            self._has_offsets = False
+
+    def add_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """Offsets that a group has done, part of the transaction."""
+        with self._lock:
+            transactional_id = self._required()
+            self._expect("send_offsets", State.IN_TRANSACTION)
+            if not group:
+                raise ValueError("an empty group, expected a name")
+            if not offsets:
+                return
+            self._has_offsets = True
+            try:
+                self._coordinate().add_offsets(transactional_id, *self._producer, group, offsets)
+            except ProducerFencedError as error:
+                self._fail_for_good(error)
+                raise
+            except Exception as error:
+                self.record_failed(error)
+                raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a transaction that was begun and not ended."""
+        return self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.COMMITTING, State.ABORTING)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _coordinate(self) -> Coordinator:
+        return self._host.coordinator
+
+    def _required(self) -> str:
+        if self._id is None:
+            raise InvalidTransactionStateError("a producer without transactional_id has no transactions")
+        return self._id
+
+    def _fail_for_good(self, error: Exception) -> None:
+        self.state, self.error = State.FATAL_ERROR, error
+
+    def _expect(self, what: str, *states: TransactionState, raises_error: bool = True) -> None:
+        if self.state in states:
+            return
+        if self.error is not None and (raises_error or self.state is State.FATAL_ERROR):
+            if isinstance(self.error, RequestError):
+                raise self.error
+            raise InvalidTransactionStateError(f"{what}: {self.state.value}: {self.error}") from self.error
+        expected = " or ".join(state.value for state in states)
+        raise InvalidTransactionStateError(f"{what}: the producer is {self.state.value}, expected {expected}")

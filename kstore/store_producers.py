@@ -1,0 +1,69 @@
+"""A store as its producers see it: topics, logs, who gives out producer ids, and news of topics."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from kstore.clock import Clock
+from kstore.config import LogConfig
+from kstore.files.paths import TopicPartition, validate_topic
+from kstore.log import Log
+from kstore.log_writer import LogWriter
+from kstore.producer.host import Coordinator
+
+__all__ = ["StoreHost"]
+
+
+class StoreHost:
+    """What a store is to its producers (``producer.host.ProducerHost``). Thread-safe."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        partitions: Callable[[str], list[int]],
+        config_of: Callable[[TopicPartition], LogConfig],
+        log: Callable[[str, int], Log],
+        coordinator: Callable[[], Coordinator],
+    ) -> None:
+        self.path = path
+        self.clock = clock
+        self._partitions = partitions
+        self._config_of = config_of
+        self._log = log
+        self._coordinator = coordinator
+        self._lock = threading.Lock()
+        self._watchers: list[Callable[[str], None]] = []
+
+    @property
+    def coordinator(self) -> Coordinator:
+        return self._coordinator()
+
+    def partition_count(self, topic: str) -> int:
+        validate_topic(topic)
+        return self._partitions(topic)[-1] + 1
+
+    def topic_config(self, topic: str) -> LogConfig:
+        return self._config_of(TopicPartition(topic, self._partitions(topic)[0]))
+
+    def writer(self, topic: str, partition: int) -> LogWriter:
+        return self._log(topic, partition).writer
+
+    def watch(self, changed: Callable[[str], None]) -> None:
+        with self._lock:
+            self._watchers.append(changed)
+
+    def unwatch(self, changed: Callable[[str], None]) -> None:
+        with self._lock:
+            if changed in self._watchers:
+                self._watchers.remove(changed)
+
+    def tell(self, topic: str) -> None:
+        """A topic was made, deleted, grown or altered."""
+        with self._lock:
+            watchers = list(self._watchers)
+        for changed in watchers:
+            changed(topic)
