@@ -24,6 +24,7 @@ from kstore.errors import (
     ClosedError,
     ConfigError,
     InvalidProducerIdMappingError,
+    InvalidTransactionStateError,
     KstoreError,
     ProducerFencedError,
     TopicNotFoundError,
@@ -90,19 +91,21 @@ class TransactionCoordinator:
         self._clock = clock
         self._state_log = StateLog(log_of, ensure_topic, partition_count)
         self._offsets = GroupOffsets(log_of, ensure_topic, partition_count, clock)
-        # Guards the two maps, not what is in them.
+        # Guards the map, not what is in it.
         self._mutex = threading.Lock()
         self._entries: dict[str, _Entry] = {}
-        self._owners: dict[int, str] = {}
         for name, metadata in self._state_log.load().items():
             unmarked = set(metadata.partitions) if metadata.state.is_prepared else set()
             self._entries[name] = _Entry(metadata=metadata, unmarked=unmarked)
-            self._owners[metadata.producer_id] = name
         self._ids = ProducerIds(fs, directory, lambda: max(highest_producer_id(), self._highest_owner()), mode=mode)
 
     def _highest_owner(self) -> int:
-        with self._mutex:
-            return max(self._owners, default=NO_ID)
+        """The highest id in a transaction's record. May see one that is just being replaced."""
+        known = [entry.metadata for _, entry in self._all()]
+        return max(
+            (max(one.producer_id, one.previous_producer_id, one.next_producer_id) for one in known if one is not None),
+            default=NO_ID,
+        )
 
     # --- producers --------------------------------------------------------------------------------------------------
 
@@ -153,8 +156,12 @@ class TransactionCoordinator:
         if metadata is None or metadata.state.is_idle:
             return
         if not metadata.state.is_prepared:
-            self._move(entry, metadata.prepared(self._clock.now_ms(), commit=False, fence=True))
+            self._decide(entry, metadata, commit=False)
         self._complete(entry)
+
+    def _decide(self, entry: _Entry, metadata: TransactionMetadata, *, commit: bool) -> None:
+        following = self._ids.take() if metadata.is_epoch_exhausted else NO_ID
+        self._move(entry, metadata.prepared(self._clock.now_ms(), commit=commit, next_producer_id=following))
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
@@ -180,8 +187,10 @@ class TransactionCoordinator:
         if not is_open:
             entry.began = began
 
-    def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
-        """Ends the producer's transaction. On return its records are committed, or aborted, in every partition.
+    def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> tuple[int, int]:
+        """Ends the producer's transaction; returns the producer id and epoch of its next one.
+
+        On return its records are committed, or aborted, in every partition.
 
         After an exception the same call may be repeated, as often as need be; after one that is a ``StorageError`` of
         the decision itself, the other one too. Once it is decided, repeating is what completes it: so does the store's
@@ -193,13 +202,17 @@ class TransactionCoordinator:
         """
         entry = self._entry(transactional_id)
         with entry.lock:
-            metadata = self._checked(transactional_id, entry, producer_id, producer_epoch)
-            prepared, completed = DECISIONS[commit]
-            if metadata.state == completed:
-                return
-            if metadata.state != prepared:
-                self._move(entry, metadata.prepared(self._clock.now_ms(), commit=commit))
-            self._complete(entry)
+            metadata = entry.metadata
+            if metadata is None or not metadata.is_end_of(producer_id, producer_epoch):
+                self._decide(entry, self._checked(transactional_id, entry, producer_id, producer_epoch), commit=commit)
+            elif metadata.state not in DECISIONS[commit]:
+                raise InvalidTransactionStateError(
+                    f"the transaction of {transactional_id!r} is in state {metadata.state}, which nothing changes"
+                )
+            if entry.metadata is not None and entry.metadata.state.is_prepared:
+                self._complete(entry)
+            assert entry.metadata is not None
+            return entry.metadata.producer_id, entry.metadata.producer_epoch
 
     def _complete(self, entry: _Entry) -> None:
         """Carries out what was decided. Needs the lock. Raises: the first failure, when all partitions were tried."""
@@ -250,14 +263,9 @@ class TransactionCoordinator:
 
     def _move(self, entry: _Entry, metadata: TransactionMetadata) -> None:
         """Writes the next step, and goes by it from then on; not at all if it cannot be written. Needs the lock."""
-        before = entry.metadata
         self._state_log.append(metadata)
         entry.metadata = metadata
         entry.unmarked = set(metadata.partitions) if metadata.state.is_prepared else set()
-        with self._mutex:
-            if before is not None and before.producer_id != metadata.producer_id:
-                self._owners.pop(before.producer_id, None)
-            self._owners[metadata.producer_id] = metadata.transactional_id
 
     def _entry(self, transactional_id: str) -> _Entry:
         with self._mutex:
@@ -279,37 +287,38 @@ class TransactionCoordinator:
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
-    def commit_offsets(
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Commits offsets of a group: the next record to be read of each partition. All of them or none.
+
+        On return they are as durable as ``__consumer_offsets``, which goes by the store's setting.
+
+        Raises: ConfigError, RecordTooLargeError, DiskFullError, PoisonedError, StorageError.
+        """
+        _check_text("group", group)
+        if offsets:
+            self._offsets.commit(group, offsets)
+
+    def add_offsets(
         self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
         group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        *,
-        producer: tuple[int, int] | None = None,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
     ) -> None:
-        """Commits offsets of a group: at once, or with ``producer``, an id and an epoch, with its transaction.
+        """The same as part of the producer's transaction: they count when it commits, and never if it aborts.
 
-        All of them or none. On return they are as durable as ``__consumer_offsets``, which goes by the store's setting.
-
-        Raises: ConfigError, ProducerFencedError, InvalidTransactionStateError, DiskFullError, PoisonedError,
-        StorageError.
+        Raises: as ``add_partitions`` and ``commit_offsets``.
         """
         _check_text("group", group)
         if not offsets:
             return
-        if producer is None:
-            self._offsets.commit(group, offsets)
-            return
-        producer_id, producer_epoch = producer
-        with self._mutex:
-            name = self._owners.get(producer_id)
-        if name is None:
-            raise InvalidProducerIdMappingError("", producer_id, producer_epoch, "it has no transactional id")
-        entry = self._entry(name)
+        entry = self._entry(transactional_id)
         with entry.lock:
             # Until they are written the transaction must not end.
-            metadata = self._checked(name, entry, producer_id, producer_epoch)
+            metadata = self._checked(transactional_id, entry, producer_id, producer_epoch)
             self._add(entry, metadata, [self._offsets.place(group)])
-            self._offsets.commit(group, offsets, producer=producer)
+            self._offsets.commit(group, offsets, producer=(producer_id, producer_epoch))
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -377,8 +386,6 @@ class TransactionCoordinator:
         elif now_ms - metadata.last_update_timestamp >= EXPIRATION_MS:
             self._state_log.forget(name)
             entry.metadata = None
-            with self._mutex:
-                self._owners.pop(metadata.producer_id, None)
 
     def close(self) -> None:
         """Aborts what is open, completes what is decided. Raises: the first failure, when all were tried."""
@@ -407,7 +414,7 @@ class TransactionCoordinator:
             return list(self._entries.items())
 
 
-# By whether it is a commit: the state of the decision, and that of its end.
+# By whether it is a commit: the states of the decision, and of its end.
 DECISIONS = {
     True: (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT),
     False: (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT),

@@ -83,7 +83,7 @@ class GroupOffsets:
     def commit(
         self,
         group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         *,
         producer: tuple[int, int] | None = None,
     ) -> None:
@@ -274,9 +274,9 @@ def _next_sequence(log: Log, producer_id: int, epoch: int) -> int:
     return 0
 
 
-def _checked(given: OffsetAndMetadata) -> OffsetAndMetadata:
+def _checked(given: OffsetAndMetadata | int) -> OffsetAndMetadata:
     """Raises: ConfigError."""
-    committed = OffsetAndMetadata(*given)
+    committed = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
     if isinstance(committed.offset, bool) or not isinstance(committed.offset, int):
         raise ConfigError(f"a committed offset is {committed.offset!r:.80}, expected an int")
     if not 0 <= committed.offset <= OFFSET_MAX:

@@ -4,7 +4,8 @@
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing ...
 
 A transaction is decided by its Prepare record, and by that alone: from then on it can only be completed.
-An epoch above that of the transaction in PrepareAbort fences the producer that began it.
+The decision takes the next epoch, as Kafka 4 does (KIP-890): the markers carry it, so that no batch of the transaction
+can come after them, and the next transaction writes with it. When the epochs are used up it names the next producer id.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ __all__ = ["EPOCH_MAX", "NO_PRODUCER_ID", "TransactionMetadata", "TransactionSta
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
-# The last epoch is kept for fencing: no producer writes with it.
+# Kafka's transaction.version 2: each transaction has an epoch of its own.
+CLIENT_TRANSACTION_VERSION = 2
+# The last epoch is kept for the end of a transaction: no producer writes with it.
 EPOCH_MAX = 2**15 - 1
 
 
@@ -75,7 +78,7 @@ class TransactionMetadata:
     """One record of ``__transaction_state`` (Kafka: TransactionMetadata). Times in ms; -1 stands for none.
 
     ``partitions`` are those of the open, or decided, transaction; an idle id has none. ``next_*`` is the producer that
-    takes over when the transaction is complete: written by brokers whose producers change epoch with each transaction.
+    takes over when the transaction is complete, where the epochs are used up.
     """
 
     transactional_id: str
@@ -89,11 +92,20 @@ class TransactionMetadata:
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     next_producer_epoch: int = NO_EPOCH
-    client_transaction_version: int = 0
+    client_transaction_version: int = CLIENT_TRANSACTION_VERSION
+
+    def is_end_of(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether this is the decision, or the end, of that producer's transaction: what a repeated call meets."""
+        if self.state in (TransactionState.EMPTY, TransactionState.ONGOING):
+            return False
+        if self.producer_id == producer_id:
+            return self.producer_epoch == producer_epoch + 1
+        # It was that producer's last epoch.
+        return self.previous_producer_id == producer_id and self.producer_epoch == 0 and producer_epoch == EPOCH_MAX - 1
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether no producer can be given a further epoch of this producer id."""
+        """Whether this is the last epoch that a producer writes with."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     def _moved(
@@ -131,11 +143,16 @@ class TransactionMetadata:
         is_new = self.state != TransactionState.ONGOING
         return replace(moved, start_timestamp=now_ms if is_new else self.start_timestamp)
 
-    def prepared(self, now_ms: int, *, commit: bool, fence: bool = False) -> TransactionMetadata:
-        """Decided. With ``fence`` in the next epoch, so that the producer cannot go on."""
+    def prepared(self, now_ms: int, *, commit: bool, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
+        """Decided, in the next epoch; under ``next_producer_id`` it goes on behind an exhausted one."""
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
-        epoch = min(self.producer_epoch + 1, EPOCH_MAX) if fence else self.producer_epoch
-        return replace(self._moved(state, now_ms, self.partitions), producer_epoch=epoch)
+        return replace(
+            self._moved(state, now_ms, self.partitions),
+            producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX),
+            next_producer_id=next_producer_id,
+            next_producer_epoch=NO_EPOCH if next_producer_id == NO_PRODUCER_ID else 0,
+            client_transaction_version=CLIENT_TRANSACTION_VERSION,
+        )
 
     def completed(self, now_ms: int) -> TransactionMetadata:
         """Carried out everywhere."""

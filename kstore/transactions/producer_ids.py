@@ -29,14 +29,13 @@ from kstore.errors import (
 )
 from kstore.files.checkpoint import read_small_file, replace_file
 from kstore.files.fs import FileSystem, read_file
-from kstore.files.paths import SNAPSHOT_SUFFIX, classify, segment_name
+from kstore.files.paths import PRODUCER_IDS, SNAPSHOT_SUFFIX, classify, segment_name
 from kstore.state.producer_snapshot import decode_snapshot
 
 __all__ = ["FIRST_PRODUCER_ID", "NO_ID", "ProducerIds", "highest_in_snapshots"]
 
 logger = logging.getLogger(__name__)
 
-FILE_NAME = "kstore.producer-ids"
 VERSION = 1
 HEAD = re.compile(rb"kstore\.producer-ids ([0-9]{1,9}) ([0-9a-f]{8})\n")
 BODY = re.compile(rb"(0|[1-9][0-9]{0,18})\n")
@@ -56,7 +55,7 @@ class ProducerIds:
     def __init__(self, fs: FileSystem, directory: Path, highest_known: Callable[[], int], *, mode: int = 0o600) -> None:
         """``highest_known`` says the highest id that the store knows of, -1 for none; asked once a block."""
         self._fs = fs
-        self._path = directory / FILE_NAME
+        self._path = directory / PRODUCER_IDS
         self._highest_known = highest_known
         self._mode = mode
         self._lock = threading.Lock()

@@ -1,0 +1,114 @@
+"""The coordinator of a store: made when it is first asked for, or at the open where transactions may be unfinished."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from kstore.clock import Clock
+from kstore.errors import KstoreError
+from kstore.files.paths import TopicPartition
+from kstore.log_dir import LogDirectory
+from kstore.scheduler import Scheduler
+from kstore.store_logs import OpenLogs
+from kstore.transactions.coordinator import TransactionCoordinator
+from kstore.transactions.placement import TRANSACTION_STATE
+from kstore.transactions.producer_ids import highest_in_snapshots
+
+__all__ = ["TRANSACTIONS_TASK", "StoreCoordinator"]
+
+logger = logging.getLogger(__name__)
+
+TRANSACTIONS_TASK = "transactions"
+# Kafka: transaction.abort.timed.out.transaction.cleanup.interval.ms.
+TASK_SECONDS = 10.0
+
+
+class StoreCoordinator:
+    """Makes the one coordinator of a store. Thread-safe."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        logs: OpenLogs,
+        clock: Clock,
+        scheduler: Scheduler,
+        create_topic: Callable[..., None],
+        *,
+        mode: int,
+    ) -> None:
+        self._directory = directory
+        self._logs = logs
+        self._clock = clock
+        self._scheduler = scheduler
+        self._create_topic = create_topic
+        self._mode = mode
+        self._lock = threading.Lock()
+        self._made: TransactionCoordinator | None = None
+        self._is_planned = False
+
+    def get(self) -> TransactionCoordinator:
+        """The coordinator; what the last one left unfinished was finished first. Raises: StorageError."""
+        if self._made is not None:
+            return self._made
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def begin(self) -> None:
+        """At the open: finishes what was left unfinished here. What cannot be done now is done at the first use.
+
+        A broker's own transactions are left alone until somebody uses the coordinator.
+        """
+        entry = self._directory.topics.get(TRANSACTION_STATE.name)
+        if entry is None or not entry.settings or not self._partition_count(TRANSACTION_STATE.name):
+            return
+        try:
+            self.get()
+        except KstoreError as error:
+            logger.warning("%s: transactions cannot be finished: %s", self._directory.path, error)
+
+    def close(self) -> None:
+        """Ends open transactions. Raises: the first failure."""
+        if self._made is not None and not self._directory.read_only:
+            self._made.close()
+
+    def _make(self) -> TransactionCoordinator:
+        directory = self._directory
+        made = TransactionCoordinator(
+            self._logs.get,
+            self._ensure_topic,
+            self._partition_count,
+            self._highest_producer_id,
+            fs=directory.fs,
+            directory=directory.path,
+            clock=self._clock,
+            mode=self._mode,
+        )
+        if not directory.read_only:
+            made.recover()
+            if not self._is_planned:
+                self._scheduler.add(TRANSACTIONS_TASK, made.run_due, interval_seconds=TASK_SECONDS)
+                self._is_planned = True
+        return made
+
+    def _ensure_topic(self, name: str, partitions: int, /, **settings: object) -> int:
+        with self._lock:
+            if not self._partition_count(name):
+                self._create_topic(name, partitions, **settings)
+        return self._partition_count(name)
+
+    def _partition_count(self, name: str) -> int:
+        return self._directory.topics[name].partitions if self._directory.numbers(name) else 0
+
+    def _highest_producer_id(self) -> int:
+        directory = self._directory
+        owners = [TopicPartition(name, number) for name in directory.topics for number in directory.numbers(name)]
+        highest = highest_in_snapshots(directory.fs, map(directory.partition_path, owners))
+        for _, log in self._logs.open_now():
+            # Of logs that no producer wrote to nothing is read.
+            if log.writer.producers.in_use:
+                highest = max([highest, *(info.producer_id for info in log.producers())])
+        return highest
