@@ -3,6 +3,7 @@
     .lock                        held by the one store, or broker, that writes
     meta.properties              ids; a broker's is kept
     kstore.topics                the topics and their settings (rules/topics); what decides whether one exists
+    kstore.producer-ids          which producer ids may have been given out (transactions/producer_ids)
     <topic>-<partition>          a log, with the topic's id in partition.metadata
     *-offset-checkpoint          for a broker, and for its logs that kstore has not opened yet
     .kafka_cleanshutdown         there only while nobody writes, and only if all logs were closed in order
@@ -61,6 +62,7 @@ from kstore.files.paths import (
     META_PROPERTIES,
     OFFSET_MAX,
     PARTITION_METADATA,
+    PRODUCER_IDS,
     RECOVERY_POINTS,
     REPLICATION_OFFSETS,
     TEMPORARY_SUFFIX,
@@ -91,7 +93,7 @@ __all__ = ["CHECKPOINTS", "METADATA_TOPIC", "LogDirectory"]
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, REPLICATION_OFFSETS, CLEANER_OFFSETS)
-OWN_NAMES = frozenset({LOCK, META_PROPERTIES, KSTORE_TOPICS, CLEAN_SHUTDOWN, *CHECKPOINTS})
+OWN_NAMES = frozenset({LOCK, META_PROPERTIES, KSTORE_TOPICS, PRODUCER_IDS, CLEAN_SHUTDOWN, *CHECKPOINTS})
 # A broker's own log of its cluster's metadata: no topic, and not kstore's to write to.
 METADATA_TOPIC = "__cluster_metadata"
 DAMAGED_TOPICS = KSTORE_TOPICS + ".damaged"

@@ -50,6 +50,9 @@ from kstore.rules.topics import (
 from kstore.scheduler import Scheduler, TaskStatus
 from kstore.store_logs import FLUSH_TASK, Flushes, OpenLogs
 from kstore.store_tasks import StoreTasks
+from kstore.transactions.coordinator import TransactionCoordinator
+from kstore.transactions.of_store import StoreCoordinator
+from kstore.transactions.placement import is_internal
 from kstore.types import Durability, RetentionResult
 
 __all__ = ["PartitionDescription", "Store", "StoreStatus", "TopicDescription", "TopicSummary", "open"]
@@ -152,6 +155,9 @@ class Store:
         self._flushes = Flushes(clock, self._scheduler)
         self._logs = OpenLogs(self._directory, fs, clock, self._settings_of, self._flushes)
         self._tasks = StoreTasks(self._directory, self._logs, clock, self.config, self._settings_of)
+        self._coordinator = StoreCoordinator(
+            self._directory, self._logs, clock, self._scheduler, self.create_topic, mode=config.file_mode
+        )
         # What topics go by, with the entry that it was taken from.
         self._effective: dict[str, tuple[TopicEntry, tuple[LogConfig, Durability]]] = {}
         # Logs that were not closed in order, and are not known to be in order since.
@@ -161,6 +167,7 @@ class Store:
             if not read_only:
                 self._recover()
                 self._begin_work()
+                self._coordinator.begin()
         except BaseException:
             self._closed = True
             self._scheduler.stop()
@@ -246,10 +253,11 @@ class Store:
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+    def topics(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics, sorted; with ``internal`` those too that Kafka and kstore keep for themselves."""
         self._refresh()
-        return sorted(name for name in self._directory.topics if self._directory.numbers(name))
+        found = (name for name in self._directory.topics if self._directory.numbers(name))
+        return sorted(name for name in found if internal or not is_internal(name))
 
     def partitions(self, name: str) -> list[int]:
         """The partitions of a topic, rising. Raises: TopicNotFoundError."""
@@ -404,6 +412,12 @@ class Store:
             self._directory.look()
         return self._logs.get(owner)
 
+    @property
+    def coordinator(self) -> TransactionCoordinator:
+        """Producer ids, transactions, committed offsets. Raises: StorageError, when it is first asked for."""
+        self._check_open()
+        return self._coordinator.get()
+
     # --- work -------------------------------------------------------------------------------------------------------
 
     def run_due_tasks(self) -> int:
@@ -466,6 +480,7 @@ class Store:
                 failures.append(error)
 
         try:
+            attempt(self._coordinator.close)
             owners = self._logs.shut()
             if len(owners) > 1:
                 with ThreadPoolExecutor(min(self.config.recovery_threads, len(owners)), "kstore-close") as pool:

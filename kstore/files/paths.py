@@ -10,7 +10,7 @@
     in a store's directory
       <topic>-<partition>                         a partition's directory, split at the last "-"
       <topic>-<partition>.<32 hex digits>-delete  and -stray, -future: on its way out, unknown, on its way in
-      *-offset-checkpoint  meta.properties  .kafka_cleanshutdown  .lock
+      *-offset-checkpoint  meta.properties  .kafka_cleanshutdown  .lock  kstore.producer-ids
 
 A name is only what it matches to the letter: digits are ASCII, an offset has 63 bits, everything else is somebody
 else's and left alone.
@@ -40,6 +40,7 @@ __all__ = [
     "META_PROPERTIES",
     "OFFSET_MAX",
     "PARTITION_METADATA",
+    "PRODUCER_IDS",
     "RECOVERY_POINTS",
     "REPLICATION_OFFSETS",
     "SEGMENT_SUFFIXES",
@@ -88,6 +89,7 @@ LOG_START_OFFSETS = "log-start-offset-checkpoint"
 REPLICATION_OFFSETS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
+PRODUCER_IDS = "kstore.producer-ids"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 DELETE_MARK = "-delete"
