@@ -329,6 +329,9 @@ class LogFiles:
         # Oldest first, so that a crash leaves no hole; what is left below the start is removed at the next open.
         ends = zip(self.segments, bases[1:], strict=False)
         delay_ms = self.context.config.file_delete_delay_ms
+        if not self._sync:
+            # The names of what stays, before those of what goes: else a crash may leave a log that begins too late.
+            self.context.fs.sync_dir(self.context.directory)
         self._drop((segment for segment, next_base in ends if next_base <= before), delay_ms=delay_ms)
         self.producers.delete_before(self.segments.first.base_offset)
         self.loaded.epochs.truncate_from_start(before)
@@ -465,6 +468,9 @@ class LogFiles:
             self._tail = last.tail  # recovery left it open
         if not self._sync or self._tail is None:
             self._sync_tails(self._dirty_tails(), ())
+        else:
+            # The names of indexes: what is closed in order is believed when it is opened.
+            self.context.fs.sync_dir(self.context.directory)
         self.producers.snapshot_at_close(self.published.offset, self.published.position)
         self._sync_indexes(self.producers.take_unsynced())
         last.seal(sync=True)

@@ -266,7 +266,8 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     first = loaded.segments.first.base_offset
     if state is not None:
         suffix_only = state.durability != "sync" and state.boot_id != boot_id()
-        doubt = Doubt(max(state.recovery_point, first), state.durable_end, suffix_only)
+        is_gapless = state.durability == "sync"
+        doubt = Doubt(max(state.recovery_point, first), state.durable_end, suffix_only, is_gapless)
     elif marks.clean and marks.recovery_point is not None and _ends_at(loaded, marks.recovery_point):
         report.clean = True
         loaded.end_offset = loaded.recovery_point = marks.recovery_point
@@ -303,6 +304,8 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     loaded.producers.truncate_to(loaded.end_offset)
     _recover_epochs(loaded, [entry for entry in epochs if entry.start_offset < loaded.end_offset])
     report.seconds = loaded.context.clock.monotonic() - started
+    # The names of indexes that were missing, before anything says that all is in order.
+    loaded.context.fs.sync_dir(loaded.context.directory)
     _store(loaded)
 
 

@@ -3,33 +3,65 @@
     disk = Disk(root)                              # as it is before the run
     for operation in recording.operations[:k]:
         disk.apply(operation)
-    disk.write_to(target, choose)                  # the run died there; ``choose`` says what of the unsynced persisted
+    disk.image(choose)                             # the run died there; ``choose`` says what of the unsynced persisted
 
 The model is strict. A sync of a file makes its bytes and its size certain, not its name. A sync of a directory makes
-the names in it certain. Of everything else any part may be there: each write in any of its 512-byte sectors, the size
-with or without the bytes. Changes of names in one directory persist in their order, as journals do it. A store to a
-mapping is a write that nobody has synced.
+the names in it certain. Of everything else any part may be there: each write in any of its 512-byte sectors, a sector
+up to any byte, the size with or without the bytes, then with zeros or with garbage; each change of a name, in any
+order (``names_in_order``: in theirs, as journals do it). A store to a mapping is a write that nobody has synced. After
+a failed sync nothing of what it was to save is ever certain.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 from uuid import uuid4
 
 from kstore.files import boot
-from tests.fake_fs import NO_INODE, Operation
+from tests.fake_fs import Operation
 
-__all__ = ["Choice", "Disk", "all_but", "another_boot", "everything", "nothing", "only", "some", "write_state"]
+__all__ = [
+    "Choice",
+    "Disk",
+    "Fate",
+    "Image",
+    "Stored",
+    "Torn",
+    "all_but",
+    "another_boot",
+    "everything",
+    "nothing",
+    "one_is",
+    "only",
+    "some",
+    "subset",
+    "write_state",
+]
 
 SECTOR_SIZE = 512
+NOISE = random.Random(512).randbytes(SECTOR_SIZE)
 
-# Of ``count`` units that may or may not have persisted: which did. Names take the first so many, in their order.
-Choice = Callable[[int], list[bool]]
+
+class Torn(NamedTuple):
+    """A sector that persisted in its first ``share``. ``filler`` says with what the file's size grew all the same.
+
+    "": it did not; "zeros"; "noise"; "stale": what is at the beginning of the file, so whole batches in a wrong place.
+    """
+
+    share: float
+    filler: str
+
+
+# Whether a unit persisted. A name that is "torn" did.
+Fate = bool | Torn
+# Of ``count`` units that may or may not have persisted: what became of each.
+Choice = Callable[[int], Sequence[Fate]]
 
 
 def nothing(count: int) -> list[bool]:
@@ -44,205 +76,363 @@ def everything(count: int) -> list[bool]:
 
 def all_but(number: int) -> Choice:
     """Everything persisted but one unit: the ``number``-th that is asked for."""
-    return _single(number, is_kept=False)
+    return one_is(number, False, others=True)
 
 
 def only(number: int) -> Choice:
     """Of all that was not synced one unit persisted: the ``number``-th that is asked for."""
-    return _single(number, is_kept=True)
+    return one_is(number, True, others=False)
 
 
-def _single(number: int, *, is_kept: bool) -> Choice:
+def one_is(number: int, fate: Fate, *, others: bool) -> Choice:
+    """The ``number``-th unit that is asked for has this fate; the others persisted or, all of them, did not."""
+    asked = 0
+
+    def choose(count: int) -> list[Fate]:
+        nonlocal asked
+        first, asked = asked, asked + count
+        return [fate if at == number else others for at in range(first, asked)]
+
+    return choose
+
+
+def subset(bits: int) -> Choice:
+    """Those units persisted whose bit is set, in the order in which they are asked for."""
     asked = 0
 
     def choose(count: int) -> list[bool]:
         nonlocal asked
         first, asked = asked, asked + count
-        return [(at == number) == is_kept for at in range(first, asked)]
+        return [bool(bits >> at & 1) for at in range(first, asked)]
 
     return choose
 
 
-def some(generator: random.Random) -> Choice:
-    """A disk that wrote back some of it, in no order."""
+def some(generator: random.Random, *, torn: bool = False) -> Choice:
+    """A disk that wrote back some of it, in no order; with ``torn`` also parts of sectors."""
 
-    def choose(count: int) -> list[bool]:
+    def choose(count: int) -> list[Fate]:
         likely = generator.choice((0.1, 0.5, 0.9))
-        return [generator.random() < likely for _ in range(count)]
+        return [
+            _any_fate(generator) if torn and generator.random() < 0.2 else generator.random() < likely
+            for _ in range(count)
+        ]
 
     return choose
+
+
+def _any_fate(generator: random.Random) -> Fate:
+    return Torn(generator.choice((0.0, generator.random())), generator.choice(("", "zeros", "noise", "stale")))
+
+
+class Stored(NamedTuple):
+    """A file as it is on disk."""
+
+    data: bytes
+    inode: int = 0
+    mtime_ns: int = 0
+
+
+# Paths below a root to what is there, None for a directory; a directory comes before what is in it.
+Image = dict[str, Stored | None]
 
 
 @dataclass(slots=True)
-class _Change:
-    """One unsynced change of a file: bytes at a position or, without bytes, a new size."""
+class _Unit:
+    """The smallest unsynced change of a file: bytes within one sector or, without bytes, a new size.
+
+    ``lost``: a sync of it has failed, and no later one makes it certain.
+    """
 
     position: int
     data: bytes | None
+    lost: bool = False
+
+
+def _units(position: int, data: bytes) -> Iterator[_Unit]:
+    """The parts of a write that may persist one without the other."""
+    at, stop = 0, len(data)
+    while at < stop:
+        size = min(SECTOR_SIZE - (position + at) % SECTOR_SIZE, stop - at)
+        yield _Unit(position + at, data[at : at + size])
+        at += size
+
+
+def _apply(content: bytearray, unit: _Unit) -> None:
+    if unit.data is None:
+        del content[unit.position :]
+        content.extend(bytes(unit.position - len(content)))
+        return
+    content.extend(bytes(max(unit.position - len(content), 0)))
+    content[unit.position : unit.position + len(unit.data)] = unit.data
+
+
+def _apply_torn(content: bytearray, unit: _Unit, torn: Torn) -> None:
+    if unit.data is None:
+        _apply(content, unit)
+        return
+    stop = unit.position + len(unit.data)
+    kept = unit.data[: int(len(unit.data) * torn.share)]
+    head = bytes(content[:SECTOR_SIZE])
+    if kept or torn.filler:
+        _apply(content, _Unit(unit.position, kept))
+    if torn.filler and len(content) < stop:
+        missing = stop - len(content)
+        source = {"zeros": b"", "noise": NOISE, "stale": head}[torn.filler]
+        content.extend((source[:missing]).ljust(missing, b"\0"))
 
 
 @dataclass(slots=True)
-class _Inode:
+class _File:
     durable: bytearray
-    pending: list[_Change] = field(default_factory=list)
+    number: int
+    mtime_ns: int = 0
+    pending: list[_Unit] = field(default_factory=list)
+    # ``durable`` as bytes, as long as it stays the same.
+    _known: bytes | None = None
+
+    def change(self, units: Sequence[_Unit]) -> None:
+        for unit in units:
+            _apply(self.durable, unit)
+        self._known = None
 
     def sync(self) -> None:
-        for change in self.pending:
-            _apply(self.durable, change)
-        self.pending.clear()
+        self.change([unit for unit in self.pending if not unit.lost])
+        self.pending = [unit for unit in self.pending if unit.lost]
 
     def sync_sizes(self) -> None:
         """Sizes persist in their order: one that is certain makes those before it certain."""
         pending, self.pending = self.pending, []
-        for change in pending:
-            if change.data is not None:
-                self.pending.append(change)
+        for unit in pending:
+            if unit.data is not None or unit.lost:
+                self.pending.append(unit)
                 continue
-            _apply(self.durable, change)
+            self.change([unit])
             self.pending = [
-                _Change(before.position, before.data[: change.position - before.position])
+                _Unit(before.position, before.data and before.data[: unit.position - before.position], before.lost)
                 for before in self.pending
-                if before.data is not None and before.position < change.position
+                if before.position < unit.position
             ]
 
     def content(self, choose: Choice) -> bytes:
-        content = bytearray(self.durable)
-        units = [unit for change in self.pending for unit in _units(change)]
-        for unit, is_kept in zip(units, choose(len(units)), strict=True):
-            if is_kept:
-                _apply(content, unit)
-        return bytes(content)
+        if self.pending:
+            content = bytearray(self.durable)
+            for unit, fate in zip(self.pending, choose(len(self.pending)), strict=True):
+                if isinstance(fate, Torn):
+                    _apply_torn(content, unit, fate)
+                elif fate:
+                    _apply(content, unit)
+            return bytes(content)
+        if self._known is None:
+            self._known = bytes(self.durable)
+        return self._known
 
 
-def _apply(content: bytearray, change: _Change) -> None:
-    if change.data is None:
-        del content[change.position :]
-        content.extend(bytes(change.position - len(content)))
-        return
-    content.extend(bytes(max(change.position - len(content), 0)))
-    content[change.position : change.position + len(change.data)] = change.data
+@dataclass(slots=True)
+class _Directory:
+    """``seen`` is what the running process sees; ``pending`` are changes, each of all its names or of none."""
+
+    durable: dict[str, _Node] = field(default_factory=dict)
+    seen: dict[str, _Node] = field(default_factory=dict)
+    pending: list[dict[str, _Node | None]] = field(default_factory=list)
+
+    def change(self, names: dict[str, _Node | None]) -> None:
+        _set(self.seen, names)
+        self.pending.append(names)
+
+    def sync(self) -> None:
+        for names in self.pending:
+            _set(self.durable, names)
+        self.pending = []
 
 
-def _units(change: _Change) -> Iterator[_Change]:
-    """The parts of a change that may persist one without the other: its size, and each sector of it."""
-    if change.data is None:
-        yield change
-        return
-    at, stop = 0, len(change.data)
-    while at < stop:
-        size = min(SECTOR_SIZE - (change.position + at) % SECTOR_SIZE, stop - at)
-        yield _Change(change.position + at, change.data[at : at + size])
-        at += size
+_Node = _File | _Directory
+
+
+def _set(directory: dict[str, _Node], names: dict[str, _Node | None]) -> None:
+    for name, node in names.items():
+        if node is None:
+            directory.pop(name, None)
+        else:
+            directory[name] = node
 
 
 class Disk:
-    """Files and names, certain and pending, below one directory."""
+    """Files and names, certain and pending, below one directory. What is done outside of it is passed over."""
 
-    def __init__(self, root: Path, *, is_empty: bool = False) -> None:
-        """The disk as it is below ``root`` now or, with ``is_empty``, with nothing there."""
-        self._root = root
-        self._inodes: dict[int, _Inode] = {}
-        # What is on disk for sure, and what the running process sees: paths to inodes, None for a directory.
-        self._durable: dict[str, int | None] = {}
-        self._pending: dict[str, list[tuple[str, int | None, bool]]] = {}
-        self._seen: dict[str, int | None] = {}
-        for path in () if is_empty else sorted(root.rglob("*")):
-            if path.is_dir():
-                self._durable[str(path)] = None
-            else:
-                inode = path.stat().st_ino
-                self._inodes[inode] = _Inode(bytearray(path.read_bytes()))
-                self._durable[str(path)] = inode
-        self._seen.update(self._durable)
+    def __init__(
+        self, root: Path, *, is_empty: bool = False, image: Image | None = None, names_in_order: bool = False
+    ) -> None:
+        """The disk as it is below ``root`` now, or with nothing there, or with ``image``."""
+        self._root_parts = root.parts
+        self._root = _Directory()
+        self._files: dict[int, _File] = {}
+        self._names_in_order = names_in_order
+        if image is None:
+            image = {} if is_empty else _image_of(root)
+        for path, stored in image.items():
+            directory, name = self._place(root / path)
+            assert directory is not None
+            node: _Node = _Directory() if stored is None else self._file(stored)
+            directory.durable[name] = directory.seen[name] = node
+
+    def _file(self, stored: Stored) -> _File:
+        file = self._files[stored.inode] = _File(bytearray(stored.data), stored.inode, stored.mtime_ns)
+        return file
+
+    def _place(self, path: str | Path) -> tuple[_Directory | None, str]:
+        """The directory that a path is in, as the process sees it, and the name in there."""
+        parts = Path(path).parts
+        depth = len(self._root_parts)
+        if parts[:depth] != self._root_parts or len(parts) == depth:
+            return None, ""
+        directory = self._root
+        for name in parts[depth:-1]:
+            inner = directory.seen[name]
+            assert isinstance(inner, _Directory)
+            directory = inner
+        return directory, parts[-1]
 
     def apply(self, operation: Operation) -> None:
         """Takes in the next thing that was done."""
         handler = getattr(self, f"_{operation.kind}", None)
         if handler is not None:
             handler(operation)
+            if operation.mtime_ns and operation.inode in self._files:
+                self._files[operation.inode].mtime_ns = operation.mtime_ns
 
-    def _name(self, path: str, inode: int | None, is_there: bool) -> None:
-        if is_there:
-            self._seen[path] = inode
-        else:
-            self._seen.pop(path, None)
-        self._pending.setdefault(str(Path(path).parent), []).append((path, inode, is_there))
+    @contextmanager
+    def within(self, operation: Operation) -> Iterator[None]:
+        """Inside, a write that syncs has begun: any part of it may have persisted."""
+        assert operation.kind == "write_and_sync"
+        file = self._files[operation.inode]
+        before = list(file.pending)
+        self._write(operation)
+        yield
+        file.pending = before
 
     def _create(self, operation: Operation) -> None:
         # A number that a deleted file had may come again.
-        self._inodes[operation.inode] = _Inode(bytearray())
-        self._name(operation.path, operation.inode, True)
+        directory, name = self._place(operation.path)
+        if directory is not None:
+            directory.change({name: self._file(Stored(b"", operation.inode))})
 
     def _mkdir(self, operation: Operation) -> None:
-        self._name(operation.path, None, True)
+        directory, name = self._place(operation.path)
+        if directory is not None:
+            directory.change({name: _Directory()})
 
     def _unlink(self, operation: Operation) -> None:
-        self._name(operation.path, self._seen.get(operation.path), False)
+        directory, name = self._place(operation.path)
+        if directory is not None:
+            directory.change({name: None})
+
+    _rmdir = _unlink
 
     def _rename(self, operation: Operation) -> None:
-        inode = self._seen[operation.path]
-        pending = self._pending.setdefault(str(Path(operation.path).parent), [])
-        self._seen.pop(operation.path)
-        self._seen[operation.target] = inode
-        # Atomic: both names change, or none.
-        pending.append((operation.path, inode, False))
-        pending.append((operation.target, inode, True))
+        directory, name = self._place(operation.path)
+        parent, target = self._place(operation.target)
+        assert directory is not None
+        assert directory is parent, "a move to another directory"
+        directory.change({name: None, target: directory.seen[name]})
 
     def _sync_dir(self, operation: Operation) -> None:
-        for path, inode, is_there in self._pending.pop(operation.path, []):
-            _set(self._durable, path, inode, is_there)
+        parent, _ = self._place(f"{operation.path}/.-")
+        if parent is not None:
+            parent.sync()
 
     def _write(self, operation: Operation) -> None:
-        self._inodes[operation.inode].pending.append(_Change(operation.position, operation.data))
+        self._files[operation.inode].pending += _units(operation.position, operation.data)
 
     _pwrite = _write_all = _store = _write
 
     def _write_and_sync(self, operation: Operation) -> None:
-        inode = self._inodes[operation.inode]
-        inode.sync_sizes()
+        file = self._files[operation.inode]
+        file.sync_sizes()
         # These bytes are certain, and the size that they need; others may still be pending.
-        _apply(inode.durable, _Change(operation.position, operation.data))
+        file.change(list(_units(operation.position, operation.data)))
 
     def _truncate(self, operation: Operation) -> None:
-        self._inodes[operation.inode].pending.append(_Change(operation.size, None))
+        self._files[operation.inode].pending.append(_Unit(operation.size, None))
 
     def _map(self, operation: Operation) -> None:
-        inode = self._inodes[operation.inode]
-        if len(inode.content(everything)) < operation.size:
-            inode.pending.append(_Change(operation.size, None))
+        file = self._files[operation.inode]
+        if len(file.content(everything)) < operation.size:
+            file.pending.append(_Unit(operation.size, None))
 
     def _fsync(self, operation: Operation) -> None:
-        self._inodes[operation.inode].sync()
+        self._files[operation.inode].sync()
 
     _fdatasync = _sync_mapping = _fsync
 
+    def lose_sync(self, operation: Operation) -> None:
+        """A sync of a file has failed: whatever it was to save, no later sync does."""
+        if operation.kind == "write_and_sync":
+            self._write(operation)
+        for unit in self._files[operation.inode].pending if operation.inode in self._files else ():
+            unit.lost = True
+
     def unit_count(self) -> int:
         """How many units may or may not have persisted."""
-        sectors = sum(len(list(_units(change))) for inode in self._inodes.values() for change in inode.pending)
-        return sectors + sum(map(len, self._pending.values()))
+        return sum(self._unit_counts(self._root))
+
+    def _unit_counts(self, directory: _Directory) -> Iterator[int]:
+        yield len(directory.pending)
+        nodes = {id(node): node for names in (directory.durable, directory.seen) for node in names.values()}
+        for node in nodes.values():
+            if isinstance(node, _Directory):
+                yield from self._unit_counts(node)
+            else:
+                yield len(node.pending)
+
+    def image(self, choose: Choice) -> Image:
+        """One of the states that the disk may be in."""
+        image: Image = {}
+        self._collect(self._root, "", choose, image, {})
+        return image
+
+    def _collect(
+        self, directory: _Directory, prefix: str, choose: Choice, image: Image, read: dict[int, Stored]
+    ) -> None:
+        names = directory.durable
+        if directory.pending:
+            names = dict(names)
+            fates = [bool(fate) for fate in choose(len(directory.pending))]
+            if self._names_in_order:
+                fates.sort(reverse=True)
+            for change, is_kept in zip(directory.pending, fates, strict=True):
+                if is_kept:
+                    _set(names, change)
+        for name in sorted(names):
+            node = names[name]
+            if isinstance(node, _Directory):
+                image[prefix + name] = None
+                self._collect(node, f"{prefix}{name}/", choose, image, read)
+                continue
+            # A file that has two names, since a rename was seen by halves, has one content.
+            if node.number not in read:
+                read[node.number] = Stored(node.content(choose), node.number, node.mtime_ns)
+            image[prefix + name] = read[node.number]
 
     def state(self, choose: Choice) -> dict[str, bytes | None]:
-        """One of the states that the disk may be in: paths below the root to contents, None for a directory."""
-        names = dict(self._durable)
-        for changes in self._pending.values():
-            kept = sum(choose(len(changes)))
-            if 0 < kept < len(changes) and changes[kept - 1][1] == changes[kept][1] and not changes[kept - 1][2]:
-                kept -= 1  # half a rename
-            for path, inode, is_there in changes[:kept]:
-                _set(names, path, inode, is_there)
-        root = f"{self._root}/"
-        return {
-            path.removeprefix(root): None if inode is None else self._inodes[inode].content(choose)
-            for path, inode in sorted(names.items())
-            if path.startswith(root)
-        }
+        """``image`` without what a copy does not have: paths below the root to contents, None for a directory."""
+        image = self.image(choose)
+        return {path: None if stored is None else stored.data for path, stored in image.items()}
 
     def write_to(self, target: Path, choose: Choice) -> None:
         """Writes one of the states that the disk may be in to ``target``, a directory in place of the root."""
         write_state(self.state(choose), target)
 
 
-def write_state(state: dict[str, bytes | None], target: Path) -> None:
+def _image_of(root: Path) -> Image:
+    image: Image = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        image[name] = None if path.is_dir() else Stored(path.read_bytes(), path.stat().st_ino)
+    return image
+
+
+def write_state(state: Mapping[str, bytes | None], target: Path) -> None:
     """Writes what ``Disk.state`` gave to the directory ``target``."""
     target.mkdir(parents=True, exist_ok=True)
     for name, content in state.items():
@@ -251,13 +441,6 @@ def write_state(state: dict[str, bytes | None], target: Path) -> None:
             path.mkdir(exist_ok=True)
         elif path.parent.is_dir():
             path.write_bytes(content)
-
-
-def _set(names: dict[str, int | None], path: str, inode: int | None, is_there: bool) -> None:
-    if is_there:
-        names[path] = inode
-    else:
-        names.pop(path, None)
 
 
 @contextmanager
@@ -271,6 +454,3 @@ def another_boot(directory: Path) -> Iterator[None]:
             yield
         finally:
             boot.boot_id.cache_clear()
-
-
-assert NO_INODE == 0

@@ -36,7 +36,10 @@ NO_INODE = 0
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing asked of a file system: ``size`` and ``position`` in bytes, ``data`` what was written or stored."""
+    """One thing asked of a file system: ``size`` and ``position`` in bytes, ``data`` what was written or stored.
+
+    ``mtime_ns`` is the file's behind it, where a recording says so.
+    """
 
     kind: str
     path: str
@@ -45,6 +48,7 @@ class Operation:
     size: int = 0
     data: bytes = b""
     target: str = ""
+    mtime_ns: int = 0
 
 
 class WatchedFs:

@@ -6,7 +6,8 @@ The rule (DESIGN.md, promises), for the first damage in offset order:
     above it, a whole batch follows    fenced, unless only a suffix can have been lost: durability was "interval" or
                                        "os" and the machine has restarted since, so that pages reached the disk in any
                                        order; then everything from the damage on is cut, and so is what lies behind
-                                       a segment that lost its end at the border between two batches
+                                       a segment that lost its end at the border between two batches, or behind
+                                       segments that a truncation had taken away
     above it, nothing whole follows    cut
 
 A log that ends below its durable end has lost acknowledged records: the missing offsets are fenced and never given
@@ -39,12 +40,14 @@ class Doubt(NamedTuple):
     """What is known of the last writer.
 
     ``recovery_point``: all below was synced. ``durable_end``: acknowledged as durable up to it. ``suffix_only``:
-    durability was weaker than "sync" and the machine has restarted since.
+    durability was weaker than "sync" and the machine has restarted since. ``is_gapless``: no segment above the recovery
+    point can have been begun behind missing offsets, as with "sync", where each new segment moves that point first.
     """
 
     recovery_point: int
     durable_end: int
     suffix_only: bool
+    is_gapless: bool = False
 
 
 class Decision(NamedTuple):
@@ -69,7 +72,9 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
     for number, segment in enumerate(segments):
         damaged_end = False
         if segment.base_offset > end_offset and number:
-            if doubt.suffix_only and segment.base_offset > doubt.recovery_point:
+            # Without syncs pages are lost in any order; with them a truncation's unlinks may be.
+            is_rest = doubt.suffix_only or (doubt.is_gapless and end_offset >= doubt.durable_end)
+            if is_rest and segment.base_offset > doubt.recovery_point:
                 before = segments[number - 1]
                 reason = f"offsets {end_offset} to {segment.base_offset - 1} are missing"
                 return Decision(fenced, (number - 1, before.size), reason, end_offset, False)

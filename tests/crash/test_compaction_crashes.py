@@ -16,7 +16,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.types import Durability, IsolationLevel
 from tests.compaction_model import random_batches
-from tests.crash.test_power_cut import choices_for, fast_directory
+from tests.crash.power_cuts import choices_for, fast_directory
 from tests.crash_states import Disk, another_boot, write_state
 from tests.evidence import Lost, Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock

@@ -26,7 +26,7 @@ from kstore.record.control import ControlRecordType, parse_end_transaction_marke
 from kstore.record.scan import parse_batches
 from kstore.rules.validate import split_batches
 from kstore.types import Durability
-from tests.crash.test_power_cut import choices_for, fast_directory
+from tests.crash.power_cuts import choices_for, fast_directory
 from tests.crash_states import Disk, another_boot, write_state
 from tests.evidence import Lost, Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock

@@ -56,6 +56,23 @@ def test_after_a_restart_a_log_that_was_not_synced_is_cut_at_the_first_damage() 
     assert decision.end_offset == 10
 
 
+def test_what_a_truncation_left_behind_missing_offsets_is_cut() -> None:
+    findings = [segment(0, 7), segment(18, 27)]
+    decision = decide(findings, Doubt(0, 6, suffix_only=False, is_gapless=True))
+    assert (decision.cut, decision.end_offset) == ((0, 1000), 7)
+
+
+def test_missing_offsets_that_are_no_truncations_stay() -> None:
+    findings = [segment(0, 7), segment(18, 27)]
+    for kept in (
+        Doubt(18, 18, suffix_only=False, is_gapless=True),  # begun there, by a writer that gives the offsets
+        Doubt(0, 27, suffix_only=False, is_gapless=True),  # all of it was durable: a compaction's
+        Doubt(0, 0, suffix_only=False),
+    ):
+        decision = decide(findings, kept)
+        assert (decision.cut, decision.end_offset) == (None, 27)
+
+
 def test_after_a_restart_damage_below_the_recovery_point_is_fenced_all_the_same() -> None:
     decision = decide([segment(0, 30, damage(500, 10, 20))], doubt(recovery_point=25, suffix_only=True))
     assert decision.cut is None

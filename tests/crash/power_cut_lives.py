@@ -1,0 +1,271 @@
+"""Lives of a log to be ended by power cuts, with what was promised at each moment of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+from kstore.errors import KstoreError
+from kstore.files.fs import FileSystem
+from kstore.indexes import entry_index
+from kstore.log import Log
+from kstore.types import Durability
+from tests.crash.power_cuts import ROOT
+from tests.crash_states import Image
+from tests.evidence import Lost, Untyped, Wrong
+from tests.fake_clock import ManualClock
+from tests.fake_fs import Operation
+from tests.memory_fs import MemoryFs, MemoryRecording
+
+__all__ = ["DURABILITIES", "LIVES", "LogLife", "indexes_that_grow_early", "lived"]
+
+DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
+# No thread of the log's own: the operations of a life are the same each time.
+SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}
+PATH = ROOT / "log"
+BATCH_COUNT = 3
+DAY_MS = 86_400_000
+
+
+@contextmanager
+def indexes_that_grow_early() -> Iterator[None]:
+    """Inside, the mapping of an index grows every few entries, where else a page is its smallest step."""
+    with mock.patch.object(entry_index, "GROWTH_BYTES_MIN", 32):
+        yield
+
+
+class Promise(NamedTuple):
+    """What was promised: all offsets below ``durable`` but those below ``deleted`` are there, none below ``start``."""
+
+    durable: int = 0
+    deleted: int = 0
+    start: int = 0
+
+
+class LogLife:
+    """A log's life, recorded (``RecordedLife``), from the opening of ``before`` on."""
+
+    def __init__(self, durability: Durability) -> None:
+        self.memory = MemoryFs(ROOT)
+        self.fs = MemoryRecording(self.memory)
+        self.before: Image = {}
+        self.durability = durability
+        self.settings = dict(SETTINGS)
+        self.clock = ManualClock()
+        # Each with the number of operations before it. What was tried at which offset; what held from then on.
+        self.tried: list[tuple[int, int, bytes]] = []
+        self.promises: list[tuple[int, Promise]] = [(0, Promise())]
+        # A truncation into a batch takes all of it, and offsets are not given out twice.
+        self.holes: dict[int, int] = {}
+        # Truncations that had returned: where they began.
+        self.gone: list[tuple[int, int]] = []
+
+    @property
+    def operations(self) -> Sequence[Operation]:
+        return self.fs.operations
+
+    @property
+    def now(self) -> int:
+        return len(self.fs.operations)
+
+    def open(self) -> Log:
+        return Log(PATH, fs=self.fs, clock=self.clock, durability=self.durability, **self.settings)
+
+    # --- what lives are made of -------------------------------------------------------------------------------------
+
+    def promises_now(self, **changes: int) -> None:
+        self.promises.append((self.now, self.promises[-1][1]._replace(**changes)))
+
+    def append(self, log: Log, count: int = BATCH_COUNT, size: int = 60) -> None:
+        number, first = self.now, log.end_offset
+        values = [b"%d-%d-" % (offset, number) + b"x" * size for offset in range(first, first + count)]
+        self.tried += [(number, offset, value) for offset, value in enumerate(values, start=first)]
+        log.append_many(values)
+        self.clock.advance(1000)
+        if self.durability == "sync":
+            self.promises_now(durable=log.end_offset)
+
+    def flush(self, log: Log) -> None:
+        log.flush()
+        self.promises_now(durable=log.end_offset)
+
+    def close(self, log: Log) -> None:
+        end = log.end_offset
+        log.close()
+        self.promises_now(durable=end)
+
+    def reopened(self, log: Log) -> Log:
+        self.close(log)
+        return self.open()
+
+    def delete(self, log: Log, before: int) -> None:
+        self.promises_now(deleted=before)
+        log.delete_records(before)
+        self.promises_now(start=before)
+
+    def retain(self, log: Log, before: int) -> None:
+        """What retention gives up ends at ``before``."""
+        self.promises_now(deleted=before)
+        result = log.apply_retention()
+        assert log.start_offset == before, f"{result}, expected a start at {before}"
+        self.promises_now(start=before)
+
+    def truncate(self, log: Log, offset: int) -> None:
+        """To ``offset``, in the middle of a batch or at its beginning: batches begin at multiples of three."""
+        batch = offset - offset % BATCH_COUNT
+        self.promises_now(durable=min(batch, self.promises[-1][1].durable))
+        self.holes.update(dict.fromkeys(range(batch, offset), self.now))
+        log.truncate_to(offset)
+        # What was truncated stays gone.
+        self.gone.append((self.now, batch))
+
+    def start_at(self, log: Log, offset: int) -> None:
+        end = log.end_offset
+        self.promises_now(durable=0, deleted=offset)
+        self.holes.update(dict.fromkeys(range(end, offset), self.now))
+        log.truncate_fully_and_start_at(offset)
+        self.gone.append((self.now, 0))
+        self.promises_now(durable=offset, start=offset)
+
+    # --- what is left of it -----------------------------------------------------------------------------------------
+
+    def promise(self, done: int) -> Promise:
+        return self.promises[bisect_right(self.promises, done, key=lambda item: item[0]) - 1][1]
+
+    def reopen(self, fs: FileSystem) -> None:
+        self._open(fs).close()
+
+    def _open(self, fs: FileSystem) -> Log:
+        return Log(PATH, fs=fs, clock=self.clock, durability=self.durability, **SETTINGS)
+
+    def survive(self, fs: FileSystem, begun: int, done: int) -> None:
+        promised = self.promise(done)
+        try:
+            with self._open(fs) as log:
+                if log.recovery.corrupt:
+                    raise Lost(f"fenced: {log.recovery.corrupt}")
+                end = self._hold(log, promised, begun, done)
+                log.check()
+                if log.append(b"goes on") != end:
+                    raise Wrong("the next offset")
+            with self._open(fs) as log:
+                if not log.recovery.clean or log.end_offset != end + 1:
+                    raise Wrong(f"after a close: {log.recovery}")
+                if [record.value for record in log.read(end)] != [b"goes on"]:
+                    raise Lost("what was appended after the recovery")
+        except KstoreError as error:
+            raise Lost(f"cannot be opened or read: {error!r}") from error
+        except (OSError, LookupError, ValueError) as error:
+            raise Untyped(repr(error)) from error
+
+    def _hold(self, log: Log, promised: Promise, begun: int, done: int) -> int:
+        """Holds what can be read against what was promised, and against all that was ever tried; returns the end."""
+        found = {record.offset: record.value for record in log.read()}
+        start, end = log.start_offset, log.end_offset
+        holes = {offset for offset, at in self.holes.items() if at < begun}
+        if start < promised.start:
+            raise Wrong(f"deleted records are back: the log starts at {start}, expected {promised.start}")
+        if start > promised.deleted:
+            raise Lost(f"the log starts at {start}, and nothing was deleted from {promised.deleted} on")
+        missing = set(range(start, promised.durable)) - set(found) - holes
+        if missing:
+            raise Lost(f"offsets {sorted(missing)} of {promised}; the log has {sorted(found)}")
+        for offset, value in found.items():
+            if value not in self._values_at(offset, begun, done):
+                raise Wrong(f"never written, or gone: {value!r} at offset {offset}")
+        if list(found) != sorted(found) or not set(range(start, end)) - set(found) <= holes:
+            raise Wrong(f"offsets {list(found)} in a log from {start} to {end}")
+        return end
+
+    def _values_at(self, offset: int, begun: int, done: int) -> list[bytes]:
+        gone = max((at for at, first in self.gone if at <= done and offset >= first), default=0)
+        return [value for at, tried, value in self.tried if tried == offset and gone <= at < begun]
+
+
+def appends(life: LogLife) -> None:
+    """Appends of every size, rolls and growing indexes on the way, a flush, a close, and it goes on."""
+    log = life.open()
+    for _ in range(6):
+        life.append(log)
+    life.flush(log)
+    for size in (1, 250, 120, 20):
+        life.append(log, size=size)
+    log = life.reopened(log)
+    life.append(log)
+    log.roll()
+    life.append(log, 1)
+    life.close(log)
+
+
+def deletions(life: LogLife) -> None:
+    """Records are deleted: in the middle of a segment, a whole segment, and all of them."""
+    log = life.open()
+    for _ in range(9):
+        life.append(log)
+    life.delete(log, 5)
+    life.append(log)
+    life.delete(log, 20)
+    log = life.reopened(log)
+    life.append(log)
+    life.delete(log, log.end_offset)
+    life.append(log)
+    life.close(log)
+
+
+def truncations(life: LogLife) -> None:
+    """The end is cut off: in a segment, over several, and all of it; what comes then differs from what was there."""
+    log = life.open()
+    for _ in range(4):
+        life.append(log)
+    life.truncate(log, 6)
+    for _ in range(6):
+        life.append(log)
+    life.truncate(log, 7)
+    life.append(log)
+    log = life.reopened(log)
+    life.append(log)
+    life.start_at(log, 300)
+    for _ in range(2):
+        life.append(log)
+    life.close(log)
+
+
+def retained(life: LogLife) -> None:
+    """Retention by size takes several segments at once, then a roll one more, and at last time all that there is."""
+    log = life.open()
+    for _ in range(12):
+        life.append(log)
+    life.close(log)
+    life.settings["retention_bytes"] = 1700
+    log = life.open()
+    life.retain(log, 18)
+    life.append(log)
+    life.promises_now(deleted=27)
+    for _ in range(3):
+        life.append(log)
+    life.promises_now(start=27)
+    life.close(log)
+    life.settings["retention_ms"] = DAY_MS
+    life.clock.advance(2 * DAY_MS)
+    log = life.open()
+    life.retain(log, log.end_offset)
+    life.append(log)
+    life.close(log)
+
+
+LIVES: dict[str, Callable[[LogLife], None]] = {
+    "appends": appends,
+    "deletions": deletions,
+    "truncations": truncations,
+    "retention": retained,
+}
+
+
+def lived(name: str, durability: Durability) -> LogLife:
+    """The life of this name, to its end."""
+    life = LogLife(durability)
+    LIVES[name](life)
+    return life

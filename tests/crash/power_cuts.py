@@ -1,0 +1,199 @@
+"""Cuts the power at every file operation of a recorded life, and opens what may be on the disk then.
+
+    with in_memory() as machine:
+        life = ...                              # something lived over a ``MemoryRecording``
+        counts = cut_power(life, machine, count=5000, seed=1)
+
+Of each operation a share of the states is tried that the disk may be in behind it, and within it where it is a write
+that syncs: none, all, each unit lost or kept, all subsets of a few units, sectors that are torn or filled with zeros,
+noise and stale bytes, and random mixtures. Now and then the power fails again while what was found is being opened.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from kstore.files.fs import FileSystem
+from tests.crash_states import Choice, Disk, Image, Torn, all_but, everything, nothing, one_is, only, some, subset
+from tests.evidence import shuffled
+from tests.fake_fs import CHANGES, Operation
+from tests.memory_fs import Machine, MemoryFs, MemoryRecording
+
+__all__ = ["ROOT", "Counts", "RecordedLife", "choices_for", "cut_power", "fast_directory", "moment_count"]
+
+ROOT = Path("/memory")
+# What changes nothing on the disk is no moment of its own.
+MOMENTS = CHANGES - {"allocate"} | {"store"}
+# So many unsynced units are tried in all their subsets.
+SUBSET_UNITS_MAX = 12
+# Behind how many states comes one whose opening is cut off too, and how many states are tried of that.
+RECOVERY_EVERY = 15
+STATES_PER_RECOVERY = 4
+# A state that was tried is drawn again, more and more often: this many draws for each that is new are enough.
+DRAWS_PER_STATE = 4
+
+
+class RecordedLife(Protocol):
+    """What a life leaves: what was there before it, what it did, and how to tell whether a disk has all of it."""
+
+    @property
+    def before(self) -> Image: ...
+    @property
+    def operations(self) -> Sequence[Operation]: ...
+
+    def promise(self, done: int) -> object:
+        """Something that tells what was promised when ``done`` operations were done: the same state is worth trying
+        again when more is promised."""
+        ...
+
+    def survive(self, fs: FileSystem, begun: int, done: int) -> None:
+        """Opens what is on ``fs`` after so many operations, and holds it against what was promised.
+
+        Raises: the verdicts.
+        """
+        ...
+
+    def reopen(self, fs: FileSystem) -> None:
+        """Opens and closes what is on ``fs``."""
+        ...
+
+
+class Counts(NamedTuple):
+    """How many states were survived, and in how many of them the power had failed in a recovery."""
+
+    states: int
+    of_recoveries: int
+
+
+class Moment(NamedTuple):
+    """The disk when so many operations had begun, and so many of them were done."""
+
+    begun: int
+    done: int
+    disk: Disk
+
+
+def moments(before: Image, operations: Iterable[Operation]) -> Iterator[Moment]:
+    """Behind each operation that changes something, and within each write that syncs; the disk goes on changing."""
+    disk = Disk(ROOT, image=before)
+    for number, operation in enumerate(operations):
+        if operation.kind == "write_and_sync":
+            with disk.within(operation):
+                yield Moment(number + 1, number, disk)
+        disk.apply(operation)
+        if operation.kind in MOMENTS:
+            yield Moment(number + 1, number + 1, disk)
+
+
+def moment_count(operations: Iterable[Operation]) -> int:
+    kinds = [operation.kind for operation in operations]
+    return sum(kind in MOMENTS for kind in kinds) + kinds.count("write_and_sync")
+
+
+def choices_for(disk: Disk, generator: random.Random, count: int) -> Iterator[Choice]:
+    """The harshest disk, the kindest, and ``count`` others: one unit lost, one unit kept, any part of them."""
+    yield nothing
+    yield everything
+    units = disk.unit_count()
+    singles = shuffled(range(2 * units), generator.random(), count // 2)
+    for number in singles:
+        yield all_but(number // 2) if number % 2 else only(number // 2)
+    for _ in range(count - len(singles)):
+        yield some(generator)
+
+
+def _choices(disk: Disk, generator: random.Random, count: int) -> Iterator[Choice]:
+    """At least ``count`` choices where there are so many, the most telling ones first; random ones without an end."""
+    units = disk.unit_count()
+    yield nothing
+    if not units:
+        return
+    yield everything
+    if units <= SUBSET_UNITS_MAX and 2**units <= count // 2:
+        yield from map(subset, range(1, 2**units - 1))
+    else:
+        for number in shuffled(range(2 * units), generator.random(), count // 4):
+            yield all_but(number // 2) if number % 2 else only(number // 2)
+    for number in shuffled(range(units), generator.random(), count // 8 + 1):
+        for filler in ("zeros", "noise", "stale"):
+            yield one_is(number, Torn(0.0, filler), others=generator.random() < 0.5)
+        yield one_is(number, Torn(generator.random(), ""), others=generator.random() < 0.5)
+    while True:
+        yield some(generator, torn=generator.random() < 0.7)
+
+
+def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) -> Counts:
+    """Cuts the power until ``count`` different states were survived, or there are no more.
+
+    States differ by what is in the files, or by what was promised.
+    """
+    left = moment_count(life.operations)
+    generator = random.Random(seed)
+    machine.restart()
+    seen: set[int] = set()
+    of_recoveries = 0
+    for moment in moments(life.before, life.operations):
+        # What the moments before could not use is shared out among the rest.
+        stop = len(seen) + max((count - len(seen)) // left, 1)
+        left -= 1
+        for image in _new_images(moment.disk, stop, seen, life.promise(moment.done), generator):
+            try:
+                life.survive(MemoryFs(ROOT, image), moment.begun, moment.done)
+                if len(seen) // RECOVERY_EVERY > of_recoveries // STATES_PER_RECOVERY:
+                    of_recoveries += _cut_recovery(life, machine, moment, image, seen, generator)
+            except AssertionError as error:
+                operation = life.operations[moment.begun - 1]
+                state = "behind" if moment.begun == moment.done else "within"
+                error.add_note(f"{state} operation {moment.begun}, {operation.kind} of {operation.path}; seed {seed}")
+                raise
+    return Counts(len(seen), of_recoveries)
+
+
+def _new_images(disk: Disk, stop: int, seen: set[int], promised: object, generator: random.Random) -> Iterator[Image]:
+    """States of the disk that were not seen before, until ``stop`` were seen in all."""
+    budget = stop - len(seen)
+    for choose in islice(_choices(disk, generator, budget), 2 + budget * DRAWS_PER_STATE):
+        if len(seen) >= stop:
+            return
+        image = disk.image(choose)
+        if _is_new(image, promised, seen):
+            yield image
+
+
+def _is_new(image: Image, promised: object, seen: set[int]) -> bool:
+    contents = tuple((path, None if stored is None else stored.data) for path, stored in image.items())
+    known = hash((contents, promised))
+    is_new = known not in seen
+    seen.add(known)
+    return is_new
+
+
+def _cut_recovery(
+    life: RecordedLife, machine: Machine, moment: Moment, image: Image, seen: set[int], generator: random.Random
+) -> int:
+    """Opens ``image``, cuts the power while that goes on, and counts the new states that were survived."""
+    recording = MemoryRecording(MemoryFs(ROOT, image))
+    life.reopen(recording)
+    machine.restart()
+    numbers = shuffled(range(moment_count(recording.operations)), generator.random(), STATES_PER_RECOVERY)
+    count = 0
+    for number, inner in enumerate(moments(image, recording.operations)):
+        if number in numbers:
+            again = inner.disk.image(generator.choice((nothing, everything, some(generator, torn=True))))
+            if _is_new(again, (life.promise(moment.done), "again"), seen):
+                life.survive(MemoryFs(ROOT, again), moment.begun, moment.done)
+                count += 1
+    return count
+
+
+def fast_directory(tmp_path: Path) -> Path:
+    """A directory in memory where there is one: a sync of thousands of states would take the disk's time."""
+    shared_memory = Path("/dev/shm")
+    if not shared_memory.is_dir():
+        return tmp_path
+    return Path(tempfile.mkdtemp(prefix="kstore-crash-", dir=shared_memory))
