@@ -238,11 +238,10 @@ class BlockCleaner:
 
     def _add_emptied(self, batch: Batch, output: CleanedSegment) -> None:
         """A batch of which nothing stays: its header does, where somebody still needs that."""
-        output.is_changed = True
         if not keeps_empty(batch, self._last_records, self.uncleanable):
+            output.is_changed = True
             return
         if isinstance(batch, RecordBatch) and batch.record_count == 0:
-            output.is_changed = output.was_changed
             output.add(batch.data, batch)
             return
         append_time = batch.max_timestamp if batch.timestamp_type == TYPE_LOG_APPEND_TIME else None
@@ -268,7 +267,6 @@ class CleanedSegment:
     def __init__(self, fs: FileSystem, segment: LogSegment) -> None:
         self.segment = segment
         self.is_changed = False
-        self.was_changed = False
         self._fs = fs
         segment.create()
         self._tail = segment.activate()
@@ -280,7 +278,6 @@ class CleanedSegment:
         """Adds a batch: its bytes, or the range of the block's rewritten bytes in which it stands."""
         size = data[1] - data[0] if isinstance(data, tuple) else len(data)
         self.is_changed = self.is_changed or not isinstance(data, memoryview)
-        self.was_changed = self.is_changed
         if self._position + size > POSITION_MAX:
             raise StorageError(None, "a compacted segment would be larger than a segment can be", str(self.segment))
         self._buffers.append(data)

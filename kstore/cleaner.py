@@ -5,9 +5,10 @@
     3  each group's new segment is swapped in; only that takes the log's lock
     4  the first dirty offset moves up
 
-Appends and reads go on meanwhile. A truncation, a deletion or a close ends the pass where it is: what was swapped in
-stays, and the next pass begins where this one did. A segment with damage is left as it is, and behind it nothing goes
-whose work it may still be to hide something in it: tombstones and markers.
+Appends and reads go on meanwhile. A truncation or a close ends the pass where it is: what was swapped in stays, and
+the next pass begins where this one did. What is deleted meanwhile, from the log's start, is passed over: else retention
+could end every pass of a log. A segment with damage is left as it is, and behind it nothing goes whose work it may
+still be to hide something in it: tombstones and markers.
 
 Batches stay in the format that they have. Only where a compressed message set of version 0 or 1 loses records is it
 written as a batch of version 2, the only one that kstore writes.
@@ -16,24 +17,16 @@ written as a batch of version 2, the only one that kstore writes.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kstore.clean_blocks import BlockCleaner, CleanedSegment, CompactionReport, Item, block_batch
 from kstore.errors import CorruptDataError, StorageError
-from kstore.files.checkpoint import read_offset_checkpoint
-from kstore.files.paths import (
-    CLEANED_SUFFIX,
-    CLEANER_OFFSETS,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    topic_partition,
-)
-from kstore.log_writer import Cleanable, LogWriter
+from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX
+from kstore.log_dirt import LogDirt, look
+from kstore.log_writer import LogWriter
 from kstore.record._compact import OffsetMap
 from kstore.record.batch import Batch, RecordBatch
 from kstore.record.walk import Damage
@@ -41,21 +34,17 @@ from kstore.rules.compact import (
     CleanedTransactions,
     Dirt,
     SegmentFacts,
-    first_uncleanable,
     group_segments,
-    is_due,
-    measure_dirt,
-    start_of_dirt,
 )
 from kstore.segment import START, LogSegment
 from kstore.segment_swap import discard
-from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
+from kstore.throttle import Throttle
 from kstore.types import CorruptRange
 
 if TYPE_CHECKING:
     from kstore.record._compact import BlockBatch
 
-__all__ = ["CompactionReport", "compact", "dirt_of"]
+__all__ = ["MAP_BYTES", "CompactionReport", "compact", "dirt_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +52,14 @@ logger = logging.getLogger(__name__)
 BLOCK_BYTES = 1 << 20
 # What the map of keys takes at most; 24 bytes a key (Kafka: log.cleaner.dedupe.buffer.size).
 MAP_BYTES = 128 << 20
-TIME_MAX = 2**63 - 1
 
 
 class _StoppedError(Exception):
     """The pass has to end; says why."""
+
+
+class _GoneError(Exception):
+    """A segment was deleted meanwhile."""
 
 
 class _ProducersError(Exception):
@@ -81,23 +73,6 @@ class _DamagedError(Exception):
         self.segment = segment
 
 
-class Throttle:
-    """Holds reading and writing together below so many bytes a second; None: no bound."""
-
-    def __init__(self, bytes_per_second: float | None) -> None:
-        self._rate = bytes_per_second
-        self._free_at = time.monotonic()
-
-    def note(self, size: int) -> None:
-        """Waits until ``size`` more bytes are not too much."""
-        if self._rate is None:
-            return
-        now = time.monotonic()
-        self._free_at = max(self._free_at, now) + size / self._rate
-        if self._free_at - now > 0.05:
-            time.sleep(self._free_at - now)
-
-
 def compact(
     writer: LogWriter,
     *,
@@ -106,31 +81,58 @@ def compact(
     keep_keyless: bool | None = None,
     map_bytes: int = MAP_BYTES,
     bytes_per_second: float | None = None,
+    stop: threading.Event | None = None,
 ) -> CompactionReport:
-    """Compacts a log that is open for writing; see ``Log.compact``."""
+    """Compacts a log that is open for writing; see ``Log.compact``. It ends early when ``stop`` is set."""
     if keep_keyless is None:
         keep_keyless = not writer.is_compacted
+    stop = stop or threading.Event()
     with writer.compacting:
         started = writer.context.clock.monotonic()
+        if if_due and not (dirt := look(writer, as_if_durable=True)).is_due:
+            return _nothing_done(writer, dirt.first_dirty)
         # All that is sealed is on disk then: where offsets are missing, nobody takes that for lost records.
         writer.flush()
-        report = CompactionReport()
         for with_producers in (False, True):
-            start = writer.cleanable(with_producers=with_producers)
-            work = _Pass(writer, start, map_bytes, Throttle(bytes_per_second), keeps_keyless=bool(keep_keyless))
+            dirt = look(writer, whole=whole, with_producers=with_producers)
+            report = _nothing_done(writer, dirt.first_dirty)
+            work = _Pass(writer, dirt, report, stop, keeps_keyless=keep_keyless, bytes_per_second=bytes_per_second)
             try:
-                report = work.run(whole=whole, if_due=if_due)
+                work.run(map_bytes)
                 break
             except _ProducersError:
                 continue
         report.seconds = writer.context.clock.monotonic() - started
+        if report.stop_offset > report.first_dirty:
+            writer.context.counters.compacted(
+                read=report.records_read,
+                removed=report.records_read - report.records_kept,
+                damaged=len(report.left),
+                seconds=report.seconds,
+                now_ms=writer.context.clock.now_ms(),
+            )
         return report
 
 
 def dirt_of(writer: LogWriter) -> tuple[Dirt, bool]:
-    """How much there is to clean, and whether that is due."""
-    work = _Pass(writer, writer.cleanable(with_producers=False), 0, Throttle(None))
-    return work.dirt, is_due(work.dirt, writer.context.config, work.now_ms)
+    """How much there is to clean, and whether that is due. Raises: StorageError."""
+    dirt = look(writer, as_if_durable=True)
+    return dirt.dirt, dirt.is_due
+
+
+def _nothing_done(writer: LogWriter, first_dirty: int) -> CompactionReport:
+    count, size = _count_and_size(writer)
+    return CompactionReport(first_dirty, first_dirty, count, count, size, size)
+
+
+def _count_and_size(writer: LogWriter) -> tuple[int, int]:
+    """Of the segments that a log has now."""
+    count = size = 0
+    for segment in writer.segments:
+        with suppress(FileNotFoundError):  # it was just deleted
+            size += segment.size
+            count += 1
+    return count, size
 
 
 class _Pass:
@@ -139,116 +141,50 @@ class _Pass:
     def __init__(
         self,
         writer: LogWriter,
-        start: Cleanable,
-        map_bytes: int,
-        throttle: Throttle,
+        what: LogDirt,
+        report: CompactionReport,
+        stop: threading.Event,
         *,
-        keeps_keyless: bool = True,
+        keeps_keyless: bool,
+        bytes_per_second: float | None,
     ) -> None:
         self.writer = writer
-        self.start = start
+        self.what = what
+        self.start = what.start
         self.context = writer.context
         self.config = writer.context.config
-        self.now_ms = writer.context.clock.now_ms()
-        self.throttle = throttle
-        self.map_bytes = map_bytes
-        self.segments = {segment.base_offset: segment for segment in start.segments}
-        self.facts = self._facts()
-        self.remembered = self._remembered()
-        self.first_dirty = start_of_dirt(self.remembered, start_offset=start.start_offset, end_offset=start.stop_offset)
-        self.uncleanable = self._uncleanable()
-        self.dirt = measure_dirt(self.facts, self.first_dirty, self.uncleanable)
-        self.report = CompactionReport(self.first_dirty, self.first_dirty)
+        self.stop = stop
+        self.throttle = Throttle(bytes_per_second, self.context.clock, stop.wait, lambda: bool(self._stopped()))
+        self.segments = what.segments
+        self.facts = what.facts
+        self.first_dirty = what.first_dirty
+        self.uncleanable = what.uncleanable
+        self.report = report
         self.left: set[int] = set()
         self.blocks = BlockCleaner(
             self.config,
-            self.report,
-            last_records=start.last_records,
+            report,
+            last_records=what.start.last_records,
             keeps_keyless=keeps_keyless,
-            now_ms=self.now_ms,
+            now_ms=what.now_ms,
         )
 
-    # --- what there is ----------------------------------------------------------------------------------------------
-
-    def _facts(self) -> list[SegmentFacts]:
-        start = self.start
-        bases = [*self.segments, start.stop_offset]
-        return [
-            SegmentFacts(segment.base_offset, stop, segment.size)
-            for segment, stop in zip(start.segments, bases[1:], strict=True)
-        ]
-
-    def _remembered(self) -> int | None:
-        """Where the last pass ended: kstore's, or else that of the broker whose log this is."""
-        fs, directory = self.context.fs, self.context.directory
-        state = read_compaction_state(fs, directory / KSTORE_COMPACTION)
-        if state is not None:
-            return state.first_dirty
-        owner = topic_partition(directory.name)
-        if owner is None:
-            return None
-        try:
-            return read_offset_checkpoint(fs, directory.parent / CLEANER_OFFSETS).get(owner)
-        except (CorruptDataError, StorageError):
-            return None
-
-    def _uncleanable(self) -> int:
-        start, config = self.start, self.config
-        self.facts = [self._timed(facts) if facts.stop_offset > self.first_dirty else facts for facts in self.facts]
-        return first_uncleanable(
-            self.facts,
-            self.first_dirty,
-            stable_offset=start.stable_offset,
-            durable_offset=start.durable_offset,
-            min_lag_ms=config.min_compaction_lag_ms,
-            now_ms=self.now_ms,
-        )
-
-    def _timed(self, facts: SegmentFacts) -> SegmentFacts:
-        """With the times of a dirty segment, as far as a setting asks for them."""
-        segment = self.segments[facts.base_offset]
-        config = self.config
-        if config.min_compaction_lag_ms:
-            largest = segment.largest_timestamp(facts.size).timestamp
-            facts = facts._replace(largest_timestamp=largest)
-        if config.max_compaction_lag_ms < TIME_MAX:
-            facts = facts._replace(first_timestamp=segment.first_timestamp())
-        return facts
-
-    # --- the pass ---------------------------------------------------------------------------------------------------
-
-    def run(self, *, whole: bool, if_due: bool) -> CompactionReport:
+    def run(self, map_bytes: int) -> None:
         """All of it. Raises: _ProducersError where the pass must begin anew; StorageError."""
         report = self.report
-        report.segments_before = report.segments_after = len(self.writer.segments)
-        report.bytes_before = report.bytes_after = sum(segment.size for segment in self.writer.segments)
-        if if_due and not is_due(self.dirt, self.config, self.now_ms):
-            return report
-        if whole:
-            report.first_dirty = self.first_dirty = self.start.start_offset
-            self.uncleanable = self._uncleanable()
         if self.first_dirty >= self.uncleanable:
-            return report
+            return
         try:
-            report.stop_offset = self._read_keys()
+            report.stop_offset = self._read_keys(map_bytes)
             self._write_groups(report.stop_offset)
             if stopped := self.writer.cleaned_to(self.start, report.stop_offset):
                 raise _StoppedError(stopped)
-        except (_StoppedError, FileNotFoundError) as error:
-            # A file that is missing was a segment's that has gone, or it is an error.
-            report.stopped = (
-                str(error)
-                if isinstance(error, _StoppedError)
-                else self.writer.compaction_stopped(self.start, self.segments.values())
-            )
-            if not report.stopped:
-                raise
+        except _StoppedError as error:
+            report.stopped = str(error)
             report.stop_offset = self.first_dirty
             logger.info("%s: the compaction ended early: %s", self.context.directory, report.stopped)
         report.left = sorted(self.left)
-        report.segments_after = len(self.writer.segments)
-        report.bytes_after = sum(segment.size for segment in self.writer.segments)
-        return report
+        report.segments_after, report.bytes_after = _count_and_size(self.writer)
 
     def _transactions(self, start: int, stop: int) -> CleanedTransactions:
         if not self.start.producers_known:
@@ -259,7 +195,7 @@ class _Pass:
     def _blocks(self, segment: LogSegment, start: int, stop_offset: int) -> Iterator[list[Item]]:
         """The batches of a segment from offset ``start`` on, about 1 MiB of records at a time.
 
-        Raises: _DamagedError, and what ends the pass.
+        Raises: _DamagedError; _GoneError or FileNotFoundError where it was deleted meanwhile; _StoppedError.
         """
         size = segment.size
         located = segment.locate(start, size) if start > segment.base_offset else START
@@ -287,16 +223,39 @@ class _Pass:
             yield block
 
     def _pause(self, segment: LogSegment, size: int) -> None:
-        """Between two blocks: waits if asked to. Raises: _StoppedError where the pass has to end."""
+        """Between two blocks: waits if asked to. Raises: _StoppedError where the pass has to end, _GoneError."""
         self.throttle.note(size)
-        if stopped := self.writer.compaction_stopped(self.start, (segment,)):
+        self._ensure_there((segment,))
+
+    def _stopped(self) -> str:
+        """Why the pass has to end, "" where it may go on."""
+        if self.stop.is_set():
+            return "it was told to stop"
+        return self.writer.compaction_stopped(self.start, ())
+
+    def _ensure_there(self, segments: Iterable[LogSegment]) -> None:
+        """Raises: _StoppedError where the pass has to end, _GoneError where only some of ``segments`` were deleted."""
+        if stopped := self._stopped():
             raise _StoppedError(stopped)
+        if self.writer.compaction_stopped(self.start, segments):
+            raise _GoneError
+
+    def _note_gone(self, error: Exception, segments: Iterable[LogSegment]) -> None:
+        """Lets pass what came of it that some of ``segments`` were deleted.
+
+        Raises: ``error`` where they were not; _StoppedError.
+        """
+        try:
+            self._ensure_there(segments)
+        except _GoneError:
+            return
+        raise error
 
     # --- the keys ---------------------------------------------------------------------------------------------------
 
-    def _read_keys(self) -> int:
+    def _read_keys(self, map_bytes: int) -> int:
         """Fills the map; returns the offset up to which it knows every key."""
-        self.map = self.blocks.map = OffsetMap(self.map_bytes, self.uncleanable - self.first_dirty)
+        self.map = self.blocks.map = OffsetMap(map_bytes, self.uncleanable - self.first_dirty)
         transactions = self._transactions(self.first_dirty, self.uncleanable)
         for facts in self.facts:
             if facts.stop_offset <= self.first_dirty:
@@ -304,21 +263,30 @@ class _Pass:
             if facts.base_offset >= self.uncleanable:
                 break
             segment = self.segments[facts.base_offset]
-            refused = -1
             try:
-                for block in self._blocks(segment, max(self.first_dirty, facts.base_offset), facts.stop_offset):
-                    refused = self._read_block(segment, block, transactions)
-                    if refused >= 0:
-                        break
-            except _DamagedError:
-                self._leave(facts.base_offset)
-                refused = self._read_around(segment, facts, transactions)
+                refused = self._read_segment(segment, facts, transactions)
+            except (FileNotFoundError, _GoneError) as error:
+                # What the map has of it is older than anything that is left.
+                self._note_gone(error, (segment,))
+                continue
             if refused >= 0:
                 self.report.map_full = True
                 self.report.keys = len(self.map)
                 return refused
         self.report.keys = len(self.map)
         return self.uncleanable
+
+    def _read_segment(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
+        """Puts the keys of a segment into the map; the offset at which it was full, -1 where it is not."""
+        try:
+            for block in self._blocks(segment, max(self.first_dirty, facts.base_offset), facts.stop_offset):
+                refused = self._read_block(segment, block, transactions)
+                if refused >= 0:
+                    return refused
+        except _DamagedError:
+            self._leave(facts.base_offset)
+            return self._read_around(segment, facts, transactions)
+        return -1
 
     def _read_around(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
         """The keys of what is whole in a damaged segment; those that were read before are no news to the map."""
@@ -377,7 +345,15 @@ class _Pass:
         """Writes every segment that begins below ``stop_offset`` anew."""
         self.blocks.map_end = stop_offset - 1
         self.blocks.uncleanable = self.uncleanable
-        facts = [self._sized(facts) for facts in self.facts if facts.base_offset < stop_offset]
+        facts = []
+        for one in self.facts:
+            if one.base_offset < stop_offset:
+                try:
+                    facts.append(self.what.sized(one))
+                except FileNotFoundError as error:
+                    self._note_gone(error, (self.segments[one.base_offset],))
+        if not facts:
+            return
         clean = [one for one in facts if one.stop_offset <= self.first_dirty]
         # Without times of their own, tombstones of versions 0 and 1 go by that of the last clean segment.
         self.legacy_horizon = clean[-1].mtime_ms - self.config.delete_retention_ms if clean else 0
@@ -402,31 +378,28 @@ class _Pass:
                 self._leave(damaged.segment.base_offset)
                 transactions = before
                 continue
+            except (FileNotFoundError, _GoneError) as error:
+                self._note_gone(error, [self.segments[one.base_offset] for one in group])
+                transactions = before
+                facts = self._still_there(facts)
+                continue
             del facts[: len(group)]
 
-    def _sized(self, facts: SegmentFacts) -> SegmentFacts:
-        """With what decides about groups."""
-        fs = self.context.fs
-        segment = self.segments[facts.base_offset]
-        sizes = []
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            try:
-                sizes.append(fs.stat(segment.path(suffix)).size)
-            except FileNotFoundError:
-                sizes.append(0)
-        try:
-            mtime_ms = fs.stat(segment.path(LOG_SUFFIX)).mtime_ns // 1_000_000
-        except FileNotFoundError:
-            raise _StoppedError("segments were truncated or deleted") from None
-        return facts._replace(index_size=sizes[0], time_index_size=sizes[1], mtime_ms=mtime_ms)
+    def _still_there(self, facts: Iterable[SegmentFacts]) -> list[SegmentFacts]:
+        """Without the segments that were deleted meanwhile."""
+        there = set(self.writer.segments)
+        return [one for one in facts if self.segments[one.base_offset] in there]
 
     def _pass_by(self, facts: SegmentFacts, transactions: CleanedTransactions) -> None:
         """Takes in what transactions a segment that is left as it is has data of."""
         segment = self.segments[facts.base_offset]
-        for item in segment.walk_from(START, segment.size, offset_stop=facts.stop_offset):
-            if not isinstance(item, Damage):
-                with suppress(CorruptDataError):
-                    transactions.is_discardable(item[1])
+        try:
+            for item in segment.walk_from(START, segment.size, offset_stop=facts.stop_offset):
+                if not isinstance(item, Damage):
+                    with suppress(CorruptDataError):
+                        transactions.is_discardable(item[1])
+        except FileNotFoundError as error:
+            self._note_gone(error, (segment,))
         transactions.take_kept()
 
     def _write_group(self, group: Sequence[SegmentFacts], transactions: CleanedTransactions) -> None:
@@ -461,13 +434,15 @@ class _Pass:
             kept += sorted(behind, key=lambda transaction: transaction.last_offset)
             output.finish(group[-1].mtime_ms, kept if kept or has_index else None)
             fs.sync_dir(directory)
+            self._ensure_there(segments)
             if stopped := self.writer.swap(self.start, segments, self.first_dirty):
+                self._ensure_there(segments)
                 raise _StoppedError(stopped)
             for facts in group:
                 del self.segments[facts.base_offset]
         except BaseException as error:
             output.abandon()
-            if isinstance(error, _DamagedError):
+            if isinstance(error, _DamagedError | _GoneError | FileNotFoundError):
                 report = self.report
                 report.records_read, report.records_kept, report.tombstones_kept, report.keyless_dropped = counts
             with suppress(StorageError):

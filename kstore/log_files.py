@@ -26,7 +26,7 @@ from kstore.segment_tail import SegmentTail
 from kstore.state.compaction_state import (
     KSTORE_COMPACTION,
     CompactionState,
-    read_compaction_state,
+    remembered_dirt,
     write_compaction_state,
 )
 from kstore.state.log_state import LogState
@@ -442,8 +442,8 @@ class LogFiles:
 
     def _lower_dirt(self, offset: int) -> None:
         """What comes in the place of what is cut from ``offset`` on was never cleaned."""
-        state = read_compaction_state(self.context.fs, self.context.directory / KSTORE_COMPACTION)
-        if state is not None and state.first_dirty > offset:
+        first_dirty = remembered_dirt(self.context.fs, self.context.directory)
+        if first_dirty is not None and first_dirty > offset:
             self._remember_dirt(offset)
 
     # --- close --------------------------------------------------------------------------------------------------------

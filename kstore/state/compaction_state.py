@@ -19,11 +19,12 @@ from typing import NamedTuple
 
 import crc32c
 
-from kstore.errors import CorruptFileError, FileMissingError
-from kstore.files.checkpoint import read_small_file, replace_file
+from kstore.errors import CorruptDataError, CorruptFileError, FileMissingError, StorageError
+from kstore.files.checkpoint import read_offset_checkpoint, read_small_file, replace_file
 from kstore.files.fs import FileSystem
+from kstore.files.paths import CLEANER_OFFSETS, topic_partition
 
-__all__ = ["KSTORE_COMPACTION", "CompactionState", "read_compaction_state", "write_compaction_state"]
+__all__ = ["KSTORE_COMPACTION", "CompactionState", "read_compaction_state", "remembered_dirt", "write_compaction_state"]
 
 KSTORE_COMPACTION = "kstore.compaction"
 # A swap of as many segments as a log can have in one directory, 20 digits each.
@@ -49,6 +50,20 @@ def read_compaction_state(fs: FileSystem, path: Path) -> CompactionState | None:
     if match is None or int(match[3], 16) != crc32c.crc32c(data[:-CRC_LINE_SIZE]):
         return None
     return CompactionState(int(match[1]), tuple(map(int, match[2].split())))
+
+
+def remembered_dirt(fs: FileSystem, directory: Path) -> int | None:
+    """Where the last pass over the log in ``directory`` ended: kstore's, or else that of the broker whose log it is."""
+    state = read_compaction_state(fs, directory / KSTORE_COMPACTION)
+    if state is not None:
+        return state.first_dirty
+    owner = topic_partition(directory.name)
+    if owner is None:
+        return None
+    try:
+        return read_offset_checkpoint(fs, directory.parent / CLEANER_OFFSETS).get(owner)
+    except (CorruptDataError, StorageError):
+        return None
 
 
 def write_compaction_state(fs: FileSystem, path: Path, state: CompactionState, *, mode: int) -> None:

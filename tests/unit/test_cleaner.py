@@ -426,14 +426,57 @@ def test_a_truncation_ends_it(tmp_path: Path, at: int) -> None:
         assert log.read(at).__next__().key == b"a"
 
 
-def test_a_deletion_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [1, 60, 120], ids=["nothing", "half", "all"])
+def test_a_deletion_is_passed_over(tmp_path: Path, at: int) -> None:
     path = tmp_path / "log"
     with filled(path) as log:
-        between(log, lambda: log.delete_records(60))
-        assert log.compact().stopped == "segments were truncated or deleted"
-        assert pairs(log)[0][0] == 60
+        values = {record.key: record.value for record in log.read(at)}
+        between(log, lambda: log.delete_records(at))
+        report = log.compact()
+        assert (report.stopped, report.stop_offset) == ("", 120)
+        assert log.start_offset == at
+        assert {record.key: record.value for record in log.read(at)} == values
+        assert not [name for name in path.iterdir() if name.suffix in (".cleaned", ".swap")]
         log.check()
-        assert not log.compact().stopped
+        assert log.verify().clean
+        assert log.compact().stop_offset == 120
+
+
+def test_a_deletion_while_the_keys_are_read_is_passed_over(tmp_path: Path) -> None:
+    with filled(tmp_path / "log") as log:
+        writer = writer_of(log)
+        cleanable = writer.cleanable
+
+        def deleting(**options: Any) -> Any:
+            start = cleanable(**options)
+            writer.cleanable = cleanable  # type: ignore[method-assign]
+            log.delete_records(60)
+            return start
+
+        writer.cleanable = deleting  # type: ignore[method-assign]
+        report = log.compact()
+        assert (report.stopped, report.stop_offset) == ("", 120)
+        log.check()
+
+
+def test_a_log_is_changed_though_an_empty_batch_that_stays_follows_what_goes(tmp_path: Path) -> None:
+    """An empty batch that stays says nothing of whether those before it went."""
+    path = tmp_path / "log"
+    with opened(path) as log:
+        put(log, ("a", "1"))
+        for offset in (1, 2):
+            records = [Record(offset, TIME, key=b"b", value=b"%d" % offset)]
+            batch = build_batch(records, producer_id=offset, producer_epoch=0, base_sequence=0)
+            log.append_batches(batch, assign_offsets=False)
+        log.roll()
+        put(log, ("b", "2"))
+        log.roll()
+        log.compact()
+        assert shape(path) == [(0, 1), (1, 0), (2, 0), (3, 1)]
+        put(log, ("a", "2"))
+        log.roll()
+        log.compact()
+        assert shape(path) == [(1, 0), (2, 0), (3, 1), (4, 1)]
 
 
 def test_readers_go_on_with_what_they_read(tmp_path: Path) -> None:

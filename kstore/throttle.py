@@ -1,0 +1,45 @@
+"""A bound for how many bytes a second background work reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kstore.clock import Clock
+
+__all__ = ["Throttle"]
+
+# Waits are cut into pieces of this, so that an end is noticed; shorter ones are saved up.
+WAIT_SECONDS_MAX = 0.1
+WAIT_SECONDS_MIN = 0.05
+
+
+class Throttle:
+    """Holds work below so many bytes a second; None: no bound. Not thread-safe."""
+
+    def __init__(
+        self,
+        bytes_per_second: float | None,
+        clock: Clock,
+        wait: Callable[[float], object],
+        has_ended: Callable[[], bool],
+    ) -> None:
+        """``wait`` waits for so many seconds, or less; ``has_ended`` says that nobody has to wait any more."""
+        self._rate = bytes_per_second
+        self._clock = clock
+        self._wait = wait
+        self._has_ended = has_ended
+        self._free_at = clock.monotonic()
+
+    def note(self, size: int) -> None:
+        """Waits until ``size`` more bytes are not too much, or until it has ended."""
+        if self._rate is None:
+            return
+        self._free_at = max(self._free_at, self._clock.monotonic()) + size / self._rate
+        if self._seconds_left < WAIT_SECONDS_MIN:
+            return
+        while (seconds := self._seconds_left) > 0 and not self._has_ended():
+            self._wait(min(seconds, WAIT_SECONDS_MAX))
+
+    @property
+    def _seconds_left(self) -> float:
+        return self._free_at - self._clock.monotonic()
