@@ -368,6 +368,9 @@ class LogDirectory:
             self.store_topic(name, entry)
             try:
                 self._make(name, entry, ())
+            except SyncFailedError:
+                # Nobody knows what is on disk: perhaps that the topic is made. The next open looks.
+                raise
             except BaseException:
                 try:
                     self._unmade(name, replace(before or entry, partitions=entry.partitions, made=entry.made))

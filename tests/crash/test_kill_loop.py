@@ -37,9 +37,9 @@ Tried = Callable[[str, int], None]
 class Zygote:
     """The process that forks writers, and what they say."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.crash.killed_writers") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.crash.killed_writers"],
+            [sys.executable, "-W", "ignore", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
