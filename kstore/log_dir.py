@@ -341,6 +341,11 @@ class LogDirectory:
             topics = {**self.topics, name: entry}
             self._store_topics({name: entry for name, entry in topics.items() if entry is not None})
 
+    def replace_file(self, name: str, data: bytes) -> None:
+        """Replaces a file in the root, durably. Raises: ClosedError, and as the function of this name."""
+        with self._changing():
+            replace_file(self.fs, self.path / name, data, mode=self._mode)
+
     def _store_topics(self, topics: Mapping[str, TopicEntry]) -> None:
         replace_file(self.fs, self.path / KSTORE_TOPICS, encode_topics(topics), mode=self._mode)
         self.topics = topics
