@@ -155,9 +155,7 @@ class Store:
         self._flushes = Flushes(clock, self._scheduler)
         self._logs = OpenLogs(self._directory, fs, clock, self._settings_of, self._flushes)
         self._tasks = StoreTasks(self._directory, self._logs, clock, self.config, self._settings_of)
-        self._coordinator = StoreCoordinator(
-            self._directory, self._logs, clock, self._scheduler, self.create_topic, mode=config.file_mode
-        )
+        self._coordinator = StoreCoordinator(self._directory, self._logs, clock, self._scheduler, self.create_topic)
         # What topics go by, with the entry that it was taken from.
         self._effective: dict[str, tuple[TopicEntry, tuple[LogConfig, Durability]]] = {}
         # Logs that were not closed in order, and are not known to be in order since.

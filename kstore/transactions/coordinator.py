@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from kstore.clock import Clock
 from kstore.errors import (
@@ -30,7 +29,6 @@ from kstore.errors import (
     TopicNotFoundError,
     TransactionCoordinatorFencedError,
 )
-from kstore.files.fs import FileSystem
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.transactions.group_offsets import GroupOffsets
@@ -71,24 +69,20 @@ class TransactionCoordinator:
         log_of: LogOf,
         ensure_topic: EnsureTopic,
         partition_count: PartitionCount,
-        highest_producer_id: Callable[[], int],
-        *,
-        fs: FileSystem,
-        directory: Path,
+        ids: ProducerIds,
         clock: Clock,
-        mode: int = 0o600,
     ) -> None:
         """Reads what is known of transactional ids; writes nothing (``recover`` does).
 
         Args:
             log_of, ensure_topic, partition_count: the store's logs and topics.
-            highest_producer_id: of all that logs know of, -1 for none.
-            directory: the store's root, where the blocks of producer ids are kept; ``mode`` is that of the file.
+            ids: where producer ids come from.
 
         Raises: StorageError.
         """
         self._log_of = log_of
         self._clock = clock
+        self._ids = ids
         self._state_log = StateLog(log_of, ensure_topic, partition_count)
         self._offsets = GroupOffsets(log_of, ensure_topic, partition_count, clock)
         # Guards the map, not what is in it.
@@ -97,7 +91,6 @@ class TransactionCoordinator:
         for name, metadata in self._state_log.load().items():
             unmarked = set(metadata.partitions) if metadata.state.is_prepared else set()
             self._entries[name] = _Entry(metadata=metadata, unmarked=unmarked)
-        self._ids = ProducerIds(fs, directory, lambda: max(highest_producer_id(), self._highest_owner()), mode=mode)
 
     def _highest_owner(self) -> int:
         """The highest id in a transaction's record. May see one that is just being replaced."""
@@ -127,7 +120,7 @@ class TransactionCoordinator:
         that another call would not fence again.
         """
         if transactional_id is None:
-            return self._ids.take(), 0
+            return self._ids.take(self._highest_owner), 0
         _check_text("transactional_id", transactional_id)
         if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or not 0 < timeout_ms <= TIMEOUT_MS_MAX:
             raise ConfigError(f"timeout_ms is {timeout_ms!r:.80}, expected an int from 1 to {TIMEOUT_MS_MAX}")
@@ -141,10 +134,10 @@ class TransactionCoordinator:
             now_ms = self._clock.now_ms()
             if found is None:
                 made = TransactionMetadata(
-                    transactional_id, self._ids.take(), 0, timeout_ms, last_update_timestamp=now_ms
+                    transactional_id, self._ids.take(self._highest_owner), 0, timeout_ms, last_update_timestamp=now_ms
                 )
             elif found.is_epoch_exhausted:
-                made = found.rotated(self._ids.take(), timeout_ms, now_ms)
+                made = found.rotated(self._ids.take(self._highest_owner), timeout_ms, now_ms)
             else:
                 made = found.next_instance(timeout_ms, now_ms)
             self._move(entry, made)
@@ -160,7 +153,7 @@ class TransactionCoordinator:
         self._complete(entry)
 
     def _decide(self, entry: _Entry, metadata: TransactionMetadata, *, commit: bool) -> None:
-        following = self._ids.take() if metadata.is_epoch_exhausted else NO_ID
+        following = self._ids.take(self._highest_owner) if metadata.is_epoch_exhausted else NO_ID
         self._move(entry, metadata.prepared(self._clock.now_ms(), commit=commit, next_producer_id=following))
 
     # --- transactions -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from kstore.scheduler import Scheduler
 from kstore.store_logs import OpenLogs
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.placement import TRANSACTION_STATE
-from kstore.transactions.producer_ids import highest_in_snapshots
+from kstore.transactions.producer_ids import ProducerIds, highest_in_snapshots
 
 __all__ = ["TRANSACTIONS_TASK", "StoreCoordinator"]
 
@@ -35,15 +35,12 @@ class StoreCoordinator:
         clock: Clock,
         scheduler: Scheduler,
         create_topic: Callable[..., None],
-        *,
-        mode: int,
     ) -> None:
         self._directory = directory
         self._logs = logs
         self._clock = clock
         self._scheduler = scheduler
         self._create_topic = create_topic
-        self._mode = mode
         self._lock = threading.Lock()
         self._made: TransactionCoordinator | None = None
         self._is_planned = False
@@ -81,11 +78,8 @@ class StoreCoordinator:
             self._logs.get,
             self._ensure_topic,
             self._partition_count,
-            self._highest_producer_id,
-            fs=directory.fs,
-            directory=directory.path,
-            clock=self._clock,
-            mode=self._mode,
+            ProducerIds(directory.fs, directory.path, directory.replace_file, self._highest_producer_id),
+            self._clock,
         )
         if not directory.read_only:
             made.recover()

@@ -22,12 +22,10 @@ from kstore.errors import (
     CorruptDataError,
     CorruptFileError,
     FileMissingError,
-    PoisonedError,
     StorageError,
-    SyncFailedError,
     UnsupportedFormatError,
 )
-from kstore.files.checkpoint import read_small_file, replace_file
+from kstore.files.checkpoint import read_small_file
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import PRODUCER_IDS, SNAPSHOT_SUFFIX, classify, segment_name
 from kstore.state.producer_snapshot import decode_snapshot
@@ -52,42 +50,43 @@ GAP_AFTER_DAMAGE = 1 << 32
 class ProducerIds:
     """Gives out ids. Thread-safe."""
 
-    def __init__(self, fs: FileSystem, directory: Path, highest_known: Callable[[], int], *, mode: int = 0o600) -> None:
-        """``highest_known`` says the highest id that the store knows of, -1 for none; asked once a block."""
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        replace_file: Callable[[str, bytes], None],
+        highest_known: Callable[[], int],
+    ) -> None:
+        """``replace_file`` writes a file in ``directory``, the store's root; ``highest_known`` says the highest id that
+        its logs know of, -1 for none: asked once a block."""
         self._fs = fs
         self._path = directory / PRODUCER_IDS
+        self._replace_file = replace_file
         self._highest_known = highest_known
-        self._mode = mode
         self._lock = threading.Lock()
         # Reserved, and not given out: from the one up to, excluding, the other.
         self._next = self._stop = 0
-        self._failed: SyncFailedError | None = None
 
-    def take(self) -> int:
-        """An id that nobody has had. Raises: DiskFullError, PoisonedError, UnsupportedFormatError, StorageError."""
+    def take(self, also_known: Callable[[], int] = lambda: NO_ID) -> int:
+        """An id that nobody has had; ``also_known`` says the highest id that the caller knows of.
+
+        Raises: DiskFullError, PoisonedError, UnsupportedFormatError, StorageError.
+        """
         with self._lock:
             if self._next == self._stop:
-                self._reserve()
+                self._reserve(max(self._highest_known(), also_known()))
             self._next += 1
             return self._next - 1
 
-    def _reserve(self) -> None:
-        if self._failed is not None:
-            raise PoisonedError(
-                None, f"no producer ids since a sync failed ({self._failed})", str(self._path)
-            ) from self._failed
-        first = max(self._stored(), self._highest_known() + 1, FIRST_PRODUCER_ID)
+    def _reserve(self, highest: int) -> None:
+        first = max(self._stored(highest), highest + 1, FIRST_PRODUCER_ID)
         stop = first + BLOCK_SIZE
         if stop > ID_MAX:
             raise StorageError(None, f"the producer ids are used up: the next would be {first}", str(self._path))
-        try:
-            replace_file(self._fs, self._path, _encode(stop), mode=self._mode)
-        except SyncFailedError as error:
-            self._failed = error
-            raise
+        self._replace_file(PRODUCER_IDS, _encode(stop))
         self._next, self._stop = first, stop
 
-    def _stored(self) -> int:
+    def _stored(self, highest: int) -> int:
         """The first id that the file does not say is reserved."""
         try:
             return _decode(read_small_file(self._fs, self._path), self._path)
@@ -97,7 +96,7 @@ class ProducerIds:
             raise
         except CorruptFileError as error:
             logger.warning("%s; producer ids go on above those that are known", error)
-            return max(self._highest_known(), FIRST_PRODUCER_ID) + GAP_AFTER_DAMAGE
+            return max(highest, FIRST_PRODUCER_ID) + GAP_AFTER_DAMAGE
 
 
 def _encode(stop: int) -> bytes:
