@@ -97,6 +97,7 @@ class Log:
         fs: FileSystem = SYSTEM_FS,
         clock: Clock = SYSTEM_CLOCK,
         _ties: StoreTies | None = None,
+        _counters: LogCounters | None = None,
         **settings: Any,
     ) -> None:
         """Opens the log in directory ``path``; creates it where the path is missing or an empty directory.
@@ -120,7 +121,8 @@ class Log:
         one_of("durability", durability, DURABILITIES)
         config = LogConfig.from_settings(**settings)
         directory = self.path.absolute()
-        context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max), LogCounters())
+        counters = LogCounters() if _counters is None else _counters
+        context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max), counters)
         if read_only:
             if not fs.exists(directory):
                 raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory))
@@ -678,9 +680,8 @@ class Log:
 
         A log that is open for reading knows nothing of its writer's. Raises: StorageError.
         """
-        source, writer = self._source, self._writer
         segment_count, size = self.segment_count_and_size()
-        return log_metrics(source, self.recovery, segment_count, size, {} if writer is None else writer.gauges())
+        return log_metrics(self._source, self.recovery, segment_count, size, self._writer)
 
     def verify(self) -> RecoveryReport:
         """Reads every batch and record that can be read, and reports what is damaged; changes nothing.

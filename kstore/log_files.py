@@ -352,7 +352,9 @@ class LogFiles:
                     self._begin()
                 self._roll_now()
             self._delete_before(max(ages[count - 1].stop_offset, self.start_offset))
-        return RetentionResult(count, sum(age.size for age in ages[:count]), self.start_offset)
+        size = sum(age.size for age in ages[:count])
+        self._counters.retained(count, size)
+        return RetentionResult(count, size, self.start_offset)
 
     def _ages(self, *, with_times: bool) -> list[SegmentAge]:
         """The segments as retention sees them; where no time counts nobody looks for one."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import suppress
 
+from kstore.cleaner import dirt_of
+from kstore.errors import KstoreError
 from kstore.log_source import LogSource
+from kstore.log_writer import LogWriter
 from kstore.metrics import METRICS, MetricValue
 from kstore.types import RecoveryReport
 
@@ -16,9 +19,12 @@ def log_metrics(
     recovery: RecoveryReport,
     segment_count: int,
     size: int,
-    writer_gauges: Mapping[str, MetricValue],
+    writer: LogWriter | None,
 ) -> dict[str, MetricValue]:
-    """Every metric of ``METRICS`` that the log has, in that order. Raises: StorageError."""
+    """Every metric of ``METRICS`` that the log has, in that order; None for ``writer`` where it only reads.
+
+    Raises: StorageError.
+    """
     published = source.published
     stable_offset = published.high_watermark
     if source.producers.in_use:
@@ -28,7 +34,7 @@ def log_metrics(
         **source.context.counters.read(),
         "recoveries": int(recovery.bytes_scanned > 0),
         "recovery_seconds": recovery.seconds,
-        "recovery_bytes_cut": recovery.bytes_cut,
+        "recovery_cut_bytes": recovery.bytes_cut,
         "fenced_ranges": len(recovery.corrupt),
         "segments": segment_count,
         "size_bytes": size,
@@ -37,6 +43,19 @@ def log_metrics(
         "high_watermark": published.high_watermark,
         "last_stable_offset": stable_offset,
         "open_handles": len(source.context.handles),
-        **writer_gauges,
+        **_writer_gauges(writer),
     }
     return {metric.name: known[metric.name] for metric in METRICS if metric.name in known}
+
+
+def _writer_gauges(writer: LogWriter | None) -> dict[str, MetricValue]:
+    """What only a writer knows."""
+    if writer is None:
+        return {}
+    gauges = writer.gauges()
+    if writer.is_compacted:
+        # A log that takes no compaction any more, since it is poisoned or just closed, has no dirt to speak of.
+        with suppress(KstoreError):
+            dirt, _ = dirt_of(writer)
+            gauges |= {"dirty_bytes": dirt.cleanable_bytes, "dirty_ratio": dirt.ratio}
+    return gauges

@@ -539,7 +539,7 @@ class LogWriter(LogFiles):
         end, durable_end = self.published.offset, self._durable_end
         return {
             "recovery_point": min(self._recovery_point, end),
-            "flush_lag": max(end - durable_end, 0),
+            "flush_lag_records": max(end - durable_end, 0),
             "followers": self._follower_count,
             "poisoned": int(self._poisoned is not None),
         }

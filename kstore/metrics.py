@@ -1,10 +1,11 @@
-"""Metrics: what kstore counts, one row of ``METRICS`` for each, and their way into a dict and to Prometheus.
+"""Metrics: what kstore counts, a row for each in ``METRICS`` (of a log) and ``STORE_METRICS``; their way out of it.
 
     log.metrics()                                       {"appends": 12, "sync_seconds": Histogram(...), ...}
-    prometheus_client.REGISTRY.register(kstore.metrics.collector(log))      needs kstore[prometheus]
+    prometheus_client.REGISTRY.register(kstore.metrics.collector(store))    needs kstore[metrics]
 
-Counters are plain numbers in one ``LogCounters`` for each open log: to count is one addition, and takes no lock. They
-begin at 0 when the log is opened. Nothing of what records hold is in a name, a label or a value.
+Counters are plain numbers in one ``LogCounters`` for each log: to count is one addition, and takes no lock. They begin
+at 0 when the log is opened; in a store, when it is first opened. Nothing of what records hold is in a name, a label or
+a value.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from kstore.errors import KstoreError
 
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METRICS",
+    "STORE_METRICS",
     "Histogram",
     "HistogramCounter",
     "LogCounters",
     "Metered",
+    "MeteredStore",
     "Metric",
     "MetricValue",
     "collector",
@@ -43,7 +47,9 @@ BUILTIN_ERRORS = frozenset({"MemoryError", "OSError", "OverflowError", "TypeErro
 
 
 class Metric(NamedTuple):
-    """One metric. ``label`` is the name of its one label, "" where it has none.
+    """One metric. The unit stands at the name's end, as Prometheus wants it, where it is bytes, seconds or a ratio.
+
+    ``label`` is the name of its one label, "" where it has none.
 
     ``is_summed``: of many logs the sum means something.
     """
@@ -64,7 +70,7 @@ class Histogram(NamedTuple):
     sum: float
 
 
-MetricValue = int | float | dict[str, int] | Histogram
+MetricValue = int | float | dict[str, float] | Histogram
 
 METRICS = (
     Metric("appends", "counter", "appends", "Appends that were published; repetitions of a producer are not."),
@@ -78,6 +84,13 @@ METRICS = (
     Metric("rolls", "counter", "segments", "New segments that were begun."),
     Metric("truncations", "counter", "truncations", "Truncations, partly or fully."),
     Metric("segments_deleted", "counter", "segments", "Segments that retention, delete_records or a truncation took."),
+    Metric("retention_segments", "counter", "segments", "Those of them that retention took, by time or size."),
+    Metric("retention_deleted_bytes", "counter", "bytes", "Bytes of .log files in those."),
+    Metric("compactions", "counter", "compactions", "Compactions that had something to do."),
+    Metric("compaction_seconds", "counter", "seconds", "What they took, all together."),
+    Metric("compaction_records_read", "counter", "records", "Records that they went through."),
+    Metric("compaction_records_removed", "counter", "records", "Records among those that did not stay."),
+    Metric("compaction_damaged", "counter", "segments", "Segments that a compaction left as they are, for damage."),
     Metric("segments_compacted", "counter", "segments", "Segments that compaction has replaced."),
     Metric("index_failures", "counter", "segments", "Indexes that could not be written, and were given up."),
     Metric("reads", "counter", "reads", "Iterators and fetches that were asked for."),
@@ -92,7 +105,7 @@ METRICS = (
     Metric("corrupt_ranges", "counter", "ranges", "Damaged ranges that reads have met; they were told, or left out."),
     Metric("recoveries", "counter", "recoveries", "1 where opening had to check the log, else 0."),
     Metric("recovery_seconds", "gauge", "seconds", "What opening the log took."),
-    Metric("recovery_bytes_cut", "gauge", "bytes", "Bytes that opening has cut from the end, set aside or not."),
+    Metric("recovery_cut_bytes", "gauge", "bytes", "Bytes that opening has cut from the end, set aside or not."),
     Metric("fenced_ranges", "gauge", "ranges", "Damaged ranges that opening has found, and that are never served."),
     Metric("segments", "gauge", "segments", "Segments of the log."),
     Metric("size_bytes", "gauge", "bytes", "Bytes of their .log files."),
@@ -101,10 +114,37 @@ METRICS = (
     Metric("high_watermark", "gauge", "offset", "Where reads stop.", is_summed=False),
     Metric("last_stable_offset", "gauge", "offset", "Where committed reads stop.", is_summed=False),
     Metric("recovery_point", "gauge", "offset", "Below it the next open checks nothing.", is_summed=False),
-    Metric("flush_lag", "gauge", "records", "Offsets below the end that are not known to be on disk."),
+    Metric("flush_lag_records", "gauge", "records", "Offsets below the end that are not known to be on disk."),
+    Metric("dirty_bytes", "gauge", "bytes", "Bytes that the next compaction could go through; of compacted logs only."),
+    Metric("dirty_ratio", "gauge", "ratio", "Their share in what is clean or could be cleaned.", is_summed=False),
+    Metric(
+        "last_compaction_timestamp_seconds",
+        "gauge",
+        "seconds",
+        "When the last compaction that had something to do ended, since the epoch; 0 for never.",
+        is_summed=False,
+    ),
     Metric("open_handles", "gauge", "files", "Files of sealed segments that are kept open."),
     Metric("followers", "gauge", "readers", "Readers that wait for the next append."),
     Metric("poisoned", "gauge", "logs", "1 where a failure of unknown outcome has ended all writes, else 0."),
+)
+
+STORE_METRICS = (
+    Metric("topics", "gauge", "topics", "Topics of the store."),
+    Metric("partitions", "gauge", "partitions", "Their partitions."),
+    Metric("open_logs", "gauge", "logs", "Logs that are open; what is said of logs is said of these."),
+    Metric("task_runs", "counter", "runs", "Runs of background work, by task.", label="task"),
+    Metric("task_errors", "counter", "runs", "Those of them that failed.", label="task"),
+    Metric("task_last_run_seconds", "gauge", "seconds", "What the task's last run took.", label="task"),
+    Metric(
+        "task_last_run_timestamp_seconds",
+        "gauge",
+        "seconds",
+        "When the task's last run began, since the epoch; 0 for never.",
+        label="task",
+    ),
+    Metric("ignored_names", "gauge", "names", "Names in the store's directory that are somebody else's."),
+    Metric("notes", "gauge", "notes", "What was found amiss in the store's directory, as its status tells."),
 )
 
 
@@ -142,13 +182,21 @@ class LogCounters:
         "append_errors",
         "append_records",
         "appends",
+        "compaction_damaged",
+        "compaction_records_read",
+        "compaction_records_removed",
+        "compaction_seconds",
+        "compactions",
         "corrupt_ranges",
         "group_appends",
         "index_failures",
+        "last_compaction_timestamp_seconds",
         "read_batches",
         "read_bytes",
         "read_records",
         "reads",
+        "retention_deleted_bytes",
+        "retention_segments",
         "rolls",
         "segments_compacted",
         "segments_deleted",
@@ -160,15 +208,33 @@ class LogCounters:
         self.appends = self.append_batches = self.append_records = self.append_bytes = self.append_duplicates = 0
         self.rolls = self.truncations = self.segments_deleted = self.segments_compacted = self.index_failures = 0
         self.reads = self.read_batches = self.read_records = self.read_bytes = self.corrupt_ranges = 0
+        self.retention_segments = self.retention_deleted_bytes = 0
+        self.compactions = self.compaction_records_read = self.compaction_records_removed = self.compaction_damaged = 0
+        self.compaction_seconds: float = 0
+        self.last_compaction_timestamp_seconds: float = 0
         self.group_appends = HistogramCounter(GROUP_BOUNDS)
         self.sync_seconds = HistogramCounter(SYNC_SECONDS_BOUNDS)
-        self.append_errors: dict[str, int] = {}
+        self.append_errors: dict[str, float] = {}
         self._errors_lock = threading.Lock()
 
     def fetched(self, size: int) -> None:
         """Counts a slice of ``size`` bytes that was named."""
         self.reads += 1
         self.read_bytes += size
+
+    def retained(self, segment_count: int, size: int) -> None:
+        """Counts what retention has deleted. Needs the log's lock."""
+        self.retention_segments += segment_count
+        self.retention_deleted_bytes += size
+
+    def compacted(self, *, read: int, removed: int, damaged: int, seconds: float, now_ms: int) -> None:
+        """Counts a compaction that had something to do: records, segments. One at a time."""
+        self.compactions += 1
+        self.compaction_records_read += read
+        self.compaction_records_removed += removed
+        self.compaction_damaged += damaged
+        self.compaction_seconds += seconds
+        self.last_compaction_timestamp_seconds = now_ms / 1000
 
     def append_failed(self, error: BaseException) -> None:
         """Counts an append that ended in ``error``."""
@@ -219,12 +285,24 @@ def _added(one: MetricValue, other: MetricValue) -> MetricValue:
 
 
 class Metered(Protocol):
-    """What has metrics: a log, or a store."""
+    """What has metrics: a log."""
 
     @property
     def path(self) -> PathLike[str]: ...
 
     def metrics(self) -> Mapping[str, MetricValue]: ...
+
+
+@runtime_checkable
+class MeteredStore(Protocol):
+    """A store: metrics of its own, and those of its logs by topic and partition."""
+
+    @property
+    def path(self) -> PathLike[str]: ...
+
+    def own_metrics(self) -> Mapping[str, MetricValue]: ...
+
+    def log_metrics(self) -> Mapping[tuple[str, int], Mapping[str, MetricValue]]: ...
 
 
 class Collector(Protocol):
@@ -235,11 +313,12 @@ class Collector(Protocol):
     def describe(self) -> Iterable[Family]: ...
 
 
-def collector(*sources: Metered) -> Collector:
+def collector(*sources: Metered | MeteredStore) -> Collector:
     """What tells Prometheus of ``sources``, logs and stores: for ``CollectorRegistry.register``.
 
-    Metrics are named ``kstore_<name>``, counters with ``_total`` behind; the label ``log`` is the path of the log, or
-    store. A source that is closed, or that cannot be asked at the moment, is left out.
+    Metrics are named ``kstore_<name>``, counters with ``_total`` behind; a metric has the label ``store``, a directory,
+    and that of a log ``topic`` and ``partition`` too. A source that is closed, or that cannot be asked at the moment,
+    is left out.
 
     Raises: ModuleNotFoundError where prometheus-client is not installed.
     """
@@ -247,7 +326,7 @@ def collector(*sources: Metered) -> Collector:
         import prometheus_client.core  # noqa: F401
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "metrics for Prometheus need prometheus-client: pip install 'kstore[prometheus]'", name=error.name
+            "metrics for Prometheus need prometheus-client: pip install 'kstore[metrics]'", name=error.name
         ) from error
     return _Collector(sources)
 
@@ -255,44 +334,67 @@ def collector(*sources: Metered) -> Collector:
 class _Collector:
     """All sources in one, since a registry takes each name once."""
 
-    def __init__(self, sources: Sequence[Metered]) -> None:
+    def __init__(self, sources: Sequence[Metered | MeteredStore]) -> None:
         self._sources = sources
 
     def describe(self) -> Iterator[Family]:
         """The families without their values: to register asks nothing of a log."""
         for metric in METRICS:
-            yield _family(metric)
+            yield _family(metric, LOG_LABELS)
+        for metric in STORE_METRICS:
+            yield _family(metric, STORE_LABELS)
 
     def collect(self) -> Iterator[Family]:
-        known: list[tuple[str, Mapping[str, MetricValue]]] = []
+        logs: list[_Labelled] = []
+        stores: list[_Labelled] = []
         for source in self._sources:
             try:
-                known.append((fspath(source.path), source.metrics()))
+                if isinstance(source, MeteredStore):
+                    store = str(source.path)
+                    stores.append(((store,), source.own_metrics()))
+                    for (topic, partition), values in source.log_metrics().items():
+                        logs.append(((store, topic, str(partition)), values))
+                else:
+                    logs.append((_log_labels(Path(source.path)), source.metrics()))
             except KstoreError:
                 continue
-        for metric in METRICS:
-            family = _family(metric)
-            for log, values in known:
-                if metric.name in values:
-                    _add_value(family, metric, log, values[metric.name])
-            yield family
+        for rows, labels, known in ((METRICS, LOG_LABELS, logs), (STORE_METRICS, STORE_LABELS, stores)):
+            for metric in rows:
+                family = _family(metric, labels)
+                for values_of_labels, values in known:
+                    if metric.name in values:
+                        _add_value(family, metric, values_of_labels, values[metric.name])
+                yield family
 
 
-def _family(metric: Metric) -> Any:
+_Labelled = tuple[tuple[str, ...], Mapping[str, MetricValue]]
+LOG_LABELS = ("store", "topic", "partition")
+STORE_LABELS = ("store",)
+
+
+def _log_labels(path: Path) -> tuple[str, str, str]:
+    """Those of a log that no store has opened: its directory's name tells topic and partition."""
+    topic, separator, partition = path.name.rpartition("-")
+    if not separator or not partition.isdecimal():
+        topic, partition = path.name, ""
+    return str(path.parent), topic, partition
+
+
+def _family(metric: Metric, labels: Sequence[str]) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
-    labels = ["log", metric.label] if metric.label else ["log"]
-    return kinds[metric.kind](PREFIX + metric.name, metric.meaning, labels=labels)
+    names = [*labels, metric.label] if metric.label else labels
+    return kinds[metric.kind](PREFIX + metric.name, metric.meaning, labels=names)
 
 
-def _add_value(family: Any, metric: Metric, log: str, value: MetricValue) -> None:
+def _add_value(family: Any, metric: Metric, labels: Sequence[str], value: MetricValue) -> None:
     if isinstance(value, Histogram):
         bounds = [*map(str, map(float, value.bounds)), "+Inf"]
-        family.add_metric([log], list(zip(bounds, accumulate(value.counts), strict=True)), value.sum)
+        family.add_metric(labels, list(zip(bounds, accumulate(value.counts), strict=True)), value.sum)
     elif isinstance(value, dict):
         for label, count in value.items():
-            family.add_metric([log, label], count)
+            family.add_metric([*labels, label], count)
     else:
         assert not metric.label, f"{metric.name} has a label, and one value"
-        family.add_metric([log], value)
+        family.add_metric(labels, value)

@@ -38,6 +38,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition, validate_topic
 from kstore.log import Log
 from kstore.log_dir import METADATA_TOPIC, LogDirectory
+from kstore.metrics import MetricValue, summed
 from kstore.rules.arguments import one_of
 from kstore.rules.topics import (
     DURABILITIES,
@@ -49,6 +50,7 @@ from kstore.rules.topics import (
 )
 from kstore.scheduler import Scheduler, TaskStatus
 from kstore.store_logs import FLUSH_TASK, Flushes, OpenLogs
+from kstore.store_metrics import logs_metrics, store_metrics
 from kstore.store_tasks import StoreTasks
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.of_store import StoreCoordinator
@@ -232,6 +234,20 @@ class Store:
             tuple(self._directory.ignored),
             tuple(self._directory.notes),
         )
+
+    def metrics(self) -> dict[str, MetricValue]:
+        """The sums over its logs (``log_metrics``), offsets left out, and its own: see ``kstore.metrics``."""
+        return {**summed(self.log_metrics().values()), **self.own_metrics()}
+
+    def log_metrics(self) -> dict[TopicPartition, dict[str, MetricValue]]:
+        """The metrics of every log that was opened; of one that is closed what was counted of it."""
+        self._check_open()
+        return logs_metrics(self._logs)
+
+    def own_metrics(self) -> dict[str, MetricValue]:
+        """The store's own (``kstore.metrics.STORE_METRICS``), of the directory and the background work."""
+        self._check_open()
+        return store_metrics(self._directory, self._logs, self._scheduler.status())
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, closed={self._closed})"

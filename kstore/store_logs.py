@@ -21,6 +21,7 @@ from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.log_dir import LogDirectory
 from kstore.log_writer import BackgroundFlusher, LogOffsets, LogWriter, StoreTies
+from kstore.metrics import LogCounters
 from kstore.rules.retain import TrustedClock
 from kstore.scheduler import Scheduler
 from kstore.types import Durability
@@ -44,6 +45,8 @@ class _Entry:
     writer: LogWriter | None = None
     is_kept: bool = False
     user_count: int = 0
+    # They go on where they were when the log is opened again.
+    counters: LogCounters = field(default_factory=LogCounters)
 
 
 class OpenLogs:
@@ -98,6 +101,11 @@ class OpenLogs:
             entries = list(self._entries.items())
         logs = [(owner, entry.log) for owner, entry in entries]
         return [(owner, log) for owner, log in logs if log is not None and not log.closed]
+
+    def counters(self) -> dict[TopicPartition, LogCounters]:
+        """What was counted of every log that was opened."""
+        with self._mutex:
+            return {owner: entry.counters for owner, entry in self._entries.items()}
 
     def is_open(self, owner: TopicPartition) -> bool:
         entry = self._entries.get(owner)
@@ -166,7 +174,7 @@ class OpenLogs:
             raise ClosedError(f"the store {self._directory.path} is closed")
         config, durability = self._settings_of(owner)
         if entry.log is None or entry.log.closed:
-            entry.log = self._open(owner, config, durability)
+            entry.log = self._open(owner, config, durability, entry.counters)
             entry.writer = None if self._directory.read_only else entry.log.writer
         return entry.log
 
@@ -185,12 +193,12 @@ class OpenLogs:
                 with self._mutex:
                     self._closed_at[owner] = offsets
 
-    def _open(self, owner: TopicPartition, config: LogConfig, durability: Durability) -> Log:
+    def _open(self, owner: TopicPartition, config: LogConfig, durability: Durability, counters: LogCounters) -> Log:
         directory = self._directory
         settings = {row.name: getattr(config, row.name) for row in fields(config)}
         path = directory.partition_path(owner)
         if directory.read_only:
-            return Log(path, read_only=True, fs=self._fs, clock=self._clock, **settings)
+            return Log(path, read_only=True, fs=self._fs, clock=self._clock, _counters=counters, **settings)
 
         def flusher(writer: LogWriter) -> BackgroundFlusher:
             return _LogFlusher(self._flushes, writer)
@@ -201,6 +209,7 @@ class OpenLogs:
             fs=self._fs,
             clock=self._clock,
             _ties=StoreTies(directory.marks(owner), flusher, self._retention_clock),
+            _counters=counters,
             **settings,
         )
 

@@ -15,8 +15,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 import kstore
 from kstore.errors import PoisonedError, SyncFailedError
 from kstore.files.local import SYSTEM_FS
-from kstore.metrics import COUNTED, METRICS, Histogram, LogCounters, collector, summed
+from kstore.metrics import COUNTED, METRICS, STORE_METRICS, Histogram, LogCounters, collector, summed
 from kstore.record.builder import build_batch
+from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
 from tests.log_cases import edit
 
@@ -39,21 +40,30 @@ def changed(log: kstore.Log, before: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_writer_has_every_metric_of_the_table_in_its_order(log: kstore.Log) -> None:
-    assert list(log.metrics()) == [metric.name for metric in METRICS]
+    assert list(log.metrics()) == [metric.name for metric in METRICS if not metric.name.startswith("dirty_")]
+
+
+def test_a_compacted_log_has_the_rest_of_the_table_too(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "log", cleanup_policy="compact") as log:
+        assert list(log.metrics()) == [metric.name for metric in METRICS]
 
 
 def test_names_and_meanings_are_fit_for_prometheus() -> None:
-    names = [metric.name for metric in METRICS]
+    names = [metric.name for metric in (*METRICS, *STORE_METRICS)]
     assert len(set(names)) == len(names)
-    for metric in METRICS:
+    for metric in (*METRICS, *STORE_METRICS):
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", metric.name)
         assert metric.meaning.endswith(".")
         assert metric.unit
+        # Base units, as the last part of the name; "_total" is put behind it where it belongs.
+        assert metric.unit not in ("ms", "milliseconds", "MiB", "percent")
+        assert metric.name.endswith(f"_{metric.unit}") or metric.unit not in ("bytes", "seconds", "ratio"), metric
+        assert not metric.name.endswith(("_total", "_count", "_sum", "_bucket"))
 
 
 def test_every_counter_of_a_log_is_in_the_table() -> None:
     counted = {metric.name for metric in METRICS if metric.kind in ("counter", "histogram")}
-    assert set(COUNTED) == counted - {"recoveries"}
+    assert set(COUNTED) == counted - {"recoveries"} | {"last_compaction_timestamp_seconds"}
 
 
 # --- what is counted --------------------------------------------------------------------------------------------------
@@ -73,7 +83,7 @@ def test_appends_count_their_batches_records_and_bytes(log: kstore.Log) -> None:
         "end_offset": 4,
         "high_watermark": 4,
         "last_stable_offset": 4,
-        "flush_lag": 4,
+        "flush_lag_records": 4,
     }
     assert info.size < size
 
@@ -130,7 +140,7 @@ def test_a_synced_append_counts_its_sync_and_its_group(tmp_path: Path) -> None:
     assert (groups.counts[0], sum(groups.counts), groups.sum) == (3, 3, 3)
     assert sum(syncs.counts) == 3
     assert syncs.sum > 0
-    assert metrics["flush_lag"] == 0
+    assert metrics["flush_lag_records"] == 0
 
 
 def test_a_flush_counts_its_syncs_and_ends_the_lag(log: kstore.Log) -> None:
@@ -140,7 +150,7 @@ def test_a_flush_counts_its_syncs_and_ends_the_lag(log: kstore.Log) -> None:
     syncs = metrics["sync_seconds"]
     assert isinstance(syncs, Histogram)
     assert sum(syncs.counts) == 1
-    assert (metrics["flush_lag"], metrics["recovery_point"]) == (0, 1)
+    assert (metrics["flush_lag_records"], metrics["recovery_point"]) == (0, 1)
 
 
 def test_rolls_deletions_and_truncations_are_counted(log: kstore.Log) -> None:
@@ -164,6 +174,36 @@ def test_compacted_segments_are_counted(log: kstore.Log) -> None:
     log.roll()
     log.compact()
     assert log.metrics()["segments_compacted"] == 1
+
+
+def test_a_compaction_counts_what_it_took_away_and_ends_the_dirt(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with kstore.Log(tmp_path / "log", cleanup_policy="compact", clock=clock, durability="os") as log:
+        log.append_many([b"1", b"2", b"3"], keys=[b"a", b"a", b"b"])
+        log.roll()
+        log.flush()
+        before = log.metrics()
+        assert (before["dirty_ratio"], before["compactions"]) == (1.0, 0)
+        assert before["dirty_bytes"] == before["size_bytes"]
+        assert before["last_compaction_timestamp_seconds"] == 0
+        log.compact()
+        log.compact()  # there is nothing to do
+        after = log.metrics()
+    assert (after["compactions"], after["compaction_records_read"], after["compaction_records_removed"]) == (1, 3, 1)
+    assert (after["dirty_ratio"], after["dirty_bytes"], after["compaction_damaged"]) == (0.0, 0, 0)
+    assert after["last_compaction_timestamp_seconds"] == clock.now_ms() / 1000
+    assert after["compaction_seconds"] >= 0  # type: ignore[operator]
+
+
+def test_retention_counts_what_it_deleted(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "log", retention_bytes=1, durability="os") as log:
+        size = log.append_many([b"a"]).size
+        log.roll()
+        log.append(b"b")
+        log.apply_retention()
+        metrics = log.metrics()
+    assert (metrics["retention_segments"], metrics["retention_deleted_bytes"]) == (1, size)
+    assert metrics["segments_deleted"] == 1
 
 
 def test_reads_count_what_they_hand_out(log: kstore.Log) -> None:
@@ -208,7 +248,7 @@ def test_what_recovery_did_is_told(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"garbage")
     with kstore.Log(tmp_path / "log") as log:
         metrics = log.metrics()
-    assert (metrics["recoveries"], metrics["recovery_bytes_cut"], metrics["fenced_ranges"]) == (1, 7, 0)
+    assert (metrics["recoveries"], metrics["recovery_cut_bytes"], metrics["fenced_ranges"]) == (1, 7, 0)
     assert metrics["recovery_seconds"] > 0  # type: ignore[operator]
 
 
@@ -284,55 +324,150 @@ def test_the_metrics_of_many_logs_are_their_sums(tmp_path: Path) -> None:
             b.append(7)  # type: ignore[arg-type]
         total = summed([a.metrics(), b.metrics()])
         one, other = a.metrics()["sync_seconds"], total["sync_seconds"]
-    assert (total["appends"], total["append_records"], total["segments"], total["flush_lag"]) == (2, 3, 2, 1)
+    assert (total["appends"], total["append_records"], total["segments"], total["flush_lag_records"]) == (2, 3, 2, 1)
     assert total["append_errors"] == {"TypeError": 1}
     assert other == one
     assert "end_offset" not in total
     assert summed([]) == {}
 
 
+# --- of a store -------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_has_the_sums_of_its_logs_and_its_own(tmp_path: Path) -> None:
+    with kstore.open(tmp_path, background=False) as store:
+        store.create_topic("a", partitions=2)
+        store.create_topic("b")
+        store.log("a", 0).append_many([b"1", b"2"])
+        store.log("b").append(b"3")
+        (tmp_path / "foreign").mkdir()
+        metrics = store.metrics()
+        by_log = store.log_metrics()
+    assert (metrics["appends"], metrics["append_records"], metrics["open_logs"]) == (2, 3, 2)
+    assert (metrics["topics"], metrics["partitions"]) == (2, 3)
+    assert "end_offset" not in metrics
+    assert {str(owner): values["end_offset"] for owner, values in by_log.items()} == {"a-0": 2, "b-0": 1}
+    assert set(metrics) >= {metric.name for metric in STORE_METRICS}
+
+
+def test_a_store_s_tasks_are_counted_by_name(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with kstore.Store(tmp_path, background=False, clock=clock) as store:
+        store.run_task("retention")
+        store.run_task("checkpoints")
+        store.run_task("retention")
+        metrics = store.metrics()
+    runs, errors, last = (metrics[f"task_{name}"] for name in ("runs", "errors", "last_run_timestamp_seconds"))
+    assert isinstance(runs, dict)
+    assert isinstance(errors, dict)
+    assert isinstance(last, dict)
+    assert (runs["retention"], runs["checkpoints"], runs["cleaner"]) == (2, 1, 0)
+    assert set(errors.values()) == {0}
+    assert (last["retention"], last["cleaner"]) == (clock.now_ms() / 1000, 0)
+
+
+def test_a_task_that_fails_is_counted(tmp_path: Path) -> None:
+    fs = FailingFs(SYSTEM_FS)
+    with kstore.Store(tmp_path, background=False, fs=fs) as store:
+        store.create_topic("a")
+        store.log("a").append(b"x")
+        fs.faults.append(Fault(1, kinds=frozenset({"open", "rename"}), sticky=True))
+        with pytest.raises(kstore.StorageError):
+            store.run_task("checkpoints")
+        fs.faults.clear()
+        errors = store.metrics()["task_errors"]
+    assert isinstance(errors, dict)
+    assert errors["checkpoints"] == 1
+
+
+def test_counts_outlive_the_closing_of_a_log_that_background_work_opened(tmp_path: Path) -> None:
+    with kstore.Store(tmp_path, background=False) as store:
+        store.create_topic("a", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+        log = store.log("a")
+        log.append_many([b"1", b"2"], keys=[b"k", b"k"])
+        log.roll()
+    with kstore.Store(tmp_path, background=False) as store:
+        store.run_task("cleaner")
+        metrics = store.metrics()
+        assert (metrics["open_logs"], metrics["compactions"]) == (0, 1)
+        store.log("a").append(b"3", key=b"k")
+        metrics = store.metrics()
+    assert (metrics["open_logs"], metrics["compactions"], metrics["appends"]) == (1, 1, 1)
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    with kstore.open(tmp_path) as store:
+        pass
+    with pytest.raises(kstore.ClosedError):
+        store.metrics()
+
+
 # --- Prometheus -------------------------------------------------------------------------------------------------------
 
 
-def exported(*sources: kstore.Log) -> str:
+def exported(*sources: kstore.Log | kstore.Store) -> str:
     registry = CollectorRegistry()
     registry.register(collector(*sources))
     return generate_latest(registry).decode()
 
 
+def labels(log: kstore.Log) -> str:
+    """In the order in which prometheus-client writes them."""
+    topic, _, partition = log.path.name.rpartition("-")
+    return f'partition="{partition}",store="{log.path.parent}",topic="{topic}"'
+
+
 def test_prometheus_gets_every_metric_with_type_and_meaning(log: kstore.Log) -> None:
     log.append(b"x")
     text = exported(log)
-    for metric in METRICS:
+    for metric in (*METRICS, *STORE_METRICS):
         name = f"kstore_{metric.name}" + ("_total" if metric.kind == "counter" else "")
         assert f"# TYPE {name} {metric.kind}\n" in text
         assert f"# HELP {name} {metric.meaning}\n" in text
-    assert f'kstore_appends_total{{log="{log.path}"}} 1.0\n' in text
-    assert f'kstore_end_offset{{log="{log.path}"}} 1.0\n' in text
+    assert f"kstore_appends_total{{{labels(log)}}} 1.0\n" in text
+    assert f"kstore_end_offset{{{labels(log)}}} 1.0\n" in text
 
 
 def test_a_histogram_is_cumulative_in_prometheus(tmp_path: Path) -> None:
-    with kstore.Log(tmp_path / "log") as log:
+    with kstore.Log(tmp_path / "orders-0") as log:
         log.append(b"x")
         log.append(b"y")
         text = exported(log)
-    buckets = re.findall(r'kstore_group_appends_bucket\{le="([^"]+)",log="[^"]+"\} (\S+)', text)
+    buckets = re.findall(r'kstore_group_appends_bucket\{le="([^"]+)",[^}]+\} (\S+)', text)
     assert [bound for bound, _ in buckets] == ["1.0", "2.0", "4.0", "8.0", "16.0", "32.0", "64.0", "+Inf"]
     assert {count for _, count in buckets} == {"2.0"}
-    assert f'kstore_group_appends_sum{{log="{log.path}"}} 2.0' in text
+    assert f"kstore_group_appends_sum{{{labels(log)}}} 2.0" in text
 
 
 def test_errors_have_their_type_as_a_label(log: kstore.Log) -> None:
     with pytest.raises(kstore.RecordTooLargeError):
         log.append(b"x" * (2 << 20))
-    assert f'kstore_append_errors_total{{error="RecordTooLargeError",log="{log.path}"}} 1.0' in exported(log)
+    assert f'kstore_append_errors_total{{error="RecordTooLargeError",{labels(log)}}} 1.0' in exported(log)
 
 
 def test_several_logs_are_told_apart_and_a_closed_one_is_left_out(tmp_path: Path) -> None:
     with kstore.Log(tmp_path / "a") as a:
         with kstore.Log(tmp_path / "b") as b:
-            assert re.findall(r'kstore_segments\{log="\S+/(\w)"\}', exported(a, b)) == ["a", "b"]
-        assert re.findall(r'kstore_segments\{log="\S+/(\w)"\}', exported(a, b)) == ["a"]
+            assert re.findall(r'kstore_segments\{partition="",store="[^"]+",topic="(\w)"\}', exported(a, b)) == [
+                "a",
+                "b",
+            ]
+        assert re.findall(r'kstore_segments\{partition="",store="[^"]+",topic="(\w)"\}', exported(a, b)) == ["a"]
+
+
+def test_a_store_is_exported_log_by_log_with_its_own_beside(tmp_path: Path) -> None:
+    with kstore.Store(tmp_path, background=False) as store:
+        store.create_topic("orders", partitions=2)
+        store.log("orders", 0).append(b"x")
+        store.log("orders", 1).append_many([b"x", b"y"])
+        store.run_task("retention")
+        text = exported(store)
+    ours = f'store="{tmp_path}",topic="orders"'
+    assert f'kstore_append_records_total{{partition="0",{ours}}} 1.0\n' in text
+    assert f'kstore_append_records_total{{partition="1",{ours}}} 2.0\n' in text
+    assert f'kstore_open_logs{{store="{tmp_path}"}} 2.0\n' in text
+    assert f'kstore_task_runs_total{{store="{tmp_path}",task="retention"}} 1.0\n' in text
+    assert exported(store).count("kstore_open_logs{") == 0  # it is closed
 
 
 def test_to_register_asks_nothing_of_a_log(tmp_path: Path) -> None:
@@ -354,7 +489,7 @@ def test_without_prometheus_client_the_extra_is_named(log: kstore.Log, monkeypat
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", importing)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'kstore\[prometheus\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'kstore\[metrics\]'"):
         collector(log)
 
 
@@ -371,6 +506,6 @@ def test_the_document_has_the_rows_of_the_table() -> None:
             metric.unit,
             metric.meaning,
         ]
-        for metric in METRICS
+        for metric in (*METRICS, *STORE_METRICS)
     ]
     assert rows == expected
