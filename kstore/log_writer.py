@@ -447,6 +447,7 @@ class LogWriter(LogFiles):
         reason = idle_reason(
             self._config,
             position=tail.position,
+            first_timestamp=tail.first_timestamp,
             last_append_ms=self._last_append_ms,
             now_ms=now_ms,
             jitter_ms=tail.jitter_ms,

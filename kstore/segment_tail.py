@@ -19,7 +19,7 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.metrics import LogCounters
 from kstore.record.walk import Damage, walk
-from kstore.rules.roll import jitter_ms
+from kstore.rules.roll import jitter_ms, segment_ms_max
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
 __all__ = ["SegmentTail"]
@@ -88,7 +88,7 @@ class SegmentTail:
         self._counters = counters
         self._index_interval_bytes = config.index_interval_bytes
         self._segment_bytes = config.segment_bytes
-        self._segment_ms = config.segment_ms - self.jitter_ms
+        self._segment_ms = segment_ms_max(config) - self.jitter_ms
         self._last_offset_max = base_offset + 2**31 - 1
 
     def use(self, config: LogConfig) -> None:
@@ -96,7 +96,7 @@ class SegmentTail:
         self.jitter_ms = jitter_ms(config)
         self._index_interval_bytes = config.index_interval_bytes
         self._segment_bytes = config.segment_bytes
-        self._segment_ms = config.segment_ms - self.jitter_ms
+        self._segment_ms = segment_ms_max(config) - self.jitter_ms
 
     # --- open -------------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,12 @@
 A segment takes a batch unless (Kafka: LogSegment.shouldRoll)
 
     SIZE         it would be larger than segment_bytes
-    TIME         the batch is segment_ms, less the segment's jitter, younger than the segment's first batch
+    TIME         the batch is segment_ms, less the segment's jitter, younger than the segment's first batch;
+                 max_compaction_lag_ms, where that is less and the log is compacted: an active segment never is
     INDEX_FULL   its offset index or its time index has no slot left
     OFFSET       an offset of the batch cannot be stored relative to the segment's base offset in 32 bits
-    IDLE         nothing was appended for that long (kstore only: in Kafka an idle segment never rolls)
+    IDLE         nothing was appended for that long, or the first batch is max_compaction_lag_ms old by the clock
+                 (kstore only: in Kafka an idle segment never rolls)
 
 Time is the records' own, so that a replay of old records makes the segments that they made when they were new; only
 a segment whose records have no time, and the idle rule, go by the clock.
@@ -28,6 +30,7 @@ __all__ = [
     "idle_reason",
     "jitter_ms",
     "roll_reason",
+    "segment_ms_max",
 ]
 
 # What the four bytes of an index entry, and of a batch's last offset delta, can hold.
@@ -77,30 +80,40 @@ def roll_reason(
     if position > config.segment_bytes - size:
         return RollReason.SIZE
     waited_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - created_ms
-    if waited_ms > config.segment_ms - jitter_ms:
+    if waited_ms > segment_ms_max(config) - jitter_ms:
         return RollReason.TIME
     if indexes_full:
         return RollReason.INDEX_FULL
     return None
 
 
+def segment_ms_max(config: LogConfig) -> int:
+    """How long a segment stays the active one, by its records' time. (Kafka: LogConfig.maxSegmentMs.)"""
+    return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+
+
 def idle_reason(
-    config: LogConfig, *, position: int, last_append_ms: int, now_ms: int, jitter_ms: int
+    config: LogConfig, *, position: int, first_timestamp: int, last_append_ms: int, now_ms: int, jitter_ms: int
 ) -> RollReason | None:
     """IDLE where the active segment of ``position`` bytes has waited for an append for longer than its segment_ms.
 
     Without this, retention and compaction would never reach the records of a log that nobody writes to any more.
     ``last_append_ms`` is the clock's time; of a log just opened, that of its last change. A clock that goes back only
-    delays the roll.
+    delays the roll. ``first_timestamp`` is as in ``roll_reason``: what waits to be compacted waits from then on.
     """
-    if position > 0 and now_ms - last_append_ms > config.segment_ms - jitter_ms:
+    if position == 0:
+        return None
+    longest_ms = segment_ms_max(config) - jitter_ms
+    if now_ms - last_append_ms > longest_ms:
+        return RollReason.IDLE
+    if config.is_compacted and first_timestamp >= 0 and now_ms - first_timestamp > config.max_compaction_lag_ms:
         return RollReason.IDLE
     return None
 
 
 def jitter_ms(config: LogConfig, randrange: Callable[[int], int] = random.randrange) -> int:
-    """A new segment's share of the jitter: random in [0, min(segment_jitter_ms, segment_ms))."""
-    stop = min(config.segment_jitter_ms, config.segment_ms)
+    """A new segment's share of the jitter: random in [0, segment_jitter_ms), and less than the segment's time."""
+    stop = min(config.segment_jitter_ms, segment_ms_max(config))
     return randrange(stop) if stop > 0 else 0
 
 

@@ -32,6 +32,8 @@ FITTING: dict[str, Any] = {
     "indexes_full": False,
 }
 CONFIG = LogConfig(segment_bytes=4100, segment_ms=500)
+NOT_COMPACTED = LogConfig(segment_ms=500, max_compaction_lag_ms=100)
+COMPACTED = LogConfig(segment_ms=500, max_compaction_lag_ms=100, cleanup_policy="compact,delete")
 
 
 def reason(config: LogConfig = CONFIG, **changes: Any) -> RollReason | None:
@@ -80,6 +82,23 @@ def test_jitter_shortens_the_time(max_timestamp: int, expected: RollReason | Non
     assert reason(jitter_ms=20, max_timestamp=max_timestamp) is expected
 
 
+@pytest.mark.parametrize(
+    ("config", "span_ms", "expected"),
+    [
+        pytest.param(COMPACTED, 100, None, id="at-the-lag"),
+        pytest.param(COMPACTED, 101, RollReason.TIME, id="one-ms-later"),
+        pytest.param(NOT_COMPACTED, 500, None, id="never-compacted"),
+        pytest.param(NOT_COMPACTED, 501, RollReason.TIME, id="segment-ms"),
+        pytest.param(LogConfig(segment_ms=50, max_compaction_lag_ms=100, cleanup_policy="compact"), 51, RollReason.TIME,
+                     id="the-lesser-counts"),
+    ],
+)  # fmt: skip
+def test_the_longest_wait_for_a_compaction_rolls_a_compacted_log_only(
+    config: LogConfig, span_ms: int, expected: RollReason | None
+) -> None:
+    assert reason(config, max_timestamp=FITTING["first_timestamp"] + span_ms) is expected
+
+
 def test_a_full_index_rolls() -> None:
     assert reason(indexes_full=True) is RollReason.INDEX_FULL
 
@@ -123,12 +142,36 @@ def test_an_empty_segment_rolls_for_nothing_but_an_offset_out_of_reach(changes: 
     ],
 )
 def test_an_idle_segment_rolls_on_time(waited_ms: int, expected: RollReason | None) -> None:
-    found = idle_reason(CONFIG, position=1, last_append_ms=7000, now_ms=7000 + waited_ms, jitter_ms=20)
+    found = idle_reason(
+        CONFIG, position=1, first_timestamp=1, last_append_ms=7000, now_ms=7000 + waited_ms, jitter_ms=20
+    )
     assert found is expected
 
 
 def test_an_idle_empty_segment_stays() -> None:
-    assert idle_reason(CONFIG, position=0, last_append_ms=0, now_ms=9 * DAY_MS, jitter_ms=0) is None
+    for config in (CONFIG, COMPACTED):
+        assert (
+            idle_reason(config, position=0, first_timestamp=-1, last_append_ms=0, now_ms=9 * DAY_MS, jitter_ms=0)
+            is None
+        )
+
+
+@pytest.mark.parametrize(
+    ("config", "age_ms", "expected"),
+    [
+        pytest.param(COMPACTED, 100, None, id="at-the-lag"),
+        pytest.param(COMPACTED, 101, RollReason.IDLE, id="one-ms-later"),
+        pytest.param(NOT_COMPACTED, 500, None, id="never-compacted"),
+    ],
+)
+def test_a_record_that_waits_to_be_compacted_waits_no_longer_for_appends_beside_it(
+    config: LogConfig, age_ms: int, expected: RollReason | None
+) -> None:
+    found = idle_reason(
+        config, position=1, first_timestamp=7000, last_append_ms=7000 + age_ms, now_ms=7000 + age_ms, jitter_ms=0
+    )
+    assert found is expected
+    assert idle_reason(config, position=1, first_timestamp=-1, last_append_ms=8000, now_ms=8000, jitter_ms=0) is None
 
 
 # --- jitter -----------------------------------------------------------------------------------------------------------
