@@ -417,6 +417,8 @@ class StoreConfig:
     retention_check_interval_ms: int = 300_000
     checkpoint_interval_ms: int = 60_000
     cleaner_interval_ms: int = 15_000
+    cleaner_map_bytes: int = 128 * MIB
+    cleaner_bytes_per_second: int = NO_LIMIT
     producer_check_interval_ms: int = 600_000
     initial_delay_ms: int = 30_000
     recovery_threads: int = 4
@@ -451,6 +453,14 @@ STORE_RULES: dict[str, Rule] = {
     ),
     "cleaner_interval_ms": _within(
         1, UNLIMITED, TIME, "log.cleaner.backoff.ms", "So often the store looks for logs that are due to be compacted."
+    ),
+    "cleaner_map_bytes": _within(
+        KIB, UNLIMITED, SIZE, "log.cleaner.dedupe.buffer.size",
+        "The memory for the keys of a log that is compacted, 24 bytes each; the rest waits for another pass.",
+    ),
+    "cleaner_bytes_per_second": _or_none(
+        SIZE, "log.cleaner.io.max.bytes.per.second",
+        "A bound for what the store's compactions read and write in a second; -1 is none.",
     ),
     "producer_check_interval_ms": _within(
         1, UNLIMITED, TIME, "producer.id.expiration.check.interval.ms", "So often producers are looked for that expire."

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 
-from kstore.cleaner import compact
 from kstore.clock import Clock
 from kstore.config import NO_LIMIT, LogConfig, StoreConfig
 from kstore.errors import ClosedError, ConfigError, KstoreError, TopicNotFoundError
@@ -14,14 +12,11 @@ from kstore.files.paths import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POIN
 from kstore.log import Log
 from kstore.log_dir import CHECKPOINTS, LogDirectory
 from kstore.rules.retain import SegmentAge, over_total
-from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
+from kstore.store_cleaner import StoreCleaner, first_dirty
 from kstore.store_logs import OpenLogs
 from kstore.types import Durability, RetentionResult
 
 __all__ = ["StoreTasks"]
-
-# A log that nobody has open changes by the passing of time only: it is looked at this rarely.
-CLOSED_LOG_SECONDS = 3600.0
 
 
 class StoreTasks:
@@ -41,7 +36,7 @@ class StoreTasks:
         self._config = config
         self._settings_of = settings_of
         self._retaining = threading.Lock()
-        self._cleaned_at: dict[TopicPartition, float] = {}
+        self._cleaner = StoreCleaner(directory, logs, clock, config, settings_of)
 
     def _owners(self) -> list[TopicPartition]:
         directory = self._directory
@@ -134,14 +129,9 @@ class StoreTasks:
             changes[REPLICATION_OFFSETS][owner] = offsets.high_watermark
             begins_inside = offsets.start_offset > offsets.first_base_offset
             changes[LOG_START_OFFSETS][owner] = offsets.start_offset if begins_inside else None
-            changes[CLEANER_OFFSETS][owner] = self._first_dirty(owner)
+            changes[CLEANER_OFFSETS][owner] = first_dirty(self._directory, owner)
         self._directory.write_checkpoints(changes)
         self._logs.noted(known)
-
-    def _first_dirty(self, owner: TopicPartition) -> int | None:
-        path = self._directory.partition_path(owner) / KSTORE_COMPACTION
-        state = read_compaction_state(self._directory.fs, path)
-        return None if state is None else state.first_dirty
 
     # --- the rest ---------------------------------------------------------------------------------------------------
 
@@ -167,18 +157,4 @@ class StoreTasks:
 
     def clean(self) -> None:
         """Compacts the logs that are due for it."""
-        now = self._clock.monotonic()
-        owners = []
-        for owner in self._owners():
-            last = self._cleaned_at.get(owner)
-            if not self._logs.is_open(owner) and last is not None and now - last < CLOSED_LOG_SECONDS:
-                continue
-            with suppress(TopicNotFoundError):
-                if self._settings_of(owner)[0].is_compacted:
-                    owners.append(owner)
-
-        def clean(owner: TopicPartition, log: Log) -> None:
-            compact(log.writer, if_due=True)
-            self._cleaned_at[owner] = now
-
-        self._each(owners, clean)
+        self._cleaner.run()

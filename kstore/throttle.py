@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kstore.clock import Clock
+from kstore.errors import ConfigError
 
 __all__ = ["Throttle"]
 
@@ -24,6 +25,8 @@ class Throttle:
         has_ended: Callable[[], bool],
     ) -> None:
         """``wait`` waits for so many seconds, or less; ``has_ended`` says that nobody has to wait any more."""
+        if bytes_per_second is not None and not bytes_per_second > 0:
+            raise ConfigError(f"bytes_per_second is {bytes_per_second}, expected more than 0")
         self._rate = bytes_per_second
         self._clock = clock
         self._wait = wait

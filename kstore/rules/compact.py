@@ -12,9 +12,9 @@ which the first pass that meets it sets; a transaction's marker likewise, from w
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kstore.config import LogConfig
 from kstore.record.batch import Batch
@@ -28,6 +28,7 @@ __all__ = [
     "LastRecord",
     "SegmentFacts",
     "batch_verdict",
+    "filthiest",
     "first_uncleanable",
     "group_segments",
     "is_due",
@@ -38,6 +39,8 @@ __all__ = [
 
 # What an index entry and a batch's last offset delta can hold.
 RELATIVE_OFFSET_MAX = 2**31 - 1
+
+Name = TypeVar("Name")
 
 
 class SegmentFacts(NamedTuple):
@@ -121,6 +124,11 @@ def is_due(dirt: Dirt, config: LogConfig, now_ms: int) -> bool:
     if dirt.ratio > config.min_cleanable_dirty_ratio:
         return True
     return dirt.oldest_timestamp > NO_TIMESTAMP and now_ms - dirt.oldest_timestamp > config.max_compaction_lag_ms
+
+
+def filthiest(dirt: Mapping[Name, Dirt]) -> Name:
+    """The log with the largest share of dirt; of equal ones the first."""
+    return max(dirt, key=lambda name: dirt[name].ratio)
 
 
 # --- which segments become one ----------------------------------------------------------------------------------------
