@@ -107,14 +107,18 @@ class BufferPool:
             self._lent[claim.buffer] = size
             return claim.buffer
         except BaseException:
-            with self._lock:
+            try:
+                self._withdraw(claim)
+            finally:
+                # Once more, in case an interrupt came into that: a dead request at the head would stop all others.
                 self._withdraw(claim)
             raise
 
     def deallocate(self, buffer: BatchBuffer | None, size: int | None = None) -> None:
         """Takes a buffer back, whose content is gone; None is none. A closed pool takes buffers back too.
 
-        Raises: ValueError for one that is not lent, and where it was not lent for ``size`` bytes.
+        Raises: ValueError for one that is not lent, and where it was not lent for ``size`` bytes; BufferError while a
+        batch in it is open.
         """
         if buffer is None:
             return
@@ -124,13 +128,11 @@ class BufferPool:
                 raise ValueError("a buffer that the pool has not lent, or that was given back already")
             if size is not None and size != lent:
                 raise ValueError(f"a buffer of {size} bytes given back, expected the {lent} that it was allocated for")
+            buffer.clear()
+            # In one step, so that no interrupt comes between.
+            self._available += self._lent.pop(buffer)
             # One that grew, for a large record or in compression, would keep more than is counted.
-            is_poolable = lent == self.poolable_bytes and buffer.capacity <= self._pooled_capacity
-            if is_poolable:
-                buffer.clear()
-            del self._lent[buffer]
-            self._available += lent
-            if is_poolable:
+            if lent == self.poolable_bytes and buffer.capacity <= self._pooled_capacity:
                 self._free.append(buffer)
             self._serve()
 
@@ -166,6 +168,16 @@ class BufferPool:
                 poolable_bytes=self.poolable_bytes,
             )
 
+    def _withdraw(self, claim: _Claim) -> None:
+        """Gives back what a request has, and its place in the queue; again does nothing."""
+        with self._lock:
+            if claim in self._waiting:
+                self._waiting.remove(claim)
+            if claim.buffer is not None:
+                self._lent.pop(claim.buffer, None)
+            self._available, claim.taken = self._available + claim.taken, 0
+            self._serve()
+
     # --- under the lock -----------------------------------------------------------------------------------------------
 
     def _refuse_closed(self) -> None:
@@ -184,18 +196,9 @@ class BufferPool:
     def _serve(self) -> None:
         """Gives what there is to those who wait, in turn."""
         while self._waiting and self._waiting[0].size <= self._available:
-            claim = self._waiting[0]
+            claim = self._waiting.popleft()
             self._grant(claim)
-            self._waiting.popleft()
             _wake(claim)
-
-    def _withdraw(self, claim: _Claim) -> None:
-        if claim in self._waiting:
-            self._waiting.remove(claim)
-        if claim.buffer is not None:
-            self._lent.pop(claim.buffer, None)
-        self._available, claim.taken = self._available + claim.taken, 0
-        self._serve()
 
 
 def _wake(claim: _Claim) -> None:
