@@ -317,11 +317,6 @@ class LogDirectory:
         points, starts = self._checkpoints[RECOVERY_POINTS], self._checkpoints[LOG_START_OFFSETS]
         return KafkaMarks(self.was_clean, points.get(owner), starts.get(owner))
 
-    def replace_file(self, name: str, data: bytes) -> None:
-        """Makes ``data`` the content of a small file in the root, durably, or leaves what was there."""
-        with self._changing():
-            replace_file(self.fs, self.path / name, data, mode=self._mode)
-
     # --- topics -----------------------------------------------------------------------------------------------------
 
     @contextmanager
