@@ -33,7 +33,7 @@ def fetch_slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *
             size = min(max(max_bytes, batch.size), _position_of(source, segment, bound, limit) - batch.position)
             aborted = None
             if committed:
-                aborted = log.aborted_transactions(offset, bound.offset)
+                aborted = log.aborted_transactions(offset, min(end, bound.offset))
             return FetchSlice(
                 segment.log_file(),
                 segment.base_offset,

@@ -173,6 +173,11 @@ def load(
             loaded.position = state.clean_size
         else:
             _recover(loaded, state, marks, advance)
+        indexed = set(names.bases[TXN_INDEX_SUFFIX])
+        # The others were just made anew.
+        believed = segments if report.clean else segments.range(0, state.recovery_point if state is not None else 0)
+        for path in producers.repair_indexes(segment for segment in believed if segment.base_offset in indexed):
+            report.notes.append(f"a transaction index cannot be right, and is made anew: {path}")
         if epochs is None:
             loaded.epochs.replace(_epochs_in(loaded.segments))
         # One that begins where the log ends is the one that writes next.

@@ -16,7 +16,7 @@ from kstore.files.fs import read_file
 from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
 from kstore.index import TransactionIndex
 from kstore.record.batch import Batch
-from kstore.record.walk import Damage
+from kstore.record.walk import OFFSET_MAX, Damage
 from kstore.rules.sequence import (
     REMEMBERED_MAX,
     Producer,
@@ -191,6 +191,11 @@ class LogProducers:
         """A producer's batch was seen."""
         self.in_use = True
 
+    def note_snapshots(self, offsets: Sequence[int]) -> None:
+        """These snapshots are there now: a reader's writer makes and removes them."""
+        self._snapshots = sorted(offsets)
+        self.in_use = self.in_use or bool(offsets)
+
     def _newest_snapshot(self, end: int) -> tuple[int, ProducerState]:
         for offset in reversed([offset for offset in self._snapshots if offset <= end]):
             path = self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX)
@@ -201,8 +206,13 @@ class LogProducers:
         return 0, ProducerState()
 
     def snapshot(self, offset: int) -> None:
-        """Writes the state at ``offset``, the log's end, where a producer's batch came since it was loaded."""
-        if self._state is None or not self._changed:
+        """Writes the state at ``offset``, the log's end, if that is known, and more than the newest snapshot says.
+
+        In a log with producers that it goes on without them is more too: who loads it need not read that part.
+        """
+        if self._state is None or self._next_offset != offset:
+            return
+        if not self._changed and (not self._snapshots or self._snapshots[-1] >= offset):
             return
         path = self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX)
         data = encode_snapshot(self._state.entries())
@@ -226,6 +236,29 @@ class LogProducers:
         below._changed = bool(below.up_to(base_offset, 0).producers)
         below.snapshot(base_offset)
         self._snapshots = sorted({*self._snapshots, *below._snapshots})
+
+    def repair_indexes(self, segments: Iterable[LogSegment]) -> list[str]:
+        """Makes the transaction indexes of ``segments`` that cannot be right anew from their batches; their paths."""
+        repaired = []
+        for segment in segments:
+            index = segment.transaction_index()
+            try:
+                index.check()
+            except CorruptDataError as error:
+                logger.warning("%s: rebuilt: %s", index.path, error)
+                segment.replace_transaction_index(self._aborted_in(segment))
+                repaired.append(str(index.path))
+            finally:
+                index.close()
+        return repaired
+
+    def _aborted_in(self, segment: LogSegment) -> Sequence[AbortedTransaction]:
+        """The aborted transactions whose end lies in ``segment``, as its batches tell."""
+        base_offset = segment.base_offset
+        before = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
+        before.up_to(base_offset, 0)
+        following = self._segments.higher(base_offset)
+        return before._replay(segment, segment.size, following.base_offset if following else OFFSET_MAX)
 
     def take_unsynced(self) -> list[TransactionIndex]:
         """The transaction indexes that are not on disk: the caller syncs them, and then their names."""
@@ -253,7 +286,11 @@ class LogProducers:
         """
         newest = max((at for at in self._snapshots if at <= end), default=-1)
         kept = {newest, *self._segments.bases}
-        self._remove([at for at in self._snapshots if at > end or at not in kept])
+        removed = [at for at in self._snapshots if at > end or at not in kept]
+        self._remove(removed)
+        if removed and removed[-1] > end:
+            # As in truncate_to.
+            self._context.fs.sync_dir(self._context.directory)
 
     def _remove(self, offsets: Sequence[int]) -> None:
         for offset in offsets:
@@ -264,7 +301,12 @@ class LogProducers:
             self._snapshots.remove(offset)
 
     def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
-        """The aborted transactions that overlap offsets ``start`` to ``stop``, which is exclusive (UnifiedLog)."""
+        """The aborted transactions that overlap offsets ``start`` to ``stop``, which is exclusive (UnifiedLog).
+
+        ``stop`` is not above a last stable offset that was asked for before.
+        """
+        if not self.in_use:
+            return ()  # of ten thousand segments none is asked
         found: list[AbortedTransaction] = []
         for segment in self._segments.range(start, 2**63 - 1):
             result = segment.transaction_index().collect_aborted(start, stop)

@@ -7,6 +7,7 @@ last looked, and looks again when it has read that far.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Generic, Protocol, TypeVar
@@ -223,11 +224,14 @@ class _Course(Generic[Item]):
         """What there is now, up to the end as it was when this was called."""
         # Counted before the bound: what a truncation takes away below it is told by a count that differs.
         self._truncation_count = self._log.truncation_count
-        bound = self._log.read_bound(committed=self._committed)
-        stop = min(self._stop, bound.offset)
-        aborted = Aborted(self._log.aborted_transactions(self._offset, stop)) if self._committed else None
+        bound, stop, aborted = self._bounds()
         missing_count = 0
         while self._offset < stop:
+            if self._log.truncation_count != self._truncation_count:
+                # What comes next may be another history, of which other transactions were aborted.
+                self._truncation_count = self._log.truncation_count
+                bound, stop, aborted = self._bounds()
+                continue
             found = self._log.segment_for(self._offset)
             if found is None:
                 return
@@ -248,14 +252,19 @@ class _Course(Generic[Item]):
                     ) from None
                 if missing_count > MISSING_MAX:
                     raise
-                bound = self._log.read_bound(committed=self._committed)
-                stop = min(self._stop, bound.offset)
+                bound, stop, aborted = self._bounds()
                 continue
             behind = min(segment_end, stop)
             if self._offset < min(behind, self._log.start_offset):
                 # What is missing here may have been deleted since, and not the whole of what was below it yet.
                 raise OffsetOutOfRangeError(self._offset, start_offset=self._log.start_offset, end_offset=bound.offset)
             self._offset = max(self._offset, behind)
+
+    def _bounds(self) -> tuple[ReadBound, int, Aborted | None]:
+        """How far it goes now, and what is aborted up to there."""
+        bound = self._log.read_bound(committed=self._committed)
+        stop = min(self._stop, bound.offset)
+        return bound, stop, Aborted(self._log.aborted_transactions(self._offset, stop)) if self._committed else None
 
     def _segment(
         self, segment: LogSegment, end: int, stop: int, bound: ReadBound, aborted: Aborted | None
@@ -351,13 +360,17 @@ class Aborted:
     """Which batches belong to aborted transactions; ``transactions`` are those that overlap the range read."""
 
     def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
-        self._by_producer: dict[int, list[AbortedTransaction]] = {}
-        for transaction in transactions:
-            self._by_producer.setdefault(transaction.producer_id, []).append(transaction)
+        # By producer: their first offsets, rising, and beside each the greatest last one so far.
+        self._by_producer: dict[int, tuple[list[int], list[int]]] = {}
+        for _, producer_id, first_offset, last_offset in sorted((one.first_offset, *one[:3]) for one in transactions):
+            firsts, lasts = self._by_producer.setdefault(producer_id, ([], []))
+            firsts.append(first_offset)
+            lasts.append(max(last_offset, lasts[-1]) if lasts else last_offset)
 
     def holds(self, batch: Batch) -> bool:
         """Whether ``batch`` is data of one of them."""
-        return batch.is_transactional and any(
-            transaction.first_offset <= batch.base_offset <= transaction.last_offset
-            for transaction in self._by_producer.get(batch.producer_id, ())
-        )
+        if not batch.is_transactional or batch.producer_id not in self._by_producer:
+            return False
+        firsts, lasts = self._by_producer[batch.producer_id]
+        begun_count = bisect_right(firsts, batch.base_offset)
+        return begun_count > 0 and lasts[begun_count - 1] >= batch.base_offset

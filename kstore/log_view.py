@@ -102,6 +102,7 @@ class LogView:
         if not is_log(names):
             raise NotALogError(errno.ENOTDIR, "not a log: it holds no segment", str(context.directory))
         swapped = self._swapped(names)
+        self.producers.note_snapshots(names.bases[SNAPSHOT_SUFFIX])
         bases = names.bases[LOG_SUFFIX]
         state = read_state(context.fs, context.directory / KSTORE_STATE) if KSTORE_STATE in names.others else None
         generation_before = self._generation
@@ -261,7 +262,7 @@ class LogView:
     def _last_stable_offset(self) -> int:
         with self._lock:
             published = self.published
-            unstable = self.producers.up_to(published.offset, published.position).first_unstable_offset
+            unstable = self.producers.up_to(published.high_watermark, published.position).first_unstable_offset
         if unstable is None:
             return published.high_watermark
         return max(min(unstable, published.high_watermark), self.start_offset)

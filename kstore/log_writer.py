@@ -638,7 +638,8 @@ class LogWriter(LogFiles):
         """Where committed reads stop: the first offset of the oldest open transaction, or the high watermark."""
         with self._lock:
             published = self.published
-            unstable = self.producers.up_to(published.offset, published.position).first_unstable_offset
+            # A marker behind the high watermark, which may still vanish, has decided nothing yet.
+            unstable = self.producers.up_to(published.high_watermark, published.position).first_unstable_offset
         stable = published.high_watermark if unstable is None else min(unstable, published.high_watermark)
         # What a transaction began with may have been deleted.
         return max(min(stable, self._stable_offset_max), self.start_offset)
@@ -745,7 +746,11 @@ def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies
         loaded = load(context, durability, marks=None if ties is None else ties.marks)
         if lost := loaded.report.summary():
             logger.warning("%s: recovery: %s", directory, lost)
-        return LogWriter(loaded, lock, ties)
+        elif scanned := loaded.report.bytes_scanned:
+            logger.info("%s: recovery: %d bytes were checked, nothing was lost", directory, scanned)
+        writer = LogWriter(loaded, lock, ties)
+        logger.debug("%s: open, durability %s, next offset %d", directory, durability, writer.published.offset)
+        return writer
     except BaseException:
         lock.release()
         raise

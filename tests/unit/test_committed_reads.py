@@ -1,0 +1,147 @@
+"""Readers of committed records, and what they believe: transaction indexes, snapshots, and markers that may vanish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kstore.errors import SyncFailedError
+from kstore.files.local import SYSTEM_FS
+from kstore.log import Log
+from kstore.log_reader import Aborted
+from kstore.record.scan import parse_batches
+from kstore.types import AbortedTransaction
+from tests.fake_fs import FailingFs, Fault
+from tests.golden_data import copy_partition, golden_root
+from tests.log_cases import data, edit, files, killed, marker, transaction
+from tests.unit.test_log_producers import TXN_INDEX, append, committed, interleaved, snapshot_offsets
+
+# --- transaction indexes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("segment", [4, 8])
+@pytest.mark.promise("rebuilt")
+def test_a_transaction_index_that_cannot_be_right_is_made_anew(segment: int, clean: bool, tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="sync") as log:
+        interleaved(log)
+        append(log, marker(3, 11, commit=False))
+        before = files(log.path, TXN_INDEX)
+        copy = killed(log, tmp_path / "killed")
+    path = log.path if clean else copy
+    edit(path / f"{segment:020d}{TXN_INDEX}", lambda content: content.__setitem__(0, 7))
+    for _ in range(2):
+        with Log(path) as again:
+            assert committed(again) == [2, 3, 4, 8, 10]
+        assert files(path, TXN_INDEX) == before
+
+
+def test_a_broker_s_transaction_index_that_cannot_be_right_is_made_anew(tmp_path: Path) -> None:
+    directory = copy_partition("clean", "txn-rolled-0", tmp_path)
+    for name in ("recovery-point-offset-checkpoint", ".kafka_cleanshutdown"):
+        (tmp_path / name).write_bytes((golden_root() / "clean" / name).read_bytes())
+    with Log(directory, read_only=True) as view:
+        wanted = committed(view)
+    before = files(directory, TXN_INDEX)
+    index = next(name for name, content in before.items() if content)
+    edit(directory / index, lambda content: content.__setitem__(0, 7))
+    with Log(directory) as log:
+        assert log.recovery.clean
+        assert committed(log) == wanted
+    assert files(directory, TXN_INDEX) == before
+
+
+def test_a_reader_of_what_is_truncated_asks_anew_what_is_aborted(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os") as log:
+        append(log, data(0), transaction(1, 1))
+        log.roll()
+        append(log, transaction(2, 2), marker(1, 3, commit=True), marker(2, 4, commit=False), data(5))
+        reader = log.read(isolation_level="read_committed")
+        assert next(reader).offset == 0
+        log.truncate_to(1)
+        append(log, transaction(1, 1))
+        log.roll()
+        append(log, transaction(2, 2), marker(1, 3, commit=False), marker(2, 4, commit=True), data(5))
+        # The first of them it had read already, as it was committed then.
+        assert [record.offset for record in reader] == [1, 2, 5]
+
+
+def test_no_transaction_is_overlooked_among_many() -> None:
+    transactions = [AbortedTransaction(1 + at % 2, at, at + 8, 0) for at in range(0, 400, 20)]
+    overlapping = [*transactions, AbortedTransaction(1, 5, 390, 0), AbortedTransaction(1, 5, 7, 0)]
+    for known in (transactions, overlapping):
+        aborted = Aborted(known)
+        for offset in range(420):
+            for producer_id in (1, 2, 3):
+                (batch,) = parse_batches(transaction(producer_id, offset))
+                assert aborted.holds(batch) == any(
+                    one.producer_id == producer_id and one.first_offset <= offset <= one.last_offset for one in known
+                )
+
+
+# --- readers beside a writer, and of what may vanish ------------------------------------------------------------------
+
+
+def test_a_view_knows_the_producers_whose_records_are_deleted(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os") as log:
+        append(log, transaction(1, 0, 1), data(2, producer_id=5, producer_epoch=0, base_sequence=9))
+        log.roll()
+        append(log, data(3), transaction(1, 4, sequence=2))
+        log.delete_records(3)
+        with Log(log.path, read_only=True) as view:
+            assert view.producers() == log.producers()
+            assert [producer.producer_id for producer in view.producers()] == [1, 5]
+            assert view.transactions()[0].first_offset == 0
+            assert (view.last_stable_offset, committed(view)) == (3, [])
+
+
+def test_a_view_reads_no_more_than_the_snapshots_leave(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os") as log:
+        interleaved(log)
+    for base_offset in (0, 4):
+        edit(
+            log.path / f"{base_offset:020d}.log", lambda content: content.__setitem__(slice(None), bytes(len(content)))
+        )
+    with Log(log.path, read_only=True) as view:
+        assert view.last_stable_offset == 9
+
+
+def test_what_a_marker_decided_that_is_not_durable_is_undecided_when_a_sync_fails(tmp_path: Path) -> None:
+    fs = FailingFs(SYSTEM_FS)
+    with Log(tmp_path / "log", durability="os", fs=fs) as log:
+        append(log, data(0), transaction(1, 1, 2))
+        log.flush()
+        append(log, marker(1, 3, commit=True))
+        assert committed(log) == [0, 1, 2]
+        fs.faults.append(Fault(1, kinds=frozenset({"fdatasync"})))
+        with pytest.raises(SyncFailedError):
+            log.flush()
+        assert (log.high_watermark, log.last_stable_offset, committed(log)) == (3, 1, [0])
+        assert len(log.producers()) == 1
+        assert log.last_stable_offset == 1
+
+
+def test_a_view_sees_nothing_decided_by_a_marker_that_is_not_durable(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="sync") as log:
+        append(log, data(0), transaction(1, 1, 2))
+        append(log, marker(1, 3, commit=True))
+        writer = log.writer
+        writer._state_file.publish_durable_end(3)  # as while the marker is being written
+        with Log(log.path, read_only=True) as view:
+            assert (view.high_watermark, view.last_stable_offset, committed(view)) == (3, 1, [0])
+            writer._state_file.publish_durable_end(4)
+            assert (view.last_stable_offset, committed(view)) == (4, [0, 1, 2])
+
+
+def test_a_log_that_goes_on_without_producers_goes_on_with_snapshots(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os") as log:
+        append(log, transaction(1, 0))
+        for offset in range(1, 4):
+            log.roll()
+            append(log, data(offset))
+        assert snapshot_offsets(log.path) == [1, 2, 3]
+    assert snapshot_offsets(log.path) == [1, 2, 3, 4]
+    with Log(log.path) as log:
+        assert log.last_stable_offset == 0
+    assert snapshot_offsets(log.path) == [1, 2, 3, 4]
