@@ -2,6 +2,7 @@
 
 from kstore.errors import (
     BatchTooLargeError,
+    BufferExhaustedError,
     ClosedError,
     ConfigError,
     CorruptBatchError,
@@ -9,6 +10,8 @@ from kstore.errors import (
     CorruptFileError,
     CorruptIndexError,
     CorruptRecordError,
+    DeliveryError,
+    DeliveryTimeoutError,
     DiskFullError,
     DivergedError,
     DuplicateSequenceError,
@@ -33,10 +36,13 @@ from kstore.errors import (
     RecordError,
     RecordTooLargeError,
     RequestError,
+    SerializationError,
     StorageError,
     SyncFailedError,
     TopicExistsError,
     TopicNotFoundError,
+    TopicWaitTimeoutError,
+    TransactionAbortedError,
     TransactionCoordinatorFencedError,
     TruncatedFileError,
     UnsupportedCodecError,
@@ -44,6 +50,9 @@ from kstore.errors import (
 )
 from kstore.fetch import FetchSlice
 from kstore.log import Log
+from kstore.producer._accumulate import Deliveries, Delivery
+from kstore.producer.producer import Producer
+from kstore.producer.records import ProducerRecord, RecordMetadata
 from kstore.record._codec import Record
 from kstore.record.scan import parse_batches
 from kstore.store import Store, open
@@ -52,6 +61,7 @@ from kstore.types import AppendInfo, CorruptRange, CutRange, OpenTransaction, Pr
 __all__ = [
     "AppendInfo",
     "BatchTooLargeError",
+    "BufferExhaustedError",
     "ClosedError",
     "ConfigError",
     "CorruptBatchError",
@@ -61,6 +71,10 @@ __all__ = [
     "CorruptRange",
     "CorruptRecordError",
     "CutRange",
+    "Deliveries",
+    "Delivery",
+    "DeliveryError",
+    "DeliveryTimeoutError",
     "DiskFullError",
     "DivergedError",
     "DuplicateSequenceError",
@@ -83,19 +97,25 @@ __all__ = [
     "OpenTransaction",
     "OutOfOrderSequenceError",
     "PoisonedError",
+    "Producer",
     "ProducerFencedError",
     "ProducerInfo",
+    "ProducerRecord",
     "ReadOnlyError",
     "Record",
     "RecordError",
+    "RecordMetadata",
     "RecordTooLargeError",
     "RecoveryReport",
     "RequestError",
+    "SerializationError",
     "StorageError",
     "Store",
     "SyncFailedError",
     "TopicExistsError",
     "TopicNotFoundError",
+    "TopicWaitTimeoutError",
+    "TransactionAbortedError",
     "TransactionCoordinatorFencedError",
     "TruncatedFileError",
     "UnsupportedCodecError",

@@ -39,6 +39,7 @@ from kstore.files.paths import TopicPartition, validate_topic
 from kstore.log import Log
 from kstore.log_dir import METADATA_TOPIC, LogDirectory
 from kstore.metrics import MetricValue, summed
+from kstore.producer.producer import Producer
 from kstore.rules.arguments import one_of
 from kstore.rules.topics import (
     DURABILITIES,
@@ -51,6 +52,7 @@ from kstore.rules.topics import (
 from kstore.scheduler import Scheduler, TaskStatus
 from kstore.store_logs import FLUSH_TASK, Flushes, OpenLogs
 from kstore.store_metrics import logs_metrics, store_metrics
+from kstore.store_producers import StoreHost
 from kstore.store_tasks import StoreTasks
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.of_store import StoreCoordinator
@@ -153,6 +155,14 @@ class Store:
         # Held while topics are made, changed and deleted.
         self._topics_lock = threading.RLock()
         self._directory = LogDirectory(fs, self.path.absolute(), clock, file_mode=config.file_mode, read_only=read_only)
+        self._producer_host = StoreHost(
+            self.path,
+            clock,
+            partitions=self.partitions,
+            config_of=lambda owner: self._settings_of(owner)[0],
+            log=self.log,
+            coordinator=lambda: self.coordinator,
+        )
         self._scheduler = Scheduler(clock, threads=background and not read_only)
         self._flushes = Flushes(clock, self._scheduler)
         self._logs = OpenLogs(self._directory, fs, clock, self._settings_of, self._flushes)
@@ -301,6 +311,7 @@ class Store:
             if (other := collision(name, directory.topics)) is not None:
                 raise TopicExistsError(f"topic {name} differs from {other} in '.' and '_' only, which Kafka refuses")
             directory.create(name, TopicEntry(count, 0, None, own))
+        self._producer_host.tell(name)
 
     def add_partitions(self, name: str, total: int) -> None:
         """Makes a topic one of ``total`` partitions, durably. Raises: as ``create_topic``, and TopicNotFoundError."""
@@ -312,6 +323,7 @@ class Store:
             if total <= count:
                 raise ConfigError(f"topic {name} has {count} partitions, expected more than that, not {total}")
             directory.create(name, replace(entry, partitions=total, made=count))
+        self._producer_host.tell(name)
 
     def alter_topic(self, name: str, *, reset: Iterable[str] = (), **settings: Any) -> None:
         """Changes settings of a topic, durably; those named in ``reset`` are the store's again.
@@ -362,6 +374,7 @@ class Store:
                 self._logs.forget(owner)
             directory.finish_delete(name, delay_seconds=delay)
         self._scheduler.wake("removal", delay_seconds=delay)
+        self._producer_host.tell(name)
 
     def summary(self, name: str) -> TopicSummary:
         """What a topic is, as far as it is known without opening its logs. Raises: TopicNotFoundError."""
@@ -425,6 +438,16 @@ class Store:
         if self._directory.read_only and partition not in self._directory.numbers(topic):
             self._directory.look()
         return self._logs.get(owner)
+
+    # --- producers --------------------------------------------------------------------------------------------------
+
+    def producer(self, **settings: Any) -> Producer:
+        """A producer of this store, with its own thread; close it before the store.
+
+        ``settings`` are Kafka's producer settings in snake_case: see ``ProducerConfig``. Raises: ConfigError.
+        """
+        self._writing  # noqa: B018  # open for writing
+        return Producer(self._producer_host, **settings)
 
     @property
     def coordinator(self) -> TransactionCoordinator:

@@ -331,8 +331,11 @@ cdef class Delivery:
         cdef object seconds = None
         while not batch.is_released:
             # In a callback of its batch the result is known: to wait for it there would be for ever.
-            if batch.state != PENDING and batch.state != SPLIT and in_callback():
-                break
+            if in_callback():
+                if batch.state == PENDING:
+                    raise RuntimeError("result() in a callback of a delivery would wait for itself")
+                if batch.state != SPLIT:
+                    break
             if batch.hurry is not None and batch.state == PENDING:
                 batch.hurry(batch)
             if timeout is not None:

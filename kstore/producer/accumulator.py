@@ -258,6 +258,9 @@ class RecordAccumulator:
         self.opened_count += 1
         queue.open_batch = batch
         self.active[queue] = None
+        if batch.size >= self._batch_size and topic.codec == "none":
+            # Full with one record: it does not linger.
+            self.close_open(queue)
         return delivery
 
     def _size_max(self, topic: Topic, value: bytes | None, key: bytes | None, headers: RecordHeaders) -> int:
@@ -364,11 +367,18 @@ class RecordAccumulator:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def retire(self, topic: Topic) -> bool:
-        """Gives up the queues of a topic that has nothing in them; whether it could."""
+        """Gives up the queues of a topic that have nothing in them, and nothing on its way; whether it could all."""
         for number in range(topic.partition_count):
             queue = topic.queue(number)
-            with queue.lock:
-                if queue.batch_count:
-                    return False
-                queue.is_retired = True
+            if queue.is_retired:
+                continue
+            if not queue.drain_lock.acquire(blocking=False):
+                return False
+            try:
+                with queue.lock:
+                    if queue.batch_count:
+                        return False
+                    queue.is_retired = True
+            finally:
+                queue.drain_lock.release()
         return True

@@ -31,7 +31,8 @@ def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, clock: C
     Raises: RecordTooLargeError where the log takes no batch that large.
     """
     config, encoded, buffer = topic.config, batch.encoded, batch.buffer
-    assert encoded is not None and buffer is not None, "the batch is closed, and has no result"
+    assert encoded is not None, "the batch is closed"
+    assert buffer is not None, "it has no result"
     at = encoded.position
     if topic.codec != "none" and not batch.attempts:
         size = encoded.size
@@ -67,7 +68,8 @@ def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBat
     The deliveries and callbacks go with them; the new batches are as old as it is. Their memory is not the pool's.
     """
     encoded, buffer = batch.encoded, batch.buffer
-    assert encoded is not None and buffer is not None, "the batch is closed, and has no result"
+    assert encoded is not None, "the batch is closed"
+    assert buffer is not None, "it has no result"
     patch_crc(buffer, encoded.position, batch_crc(buffer.view(encoded.position + CRC_START)))
     records = list(parse_batch(buffer, encoded.position).records())
     children: list[tuple[int, ProducerBatch]] = []
@@ -86,6 +88,7 @@ def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBat
             child = _child(batch, encoded.size + BATCH_HEADER_BYTES + size_max)
             children[-1] = (index, child)
             child.append(record.value, record.key, record.headers, record.timestamp)
+            child.close()
     children[-1][1].close()
     callbacks = batch.callbacks
     batch.split(children)

@@ -29,6 +29,8 @@ class TopicMetadata:
         self._changed = threading.Condition()
         self._stale: set[str] = set()  # guarded by _changed
         self._looked_at = 0.0
+        # Queues of topics that were idle, for their sequences.
+        self._given_up: dict[tuple[str, int], Queue] = {}
 
     def note_change(self, name: str) -> None:
         """A topic was made, deleted, grown or altered."""
@@ -88,9 +90,9 @@ class TopicMetadata:
 
     def _topic(self, name: str, count: int, config: LogConfig, before: Topic | None) -> Topic:
         """A topic whose partitions keep the queues that they have."""
-        queues: list[Queue] = [] if before is None else list(before.queues[:count])
-        queues = [Queue(name, queue.partition) if queue.is_retired else queue for queue in queues]
-        queues += [Queue(name, number) for number in range(len(queues), count)]
+        queues = [] if before is None else [queue for queue in before.queues[:count] if not queue.is_retired]
+        kept = {queue.partition: queue for queue in queues}
+        queues = [kept.get(number) or self._queue(name, number) for number in range(count)]
         codec = config.target_codec(self._config.compression_type)
         # What the topic asks for is at the topic's level.
         chooser = self._config if codec == self._config.compression_type else config
@@ -101,6 +103,14 @@ class TopicMetadata:
             topic.sticky_partition = min(before.sticky_partition, count - 1)
             topic.sticky_bytes = before.sticky_bytes
         return topic
+
+    def _queue(self, name: str, number: int) -> Queue:
+        """A new queue, that goes on with the sequence of the one before it: a sequence that is used again for other
+        records looks like a repetition."""
+        queue = Queue(name, number)
+        if (before := self._given_up.get((name, number))) is not None:
+            queue.producer, queue.next_sequence = before.producer, before.next_sequence
+        return queue
 
     def drop_idle(self, accumulator: RecordAccumulator) -> None:
         """Forgets topics that were not sent to for ``metadata_max_idle_ms``."""
@@ -115,3 +125,6 @@ class TopicMetadata:
                     self.topics.pop(name, None)
                     if not accumulator.retire(topic):
                         self.topics[name] = topic
+                    self._given_up.update(
+                        ((name, queue.partition), queue) for queue in topic.queues if queue.is_retired
+                    )
