@@ -14,11 +14,8 @@ from kstore.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTransactionStateError,
-    PoisonedError,
     ProducerFencedError,
     ReadOnlyError,
-    SyncFailedError,
-    UnsupportedFormatError,
 )
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
@@ -29,7 +26,6 @@ from kstore.record.control import ControlRecordType
 from kstore.store import Store
 from kstore.transactions.coordinator import EXPIRATION_MS, TransactionCoordinator
 from kstore.transactions.metadata import EPOCH_MAX, TransactionMetadata, TransactionState
-from kstore.transactions.producer_ids import BLOCK_SIZE, FIRST_PRODUCER_ID, GAP_AFTER_DAMAGE
 from kstore.transactions.transaction_records import (
     decode_transaction_value,
     encode_transaction_key,
@@ -93,85 +89,6 @@ def markers(log: Log) -> list[ControlRecordType]:
                     ControlRecordType(int.from_bytes((record.key or b"")[2:], "big")) for record in batch.records()
                 ]
     return found
-
-
-# --- producer ids -----------------------------------------------------------------------------------------------------
-
-
-def test_ids_rise_and_begin_above_a_clusters(tmp_path: Path) -> None:
-    with opened(tmp_path / "s") as store:
-        taken = [store.coordinator.init_producer_id(None) for _ in range(BLOCK_SIZE + 2)]
-    assert taken == [(FIRST_PRODUCER_ID + number, 0) for number in range(BLOCK_SIZE + 2)]
-
-
-def test_an_id_that_was_given_out_is_never_given_again(tmp_path: Path) -> None:
-    with opened(tmp_path / "s") as store:
-        last, _ = store.coordinator.init_producer_id(None)
-    with opened(tmp_path / "s") as store:
-        again, _ = store.coordinator.init_producer_id(None)
-    assert again == last + BLOCK_SIZE
-
-
-def test_ids_are_above_those_in_snapshots_and_open_logs(tmp_path: Path) -> None:
-    far = FIRST_PRODUCER_ID + 10**6
-    with opened(tmp_path / "s") as store:
-        write(store, PARTITIONS[0], (far, 0), b"from elsewhere")
-        assert store.coordinator.init_producer_id(None)[0] == far + 1
-        store.log(*PARTITIONS[0]).end_transaction(far, 0, commit=True)
-    (tmp_path / "s/kstore.producer-ids").unlink()
-    with opened(tmp_path / "s") as store:
-        assert store.coordinator.init_producer_id(None)[0] == far + 1
-
-
-def test_ids_are_above_those_of_transactional_ids(tmp_path: Path) -> None:
-    with opened(tmp_path / "s") as store:
-        producer_id, _ = store.coordinator.init_producer_id("x")
-    (tmp_path / "s/kstore.producer-ids").unlink()
-    with opened(tmp_path / "s") as store:
-        assert store.coordinator.init_producer_id(None)[0] == producer_id + 1
-
-
-def test_a_damaged_file_of_ids_costs_a_gap(tmp_path: Path) -> None:
-    with opened(tmp_path / "s") as store:
-        store.coordinator.init_producer_id(None)
-    path = tmp_path / "s/kstore.producer-ids"
-    for damage in (b"", b"garbage", path.read_bytes().replace(b"1", b"2"), path.read_bytes()[:-1]):
-        path.write_bytes(damage)
-        with opened(tmp_path / "s") as store:
-            assert store.ignored == []
-            assert store.coordinator.init_producer_id(None)[0] >= FIRST_PRODUCER_ID + GAP_AFTER_DAMAGE
-
-
-def test_a_file_of_ids_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
-    with opened(tmp_path / "s") as store:
-        store.coordinator.init_producer_id(None)
-    path = tmp_path / "s/kstore.producer-ids"
-    later = path.read_bytes().replace(b"ids 1 ", b"ids 2 ")
-    path.write_bytes(later)
-    with opened(tmp_path / "s") as store, pytest.raises(UnsupportedFormatError, match="version 2, expected 1"):
-        store.coordinator.init_producer_id(None)
-    assert path.read_bytes() == later
-
-
-def test_no_room_for_a_block_gives_no_id_and_room_does(tmp_path: Path) -> None:
-    fs = FailingFs(SYSTEM_FS)
-    with opened(tmp_path / "s", fs=fs) as store:
-        fs.faults.append(Fault(1, 28, suffix="producer-ids.tmp"))
-        with pytest.raises(DiskFullError):
-            store.coordinator.init_producer_id(None)
-        assert store.coordinator.init_producer_id(None) == (FIRST_PRODUCER_ID, 0)
-
-
-def test_ids_that_may_not_be_on_disk_are_not_given_out(tmp_path: Path) -> None:
-    fs = FailingFs(SYSTEM_FS)
-    store = opened(tmp_path / "s", fs=fs)
-    fs.faults.append(Fault(1, kinds=frozenset({"sync_dir"})))
-    with pytest.raises(SyncFailedError):
-        store.coordinator.init_producer_id(None)
-    with pytest.raises(PoisonedError):
-        store.coordinator.init_producer_id(None)
-    with pytest.raises(PoisonedError):
-        store.close()
 
 
 # --- epochs and fencing -----------------------------------------------------------------------------------------------
