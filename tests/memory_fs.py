@@ -14,26 +14,28 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 from unittest import mock
 from uuid import uuid4
 
-from kstore import log_dir, log_writer
+from kstore import log_dir, log_writer, store
 from kstore.errors import ClosedError, PathLike
 from kstore.files import boot
 from kstore.files.fs import Advice, FileStat, FileSystem, storage_error
-from tests.crash_states import Image
+from tests.crash_states import Image, Stored
 from tests.fake_fs import Operation, RecordingFs, Result
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = ["Machine", "MemoryFs", "MemoryRecording", "in_memory"]
+
+Item = TypeVar("Item")
 
 DEVICE = 1
 # The manual clock's first moment: times of files lie near those of records.
@@ -192,6 +194,14 @@ class MemoryFs:
                 self._now_ns = max(self._now_ns, stored.mtime_ns)
             self._nodes[f"{self._root}/{name}"] = node
 
+    def image(self) -> Image:
+        """All that is there now."""
+        return {
+            path.removeprefix(f"{self._root}/"): Stored(bytes(node.data), node.number, node.mtime_ns) if node else None
+            for path, node in sorted(self._nodes.items())
+            if path.startswith(f"{self._root}/")
+        }
+
     def tick(self) -> int:
         self._now_ns += TICK_NS
         return self._now_ns
@@ -203,14 +213,6 @@ class MemoryFs:
     def mtime_ns_of(self, number: int) -> int:
         """Of the file with this inode, also when its name is gone."""
         return self._by_number[number].mtime_ns
-
-    def files(self, suffix: str = "") -> dict[str, bytes]:
-        """The paths with this ending, sorted, and what is in the files."""
-        return {
-            path: bytes(node.data)
-            for path, node in sorted(self._nodes.items())
-            if node is not None and path.endswith(suffix)
-        }
 
     def _error(self, code: int, path: PathLike) -> Exception:
         return storage_error(OSError(code, os.strerror(code)), path, writing=True)
@@ -327,6 +329,22 @@ class _FreeLock:
         assert self.held
 
 
+class _AtOnce:
+    """In the place of ``ThreadPoolExecutor``: one after the other, so that what is done is the same each time."""
+
+    def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        pass
+
+    def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        return [work(item) for item in items]
+
+
 class Machine:
     """The machine that the tests' logs live on: it restarts when it is told to."""
 
@@ -344,7 +362,7 @@ class Machine:
 
 @contextmanager
 def in_memory() -> Iterator[Machine]:
-    """Inside, logs and stores lock nothing, say nothing, and the machine is one that can be restarted."""
+    """Inside, logs and stores lock nothing, say nothing, have no threads, and the machine can be restarted."""
     machine = Machine()
     package = logging.getLogger("kstore")
     level = package.level
@@ -353,6 +371,7 @@ def in_memory() -> Iterator[Machine]:
             (log_writer, "DirectoryLock", _FreeLock),
             (log_writer, "probe_lock", lambda directory: None),
             (log_dir, "DirectoryLock", _FreeLock),
+            (store, "ThreadPoolExecutor", _AtOnce),
             (boot, "LINUX_BOOT_ID", machine),
         ):
             stack.enter_context(mock.patch.object(module, name, fake))

@@ -48,7 +48,9 @@ class Promise(NamedTuple):
 class LogLife:
     """A log's life, recorded (``RecordedLife``), from the opening of ``before`` on."""
 
-    def __init__(self, durability: Durability) -> None:
+    def __init__(self, durability: Durability, variant: int = 0) -> None:
+        """Another ``variant`` has values of other sizes, so that all of it lies elsewhere in the files."""
+        self.variant = variant
         self.memory = MemoryFs(ROOT)
         self.fs = MemoryRecording(self.memory)
         self.before: Image = {}
@@ -81,7 +83,7 @@ class LogLife:
 
     def append(self, log: Log, count: int = BATCH_COUNT, size: int = 60) -> None:
         number, first = self.now, log.end_offset
-        values = [b"%d-%d-" % (offset, number) + b"x" * size for offset in range(first, first + count)]
+        values = [b"%d-%d-" % (offset, number) + b"x" * (size + self.variant) for offset in range(first, first + count)]
         self.tried += [(number, offset, value) for offset, value in enumerate(values, start=first)]
         log.append_many(values)
         self.clock.advance(1000)
@@ -264,8 +266,8 @@ LIVES: dict[str, Callable[[LogLife], None]] = {
 }
 
 
-def lived(name: str, durability: Durability) -> LogLife:
+def lived(name: str, durability: Durability, variant: int = 0) -> LogLife:
     """The life of this name, to its end."""
-    life = LogLife(durability)
+    life = LogLife(durability, variant)
     LIVES[name](life)
     return life

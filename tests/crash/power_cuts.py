@@ -11,6 +11,7 @@ noise and stale bytes, and random mixtures. Now and then the power fails again w
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ MOMENTS = CHANGES - {"allocate"} | {"store"}
 # So many unsynced units are tried in all their subsets.
 SUBSET_UNITS_MAX = 12
 # Behind how many states comes one whose opening is cut off too, and how many states are tried of that.
+SOAK_STATES = int(os.environ.get("KSTORE_SOAK_STATES", 1_000_000))
 RECOVERY_EVERY = 15
 STATES_PER_RECOVERY = 4
 # A state that was tried is drawn again, more and more often: this many draws for each that is new are enough.
@@ -128,30 +130,43 @@ def _choices(disk: Disk, generator: random.Random, count: int) -> Iterator[Choic
 
 
 def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) -> Counts:
-    """Cuts the power until ``count`` different states were survived, or there are no more.
+    """Cuts the power until about ``count`` different states were survived, or there are hardly any more.
 
     States differ by what is in the files, or by what was promised.
     """
-    left = moment_count(life.operations)
     generator = random.Random(seed)
     machine.restart()
     seen: set[int] = set()
-    of_recoveries = 0
+    of_recoveries, before = 0, -count
+    # Some moments have few states: once more, until those that have many make up for them.
+    while before < len(seen) < count and len(seen) - before > count // 100:
+        before = len(seen)
+        of_recoveries += _cut_everywhere(life, machine, count, seen, generator, f"seed {seed}")
+    return Counts(len(seen), of_recoveries)
+
+
+def _cut_everywhere(
+    life: RecordedLife, machine: Machine, count: int, seen: set[int], generator: random.Random, seed: str
+) -> int:
+    """Goes through all moments once; returns how many of the states that were survived were those of recoveries."""
+    left = moment_count(life.operations)
+    of_recoveries, tries = 0, 0
     for moment in moments(life.before, life.operations):
         # What the moments before could not use is shared out among the rest.
         stop = len(seen) + max((count - len(seen)) // left, 1)
         left -= 1
         for image in _new_images(moment.disk, stop, seen, life.promise(moment.done), generator):
+            tries += 1
             try:
                 life.survive(MemoryFs(ROOT, image), moment.begun, moment.done)
-                if len(seen) // RECOVERY_EVERY > of_recoveries // STATES_PER_RECOVERY:
+                if tries % RECOVERY_EVERY == 0:
                     of_recoveries += _cut_recovery(life, machine, moment, image, seen, generator)
             except AssertionError as error:
                 operation = life.operations[moment.begun - 1]
                 state = "behind" if moment.begun == moment.done else "within"
-                error.add_note(f"{state} operation {moment.begun}, {operation.kind} of {operation.path}; seed {seed}")
+                error.add_note(f"{state} operation {moment.begun}, {operation.kind} of {operation.path}; {seed}")
                 raise
-    return Counts(len(seen), of_recoveries)
+    return of_recoveries
 
 
 def _new_images(disk: Disk, stop: int, seen: set[int], promised: object, generator: random.Random) -> Iterator[Image]:

@@ -152,7 +152,7 @@ def check_store(path: Path, model: Model, fs: FileSystem = SYSTEM_FS) -> Model:
         found = _look(store, model)
         store.run_task("removal")
         expected = {f"{name}-{number}" for name, topic in found.topics.items() for number in range(topic.partitions)}
-        there = {each.name for each in path.iterdir() if each.is_dir()}
+        there = {name for name in fs.list(path) if fs.stat(path / name).is_dir}
         if there != expected:
             raise Wrong(f"directories {sorted(there ^ expected)}, pending {model.pending}")
         if store.notes or store.ignored:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,19 +11,23 @@ from typing import Any
 import pytest
 
 from kstore.errors import KstoreError
+from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.types import Durability, IsolationLevel
 from tests.compaction_model import random_batches
-from tests.crash.power_cuts import choices_for, fast_directory
-from tests.crash_states import Disk, another_boot, write_state
+from tests.crash.power_cuts import ROOT, SOAK_STATES, cut_power, fast_directory
+from tests.crash_states import Image
 from tests.evidence import Lost, Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, READS, FailingFs, Fault, RecordingFs, WatchedFs
+from tests.fake_fs import CHANGES, READS, FailingFs, Fault, Operation, RecordingFs, WatchedFs
+from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "delete_retention_ms": 0}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 KEYS = 6
+# Behind how many operations the log is compacted again, which takes the longest.
+AGAIN_EVERY = 7
 
 # A log that could not be closed in order is just dropped.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -51,17 +54,25 @@ class Life:
         self.durability = durability
         self.batches = random_batches(seed, 60, KEYS)
         self.clock = ManualClock(1_800_000_000_000)
+        self.before: Image = {}
         # How many operations were done before it stood there, what it is, and up to which offset it was durable.
         self.steps: list[tuple[int, Content, int]] = []
+
+    @property
+    def operations(self) -> Sequence[Operation]:
+        assert isinstance(self.fs, RecordingFs)
+        return self.fs.operations
 
     def open(self) -> Log:
         return Log(self.path, fs=self.fs, clock=self.clock, durability=self.durability, flush_ms=10**9, **SETTINGS)
 
     def prepare(self) -> None:
         """What is there before anything is recorded: most of the batches, in several segments."""
-        with Log(self.path, clock=self.clock, durability=self.durability, **SETTINGS) as log:
+        with Log(self.path, fs=self.fs.inner, clock=self.clock, durability=self.durability, **SETTINGS) as log:
             for data in self.batches[:45]:
                 log.append_batches(data, assign_offsets=False)
+        if isinstance(self.fs.inner, MemoryFs):
+            self.before = self.fs.inner.image()
 
     def note(self, log: Log, durable: int) -> None:
         count = len(self.fs.operations) if isinstance(self.fs, RecordingFs) else 0
@@ -104,98 +115,78 @@ class Life:
         end = log.end_offset
         log.close()
 
+    # --- what is left of it -----------------------------------------------------------------------------------------
 
-def survive(path: Path, life: Life, number: int) -> None:
-    """Opens what a crash behind operation ``number`` has left: it is as it was before the step, or after it."""
-    done = max(at for at, (count, _, _) in enumerate(life.steps) if count <= number + 1)
-    allowed = life.steps[done : done + 2]
-    durable = life.steps[done][2]
-    try:
-        with Log(path, clock=life.clock, durability=life.durability, **SETTINGS) as log:
-            found = content(log)
-            if log.recovery.corrupt:
-                raise Lost(f"fenced: {log.recovery.corrupt}")
-            certain = {offset: record for offset, record in found.items() if offset < durable}
-            if certain not in [
-                {offset: record for offset, record in step.items() if offset < durable} for _, step, _ in allowed
-            ]:
-                raise Lost(f"a mix: {sorted(certain)}, expected one of {[sorted(step) for _, step, _ in allowed]}")
-            left = [name for name in path.iterdir() if name.suffix in (".cleaned", ".swap", ".deleted")]
-            if left:
-                raise Wrong(f"left behind: {left}")
-            log.check()
-            if damage := log.verify().corrupt:
-                raise Wrong(f"damage: {damage}")
-            values = latest(log)
-            log.roll()
-            log.compact(whole=True)
-            if latest(log) != values:
-                raise Lost("a compaction after the crash")
-        with Log(path, durability=life.durability, **SETTINGS) as log:
-            if not log.recovery.clean:
-                raise Wrong(f"after a close: {log.recovery}")
-    except KstoreError as error:
-        raise Lost(f"cannot be opened or read: {error!r}") from error
+    def promise(self, done: int) -> int:
+        """The number of the step that was done last."""
+        return max(at for at, (count, _, _) in enumerate(self.steps) if count <= done)
+
+    def reopen(self, fs: FileSystem) -> None:
+        Log(self.path, fs=fs, clock=self.clock, durability=self.durability, **SETTINGS).close()
+
+    def survive(self, fs: FileSystem, begun: int, done: int) -> None:
+        """Opens what a crash has left: it is as it was before the step, or after it."""
+        step = self.promise(done)
+        allowed, durable = self.steps[step : step + 2], self.steps[step][2]
+        try:
+            with Log(self.path, fs=fs, clock=self.clock, durability=self.durability, **SETTINGS) as log:
+                found = content(log)
+                if log.recovery.corrupt:
+                    raise Lost(f"fenced: {log.recovery.corrupt}")
+                certain = {offset: record for offset, record in found.items() if offset < durable}
+                if certain not in [
+                    {offset: record for offset, record in step.items() if offset < durable} for _, step, _ in allowed
+                ]:
+                    raise Lost(f"a mix: {sorted(certain)}, expected one of {[sorted(step) for _, step, _ in allowed]}")
+                left = [name for name in fs.list(self.path) if name.endswith((".cleaned", ".swap", ".deleted"))]
+                if left:
+                    raise Wrong(f"left behind: {left}")
+                log.check()
+                if damage := log.verify().corrupt:
+                    raise Wrong(f"damage: {damage}")
+                if (begun + done) % AGAIN_EVERY == 0:
+                    values = latest(log)
+                    log.roll()
+                    log.compact(whole=True)
+                    if latest(log) != values:
+                        raise Lost("a compaction after the crash")
+            with Log(self.path, fs=fs, durability=self.durability, **SETTINGS) as log:
+                if not log.recovery.clean:
+                    raise Wrong(f"after a close: {log.recovery}")
+        except KstoreError as error:
+            raise Lost(f"cannot be opened or read: {error!r}") from error
 
 
-def cut_power(root: Path, durability: Durability, seed: int, stops: int, states_per_stop: int) -> int:
-    path = root / "log"
-    life = Life(path, RecordingFs(SYSTEM_FS), durability, seed)
+def compacted(durability: Durability, seed: int) -> Life:
+    """A whole life, in memory."""
+    life = Life(ROOT / "log", MemoryRecording(MemoryFs(ROOT)), durability, seed)
     life.prepare()
-    disk = Disk(root)
     life.live()
-    assert isinstance(life.fs, RecordingFs)
-    operations = life.fs.operations
     assert len(life.steps) > 20, "several groups were swapped"
-    shutil.rmtree(path)
-    first = next(number for number, operation in enumerate(operations) if ".cleaned" in operation.path)
-    chosen = set(shuffled(range(first, len(operations)), seed, stops))
-    generator = random.Random(seed)
-    seen: set[int] = set()
-    with another_boot(root):
-        for number, operation in enumerate(operations):
-            disk.apply(operation)
-            for choose in choices_for(disk, generator, states_per_stop) if number in chosen else ():
-                state = disk.state(choose)
-                known = hash(tuple(state.items()))
-                if known not in seen:
-                    seen.add(known)
-                    write_state(state, root / "state")
-                    try:
-                        survive(root / "state" / "log", life, number)
-                    except AssertionError as error:
-                        error.add_note(f"behind operation {number}, {operation}, {durability}, seed {seed}")
-                        raise
-                    shutil.rmtree(root / "state")
-    return len(seen)
+    return life
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os", "rebuilt")
 def test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new(
-    durability: Durability, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+    durability: Durability, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    root = fast_directory(tmp_path)
-    try:
-        states = cut_power(root, durability, seed, 70, 4)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    assert states > 60
-    tried("states", states)
+    with in_memory() as machine:
+        counts = cut_power(compacted(durability, seed), machine, count=1000, seed=seed)
+    assert counts.states > 800
+    tried("states", counts.states)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", range(4))
 @pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os", "rebuilt")
 def test_power_cuts_in_compactions_leave_each_group_old_or_new(
-    number: int, durability: Durability, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+    number: int, durability: Durability, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    root = fast_directory(tmp_path)
-    try:
-        tried("states", cut_power(root, durability, seed + number, 10**9, 20))
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    with in_memory() as machine:
+        counts = cut_power(compacted(durability, seed + number), machine, count=SOAK_STATES // 200, seed=seed)
+    tried("states", counts.states)
 
 
 def fail_at(root: Path, durability: Durability, seed: int, numbers: Sequence[int], code: int, *, lasting: bool) -> int:

@@ -1,0 +1,143 @@
+"""Power cuts in a store's life: topics are made, grown, altered and deleted wholly or not at all, records stay.
+
+The steps and their model are those of ``store_life``; here the disk after each operation of them is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+
+import pytest
+
+from kstore.errors import KstoreError
+from kstore.files.fs import FileSystem
+from kstore.store import Store
+from tests.crash.power_cut_lives import indexes_that_grow_early
+from tests.crash.power_cuts import ROOT, SOAK_STATES, cut_power
+from tests.crash.store_life import SETTINGS, Model, Step, check_store, do, scripted
+from tests.crash_states import Image
+from tests.evidence import Lost, Untyped
+from tests.fake_clock import ManualClock
+from tests.fake_fs import Operation
+from tests.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
+
+PATH = ROOT / "store"
+# Long enough for a deleted topic's files to go at the next removal.
+STEP_MS = 70_000
+
+
+class StoreLife:
+    """A store's life, recorded (``RecordedLife``): every scripted step, then retention, closes and opens."""
+
+    def __init__(self) -> None:
+        self.fs = MemoryRecording(MemoryFs(ROOT))
+        self.before: Image = {}
+        self.clock = ManualClock()
+        # Before how many operations each step began, and behind how many it was done; what was certain before it.
+        self.steps: list[tuple[int, int, Model]] = []
+        self.model = Model()
+
+    @property
+    def operations(self) -> Sequence[Operation]:
+        return self.fs.operations
+
+    def open(self, fs: FileSystem) -> Store:
+        return Store(PATH, background=False, fs=fs, clock=self.clock, **SETTINGS)
+
+    def step(self, pending: Step | None, act: Callable[[], object]) -> None:
+        """``pending`` says what may be there once it has begun; None where nothing that is kept changes."""
+        began, before = len(self.operations), deepcopy(self.model)
+        before.pending = self.model.pending = pending
+        act()
+        self.clock.advance(STEP_MS)
+        if pending is not None:
+            self.model.done()
+        self.steps.append((began, len(self.operations), before))
+
+    def live(self) -> None:
+        opened: list[Store] = []
+
+        def reopen() -> None:
+            if opened:
+                opened.pop().close()
+            opened.append(self.open(self.fs))
+
+        self.step(None, reopen)
+        for number, step in enumerate(scripted()):
+            self.step(step, lambda step=step: do(opened[0], step))  # type: ignore[misc]
+            if number % 6 == 5:
+                self.step(None, reopen)
+        self.step(("create", "orders", 0, 2), lambda: opened[0].create_topic("orders", 2))
+        for number in range(12):
+            append = ("append", "orders", 1, number)
+            self.step(append, lambda append=append: do(opened[0], append))  # type: ignore[misc]
+        self.step(("alter", "orders", 0, 1500), lambda: do(opened[0], ("alter", "orders", 0, 1500)))
+        # Each segment holds three records; five segments, of which two are kept.
+        self.step(("delete-records", "orders", 1, RETAINED), lambda: opened[0].run_task("retention"))
+        assert opened[0].log("orders", 1).start_offset == RETAINED
+        self.step(None, lambda: opened[0].run_task("checkpoints"))
+        self.step(None, lambda: opened[0].run_task("removal"))
+        self.step(None, opened[0].close)
+
+    # --- what is left of it -----------------------------------------------------------------------------------------
+
+    def promise(self, done: int) -> int:
+        """How many steps were done."""
+        return sum(behind <= done for _, behind, _ in self.steps)
+
+    def reopen(self, fs: FileSystem) -> None:
+        self.open(fs).close()
+
+    def survive(self, fs: FileSystem, begun: int, done: int) -> None:
+        number = self.promise(done)
+        began, _, model = self.steps[number] if number < len(self.steps) else (begun, 0, self.model)
+        if began >= begun:
+            model = deepcopy(model)
+            model.pending = None
+        try:
+            found = check_store(PATH, deepcopy(model), fs)
+            with self.open(fs) as store:
+                for name, topic in found.topics.items():
+                    for partition in range(topic.partitions):
+                        log = store.log(name, partition)
+                        log.check()
+                        if log.recovery.corrupt or not log.recovery.clean:
+                            raise Lost(f"{name}-{partition}: {log.recovery} behind a close in order")
+        except KstoreError as error:
+            raise Lost(f"cannot be opened or read: {error!r}") from error
+        except (OSError, LookupError, ValueError) as error:
+            raise Untyped(repr(error)) from error
+
+
+RETAINED = 6
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    with in_memory() as machine, indexes_that_grow_early():
+        yield machine
+
+
+def lived() -> StoreLife:
+    life = StoreLife()
+    life.live()
+    return life
+
+
+@pytest.mark.promise("power cut: sync", "rebuilt")
+def test_a_power_cut_leaves_every_topic_whole_or_not_there(
+    machine: Machine, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    counts = cut_power(lived(), machine, count=1000, seed=seed)
+    assert counts.states > 500
+    tried("states", counts.states)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.promise("power cut: sync", "rebuilt")
+def test_a_power_cut_leaves_every_topic_whole_or_not_there_many_times(
+    number: int, machine: Machine, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    tried("states", cut_power(lived(), machine, count=SOAK_STATES // 200, seed=seed + number).states)
