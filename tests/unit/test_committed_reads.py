@@ -12,9 +12,11 @@ from kstore.log import Log
 from kstore.log_reader import Aborted
 from kstore.record.scan import parse_batches
 from kstore.types import AbortedTransaction
+from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
 from tests.golden_data import copy_partition, golden_root
 from tests.log_cases import data, edit, files, killed, marker, transaction
+from tests.log_helpers import TIME
 from tests.unit.test_log_producers import TXN_INDEX, append, committed, interleaved, snapshot_offsets
 
 # --- transaction indexes ----------------------------------------------------------------------------------------------
@@ -145,3 +147,21 @@ def test_a_log_that_goes_on_without_producers_goes_on_with_snapshots(tmp_path: P
     with Log(log.path) as log:
         assert log.last_stable_offset == 0
     assert snapshot_offsets(log.path) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_transaction_goes_on_hanging_until_it_ends_or_is_truncated(how: str, tmp_path: Path) -> None:
+    clock = ManualClock(TIME)
+    with Log(tmp_path / "log", durability="os", clock=clock) as log:
+        append(log, transaction(1, 0), transaction(2, 1))
+        clock.advance(900_000)
+        append(log, data(2), transaction(3, 3, timestamp=clock.now_ms()))
+        copy = killed(log, tmp_path / "killed")
+    with Log(copy if how == "killed" else log.path, durability="os", clock=clock) as again:
+        assert [one.producer_id for one in again.transactions(hanging_ms=800_000)] == [1, 2]
+        again.truncate_to(1)
+        assert [one.producer_id for one in again.transactions(hanging_ms=800_000)] == [1]
+        assert again.abort_transaction(1, hanging_ms=800_000) == 1
+        assert again.transactions() == []
+        again.truncate_fully_and_start_at(0)
+        assert (again.transactions(), again.producers()) == ([], [])
