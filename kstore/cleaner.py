@@ -111,6 +111,14 @@ def compact(
                 seconds=report.seconds,
                 now_ms=writer.context.clock.now_ms(),
             )
+            logger.info(
+                "%s: compacted up to offset %d: %d of %d records stay, %.1f s",
+                writer.context.directory,
+                report.stop_offset,
+                report.records_kept,
+                report.records_read,
+                report.seconds,
+            )
         return report
 
 

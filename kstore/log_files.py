@@ -141,6 +141,7 @@ class LogFiles:
         self._seal_before_append = False
         self._retention_due = True
         self._counters.rolls += 1
+        logger.debug("%s: segment %d begins", self.context.directory, base_offset)
         return tail
 
     def _go_on_with(self, old: LogSegment, new: LogSegment, error: BaseException) -> None:
@@ -354,6 +355,9 @@ class LogFiles:
             self._delete_before(max(ages[count - 1].stop_offset, self.start_offset))
         size = sum(age.size for age in ages[:count])
         self._counters.retained(count, size)
+        if count:
+            begin = "%s: retention deleted %d segments, %d bytes; the log begins at offset %d"
+            logger.info(begin, self.context.directory, count, size, self.start_offset)
         return RetentionResult(count, size, self.start_offset)
 
     def _ages(self, *, with_times: bool) -> list[SegmentAge]:
