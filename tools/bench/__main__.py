@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.bench.append_lines import append_many, append_one
-from tools.bench.compaction_lines import compaction
+from tools.bench.compaction_lines import compaction, compaction_beside
 from tools.bench.comparison import comparison
 from tools.bench.durable_lines import durable, durable_slow_disk
 from tools.bench.lookup_lines import lookup_large, lookup_small
@@ -36,6 +36,7 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         durable,
         durable_slow_disk,
         compaction,
+        compaction_beside,
         memory,
     )
 }

@@ -45,4 +45,5 @@ def main() -> None:
     print((status_bytes("VmHWM") if is_exact else greatest_bytes()) - before)
 
 
-main()
+if __name__ == "__main__":
+    main()
