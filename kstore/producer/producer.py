@@ -234,6 +234,10 @@ class Producer(SendPath):
         try:
             self._check_open()
             self._transactions.check_send()
+        except Exception as error:
+            self._interceptors.on_send_error(record, error, chosen)
+            raise
+        try:
             deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
             found = self._metadata.get(record.topic, chosen, self.config.max_block_ms / 1000)
             key_bytes, value_bytes, given = self._serializers.serialize(
@@ -398,6 +402,8 @@ class Producer(SendPath):
         self._drain(None)
         self._transactions.end(commit=False)
         self._accumulator.is_transactional = False
+        # Whoever aborts knows that its records are lost.
+        self._failures.take()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         """Commits what a group of consumers has done, with the transaction: the next offsets to read, by partition.

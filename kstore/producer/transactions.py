@@ -11,11 +11,7 @@ import threading
 from collections.abc import Mapping
 from enum import Enum
 
-from kstore.errors import (
-    InvalidTransactionStateError,
-    ProducerFencedError,
-    RequestError,
-)
+from kstore.errors import InvalidTransactionStateError, ProducerFencedError
 from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.config import ProducerConfig
@@ -206,8 +202,6 @@ class TransactionManager:
         if self.state in states:
             return
         if self.error is not None and (raises_error or self.state is State.FATAL_ERROR):
-            if isinstance(self.error, RequestError):
-                raise self.error
-            raise InvalidTransactionStateError(f"{what}: {self.state.value}: {self.error}") from self.error
+            raise self.error
         expected = " or ".join(state.value for state in states)
         raise InvalidTransactionStateError(f"{what}: the producer is {self.state.value}, expected {expected}")
