@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kstore.producer.records import Headers, ProducerRecord, RecordMetadata, unknown_metadata
+from kstore.producer.records import Callback, Headers, ProducerRecord, RecordMetadata, unknown_metadata
 
 __all__ = ["Interceptors", "ProducerInterceptor"]
 
@@ -79,6 +79,16 @@ class Interceptors:
         """
         chosen = record.partition if partition is None else partition
         self.on_acknowledgement(unknown_metadata(record.topic, chosen), error, record.headers)
+
+    def told_with(self, on_delivery: Callback | None, headers: Headers | None) -> Callback:
+        """What tells the interceptors what became of a record, and then whoever sent it (Kafka: AppendCallbacks)."""
+
+        def tell(metadata: RecordMetadata, error: Exception | None) -> None:
+            self.on_acknowledgement(metadata, error, headers)
+            if on_delivery is not None:
+                on_delivery(metadata, error)
+
+        return tell
 
     def close(self) -> None:
         for interceptor in self._interceptors:

@@ -1,0 +1,482 @@
+"""``MockProducer``: a producer without a store, for tests of programs that send.
+
+    producer = MockProducer(auto_complete=False)
+    program(producer)
+    producer.complete_next()                    # the first record arrives
+    producer.error_next(TimeoutError("slow"))   # the second one fails
+    assert producer.history == [ProducerRecord("orders", b"...", b"key"), ...]
+
+It answers as ``Producer`` does: the same settings, serializers, partitioners and interceptors, the same deliveries and
+the same states of a transaction. Nothing is written, and nothing is left to chance.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace, TracebackType
+from typing import Any, Final, Self, cast
+
+from kstore.clock import SYSTEM_CLOCK, Clock
+from kstore.errors import (
+    ClosedError,
+    DeliveryError,
+    InvalidTransactionStateError,
+    ProducerFencedError,
+    TopicWaitTimeoutError,
+    TransactionAbortedError,
+)
+from kstore.files.paths import TopicPartition
+from kstore.producer._accumulate import Deliveries, Delivery, ProducerBatch, calling, checked_record_headers
+from kstore.producer.accumulator import RecordHeaders, size_upper_bound
+from kstore.producer.config import ProducerConfig, next_client_id
+from kstore.producer.failures import Failures
+from kstore.producer.interceptors import Interceptors
+from kstore.producer.partitioner import partition_for_key, partitioner_of
+from kstore.producer.records import Callback, Headers, ProducerRecord, unknown_metadata
+from kstore.producer.serializers import Serializers
+from kstore.producer.transactions import TransactionManager, TransactionState
+from kstore.producer.waiting import wake
+from kstore.record._codec import BatchBuffer
+
+__all__ = ["CALLS", "MockProducer", "Offsets"]
+
+logger = logging.getLogger(__name__)
+
+# The calls that can be made to fail.
+CALLS: Final = (
+    "send",
+    "flush",
+    "close",
+    "partitions_for",
+    "init_transactions",
+    "begin_transaction",
+    "send_offsets",
+    "commit_transaction",
+    "abort_transaction",
+)
+# Of the only producer that there is; its epoch goes up when another one fences it.
+PRODUCER: Final = (0, 0)
+
+Offsets = dict[str, dict[TopicPartition, int]]
+
+
+class MockProducer:
+    """Records what it is sent. Thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        auto_complete: bool = True,
+        partitions: int | Mapping[str, int] = 1,
+        clock: Clock = SYSTEM_CLOCK,
+        **settings: Any,
+    ) -> None:
+        """A producer of topics that are not there.
+
+        Args:
+            auto_complete: whether a record arrives as soon as it is sent; else ``complete_next``, ``error_next`` and
+                ``flush`` say when.
+            partitions: how many every topic has; or the topics that there are, and how many each of them has.
+            settings: those of ``Store.producer``; ``transactional_id`` for transactions.
+
+        A record without a key goes to partition 0, unless a partitioner is set. Raises: ConfigError.
+        """
+        self.config = config = ProducerConfig.from_settings(**settings)
+        self.client_id = next_client_id(config)
+        self.auto_complete = auto_complete
+        self.closed = False
+        # Ends of transactions so far.
+        self.commit_count = 0
+        self.abort_count = 0
+        # Whether offsets were sent since the last begin of a transaction.
+        self.sent_offsets = False
+        self._partitions = partitions
+        self._clock = clock
+        self._serializers = Serializers(config.key_serializer, config.value_serializer)
+        self._partitioner = partitioner_of(config.partitioner)
+        self._interceptors = Interceptors(config.interceptors)
+        self._failures = Failures()
+        self._errors: dict[str, Exception] = {}
+        # Of its host it asks for the coordinator only.
+        host = cast(Any, SimpleNamespace(coordinator=_Coordinator(self._note_offsets)))
+        self._transactions = TransactionManager(config, host)
+        self._lock = threading.Lock()
+        # Guarded by the lock:
+        self._pending: deque[ProducerBatch] = deque()
+        self._next_offsets: Counter[tuple[str, int]] = Counter()
+        self._history: list[ProducerRecord] = []
+        self._uncommitted: list[ProducerRecord] = []
+        self._offsets_history: list[Offsets] = []
+        self._uncommitted_offsets: Offsets = {}
+
+    # --- what a test asks and says ------------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> list[ProducerRecord]:
+        """The records that were sent, in order, as they were given; those of a transaction once it is committed."""
+        return list(self._history)
+
+    @property
+    def uncommitted(self) -> list[ProducerRecord]:
+        """The records of the transaction that is open."""
+        return list(self._uncommitted)
+
+    @property
+    def offsets_history(self) -> list[Offsets]:
+        """Of each committed transaction with offsets: group, partition, and the next offset to read."""
+        return list(self._offsets_history)
+
+    @property
+    def pending_count(self) -> int:
+        """Records that have neither arrived nor failed."""
+        return len(self._pending)
+
+    @property
+    def transaction_state(self) -> TransactionState:
+        return self._transactions.state
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._transactions.is_open
+
+    def clear(self) -> None:
+        """Forgets what was sent, and what waits."""
+        with self._lock:
+            self._pending.clear()
+            self._next_offsets.clear()
+            self._history.clear()
+            self._uncommitted.clear()
+            self._offsets_history.clear()
+            self._uncommitted_offsets.clear()
+
+    def complete_next(self) -> bool:
+        """The first record that waits arrives; False where none waits."""
+        return self._settle_next(None)
+
+    def error_next(self, error: Exception) -> bool:
+        """The first record that waits fails with ``error``; False where none waits."""
+        return self._settle_next(error)
+
+    def fail(self, call: str, error: Exception | None) -> None:
+        """From now on ``call``, one of ``CALLS``, raises ``error``; None: it works again."""
+        if call not in CALLS:
+            raise ValueError(f"call {call!r}, expected one of {', '.join(CALLS)}")
+        if error is None:
+            self._errors.pop(call, None)
+        else:
+            self._errors[call] = error
+
+    def fence(self) -> None:
+        """Another producer has taken the place of this one. Raises: InvalidTransactionStateError before the init."""
+        self._check_open()
+        if self._transactions.state is TransactionState.UNINITIALIZED:
+            raise InvalidTransactionStateError("fence: the producer is not initialized, expected init_transactions")
+        self._transactions.record_failed(ProducerFencedError(*PRODUCER, PRODUCER[1] + 1))
+
+    # --- what Producer has --------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+        on_delivery: Callback | None = None,
+    ) -> Delivery:
+        """As ``Producer.send``."""
+        record = ProducerRecord(topic, value, key, headers or (), timestamp, partition)
+        if self._interceptors:
+            record = self._interceptors.on_send(record)
+            on_delivery = self._interceptors.told_with(on_delivery, record.headers)
+        chosen = record.partition
+        try:
+            self._begin_call("send")
+            self._transactions.check_send()
+            count = self._partition_count(record.topic, chosen)
+            key_bytes, value_bytes, given = self._serializers.serialize(
+                record.topic, record.key, record.value, record.headers
+            )
+            if chosen is None:
+                chosen = self._partition(record.topic, key_bytes, value_bytes, count)
+            time_ms = self._clock.now_ms() if record.timestamp is None else record.timestamp
+            record_headers = checked_record_headers(given)
+            batch, delivery = self._batch(
+                record.topic, chosen, key_bytes, value_bytes, record_headers, time_ms, on_delivery
+            )
+        except TopicWaitTimeoutError as error:
+            self._transactions.record_failed(error)
+            return self._refused(record.topic, chosen, error, on_delivery)
+        except Exception as error:
+            self._interceptors.on_send_error(record, error, chosen)
+            raise
+        with self._lock:
+            (self._uncommitted if self._transactions.is_open else self._history).append(record)
+            self._pending.append(batch)
+        if self.auto_complete:
+            self.complete_next()
+        return delivery
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        keys: Sequence[Any] | None = None,
+        timestamps: Sequence[int | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        partition: int | None = None,
+    ) -> Deliveries:
+        """As ``Producer.send_many``."""
+        for name, others in (("keys", keys), ("timestamps", timestamps), ("headers", headers)):
+            if others is not None and len(others) != len(values):
+                raise ValueError(f"{len(others)} {name} for {len(values)} values")
+        self._check_open()
+        return Deliveries.of(
+            [
+                self._send_one(
+                    topic,
+                    value,
+                    key=None if keys is None else keys[number],
+                    headers=None if headers is None else headers[number],
+                    timestamp=None if timestamps is None else timestamps[number],
+                    partition=partition,
+                )
+                for number, value in enumerate(values)
+            ]
+        )
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """As ``Producer.partitions_for``, but that it never waits."""
+        self._begin_call("partitions_for")
+        return list(range(self._partition_count(topic, None)))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """All that waits arrives. Raises: DeliveryError as ``Producer.flush``."""
+        self._begin_call("flush")
+        self._settle_all(None)
+        self._report_failures()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Aborts an open transaction; all else that waits arrives. Raises: DeliveryError as ``Producer.close``."""
+        if timeout is not None and timeout < 0:
+            raise ValueError(f"a timeout of {timeout} s, expected at least 0")
+        if self.closed:
+            return
+        self._begin_call("close")
+        if self._transactions.is_open:
+            self._abort()
+        self.closed = True
+        self._settle_all(None)
+        self._interceptors.close()
+        self._serializers.close()
+        close = getattr(self._partitioner, "close", None)
+        if close is not None:
+            close()
+        self._report_failures()
+
+    def init_transactions(self) -> None:
+        self._begin_call("init_transactions")
+        self._transactions.init()
+
+    def begin_transaction(self) -> None:
+        self._begin_call("begin_transaction")
+        self._transactions.begin()
+        self.sent_offsets = False
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        self._begin_call("send_offsets")
+        self._transactions.add_offsets(offsets, group)
+
+    def commit_transaction(self) -> None:
+        """All that waits arrives; then the transaction's records and offsets are in the histories."""
+        self._begin_call("commit_transaction")
+        self._transactions.begin_end(commit=True)
+        self._settle_all(None)
+        self._transactions.end(commit=True)
+        with self._lock:
+            self._history += self._uncommitted
+            if self._uncommitted_offsets:
+                self._offsets_history.append(self._uncommitted_offsets)
+            self._uncommitted, self._uncommitted_offsets = [], {}
+        self.commit_count += 1
+
+    def abort_transaction(self) -> None:
+        """All that waits fails, and the transaction's records and offsets are forgotten."""
+        self._begin_call("abort_transaction")
+        self._abort()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """As ``Producer.transaction``."""
+        self.init_transactions()
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            if self._transactions.is_open and not self.closed:
+                self.abort_transaction()
+            raise
+        try:
+            self.commit_transaction()
+        except Exception:
+            if self._transactions.is_open:
+                self.abort_transaction()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except DeliveryError:
+            # What went wrong in the block comes first.
+            if error is None:
+                raise
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"the producer {self.client_id} is closed")
+
+    def _begin_call(self, call: str) -> None:
+        self._check_open()
+        if call in self._errors:
+            raise self._errors[call]
+
+    def _partition_count(self, topic: str, partition: int | None) -> int:
+        """Raises: TopicWaitTimeoutError, which ``Producer`` raises later."""
+        count = self._partitions if isinstance(self._partitions, int) else self._partitions.get(topic, 0)
+        if count == 0:
+            raise TopicWaitTimeoutError(f"there is no topic {topic}, expected one of {self._partitions}")
+        if partition is not None and partition >= count:
+            raise TopicWaitTimeoutError(f"there is no partition {partition} of topic {topic}, which has {count}")
+        return count
+
+    def _partition(self, topic: str, key: bytes | None, value: bytes | None, count: int) -> int:
+        if self._partitioner is not None:
+            number = self._partitioner.partition(topic, key, value, count)
+            if not 0 <= number < count:
+                raise ValueError(f"the partitioner chose {number}, expected 0 to {count - 1}")
+            return number
+        return 0 if key is None or self.config.partitioner_ignore_keys else partition_for_key(key, count)
+
+    def _batch(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders,
+        timestamp: int,
+        on_delivery: Callback | None,
+    ) -> tuple[ProducerBatch, Delivery]:
+        """A batch with this one record, which makes its delivery a true one."""
+        size = size_upper_bound(value, key, headers)
+        batch = ProducerBatch(topic, partition, BatchBuffer(size), size, self._clock.monotonic(), self._failures)
+        delivery = batch.append(value, key, headers, timestamp, on_delivery)
+        assert delivery is not None, "the first record finds room"
+        batch.is_transactional = self._transactions.is_open
+        return batch, delivery
+
+    def _send_one(self, topic: str, value: Any, **options: Any) -> Delivery:
+        try:
+            return self.send(topic, value, **options)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, ClosedError | InvalidTransactionStateError | ProducerFencedError):
+                raise
+            return self._refused(topic, options["partition"], error, None)
+
+    def _refused(self, topic: str, partition: int | None, error: Exception, on_delivery: Callback | None) -> Delivery:
+        metadata = unknown_metadata(topic, partition)
+        if on_delivery is None:
+            return Delivery.failed(topic, metadata.partition, error, self._failures)
+        try:
+            on_delivery(metadata, error)
+        except Exception:
+            logger.exception("%s: a callback failed", self.client_id)
+        return Delivery.failed(topic, metadata.partition, error)
+
+    def _settle_next(self, error: Exception | None) -> bool:
+        with self._lock:
+            if not self._pending:
+                return False
+            batch = self._pending.popleft()
+            if error is None:
+                partition = (batch.topic, batch.partition)
+                batch.succeed(self._next_offsets[partition])
+                self._next_offsets[partition] += 1
+            else:
+                batch.fail(error)
+        if error is not None:
+            self._transactions.failed(batch, error)
+        with calling():
+            for delivery, on_delivery in batch.callbacks:
+                try:
+                    delivery.call(on_delivery)
+                except Exception:
+                    logger.exception("%s-%d: a callback failed", batch.topic, batch.partition)
+        batch.callbacks.clear()
+        batch.buffer = None
+        awaited = batch.release()
+        if awaited:
+            wake(awaited)
+        return True
+
+    def _settle_all(self, error: Exception | None) -> None:
+        while self._settle_next(error):
+            pass
+
+    def _abort(self) -> None:
+        self._transactions.begin_end(commit=False)
+        cause = self._transactions.error
+        for batch in self._pending:
+            batch.failures = None  # it is what was asked for
+        self._settle_all(TransactionAbortedError("the transaction was aborted") if cause is None else cause)
+        self._transactions.end(commit=False)
+        with self._lock:
+            self._uncommitted, self._uncommitted_offsets = [], {}
+        self.abort_count += 1
+
+    def _report_failures(self) -> None:
+        found = self._failures.take()
+        if found is not None:
+            raise DeliveryError(*found)
+
+    def _note_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        with self._lock:
+            self._uncommitted_offsets.setdefault(group, {}).update(offsets)
+        self.sent_offsets = True
+
+
+class _Coordinator:
+    """What a transaction asks of the store; of it all only the offsets are kept."""
+
+    def __init__(self, note_offsets: Callable[[str, Mapping[TopicPartition, int]], None]) -> None:
+        self._note_offsets = note_offsets
+
+    def init_producer_id(self, transactional_id: str | None, timeout_ms: int) -> tuple[int, int]:
+        return PRODUCER
+
+    def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> tuple[int, int]:
+        return PRODUCER
+
+    def add_offsets(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+    ) -> None:
+        self._note_offsets(group, offsets)
