@@ -46,7 +46,7 @@ from kstore.producer.host import ProducerHost
 from kstore.producer.interceptors import Interceptors
 from kstore.producer.metadata import TopicMetadata
 from kstore.producer.partitioner import partitioner_of
-from kstore.producer.records import Callback, ProducerRecord, RecordMetadata, unknown_metadata
+from kstore.producer.records import Callback, ProducerRecord, unknown_metadata
 from kstore.producer.sender import INLINE_BATCHES, Sender
 from kstore.producer.serializers import Serializers
 from kstore.producer.transactions import TransactionManager
@@ -229,7 +229,7 @@ class Producer(SendPath):
         record = ProducerRecord(topic, value, key, headers or (), timestamp, partition)
         if self._interceptors:
             record = self._interceptors.on_send(record)
-            on_delivery = _told_with(self._interceptors, on_delivery, record.headers)
+            on_delivery = self._interceptors.told_with(on_delivery, record.headers)
         chosen = record.partition
         try:
             self._check_open()
@@ -587,17 +587,6 @@ def _weakly(producer: Producer, method: Any) -> Any:
             method(alive, batch)
 
     return call
-
-
-def _told_with(interceptors: Interceptors, on_delivery: Callback | None, headers: Any) -> Callback:
-    """Tells the interceptors what became of a record, and then whoever sent it (Kafka: AppendCallbacks)."""
-
-    def tell(metadata: RecordMetadata, error: Exception | None) -> None:
-        interceptors.on_acknowledgement(metadata, error, headers)
-        if on_delivery is not None:
-            on_delivery(metadata, error)
-
-    return tell
 
 
 def _close_quietly(part: object) -> None:
