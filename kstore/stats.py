@@ -14,10 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.errors import CorruptDataError, CorruptRecordError, FileMissingError, KstoreError, LockedError, StorageError
+from kstore.errors import CorruptDataError, CorruptRecordError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.files.lock import probe_lock
 from kstore.files.paths import LOG_SUFFIX, SEGMENT_SUFFIXES, classify, segment_name
 from kstore.record._codec import Record, RecordCursor
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC, Batch, RecordBatch
@@ -29,6 +28,7 @@ from kstore.record.walk import OFFSET_MAX, Damage
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, TIMESTAMP_TYPES
 from kstore.verify import Finding, find_logs
 from kstore.verify.findings import Advance
+from kstore.verify.partition import is_live, no_advance
 
 __all__ = ["CodecStats", "Distribution", "RecordStats", "Stats", "find_logs", "log_stats", "stats", "total"]
 
@@ -283,10 +283,6 @@ SUMS = (
 DISTRIBUTIONS = ("segment_sizes", "batch_sizes", "batch_records")
 
 
-def no_advance(size: int) -> None:
-    """Nobody wants to know."""
-
-
 def total(logs: Iterable[Stats], path: str = "") -> Stats:
     """All of them together, without their segments."""
     every = Stats(path)
@@ -326,7 +322,7 @@ def log_stats(
     }
     log.side_sizes[""] = sum(_size(fs, f"{directory}/{name}") for name in (*map(str, names.unfinished), *names.cuts))
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
-        is_live_end = following == OFFSET_MAX and _is_live(directory)
+        is_live_end = following == OFFSET_MAX and is_live(directory)
         path = f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
         segment = _segment_stats(fs, path, base_offset, following, is_live_end, deep, advance)
         if segment is None:
@@ -347,18 +343,6 @@ def _size(fs: FileSystem, path: str) -> int:
         return fs.stat(path).size
     except StorageError:
         return 0
-
-
-def _is_live(directory: Path) -> bool:
-    """Whether a writer, kstore's or a broker's, is at work."""
-    try:
-        probe_lock(directory.parent)
-        probe_lock(directory)
-    except LockedError:
-        return True
-    except StorageError:
-        pass  # nobody knows
-    return False
 
 
 def _segment_stats(

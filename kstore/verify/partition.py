@@ -31,7 +31,7 @@ from kstore.verify.findings import Advance, Finding, LogVerification
 from kstore.verify.producers import ProducerCheck
 from kstore.verify.segment_files import SegmentFiles, verify_segment
 
-__all__ = ["verify_log"]
+__all__ = ["is_live", "no_advance", "verify_log"]
 
 # Of many names of one kind, so many are told.
 NAMES_SHOWN = 5
@@ -75,7 +75,7 @@ def verify_log(
 
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
         is_last = following == OFFSET_MAX
-        files = SegmentFiles(fs, directory, base_offset, following, is_last, is_last and _is_live(directory), limit)
+        files = SegmentFiles(fs, directory, base_offset, following, is_last, is_last and is_live(directory), limit)
         before = len(log.damages)
         log.end_offset = verify_segment(files, log, advance, on_batch)
         if len(log.damages) != before:
@@ -89,13 +89,15 @@ def verify_log(
     return log
 
 
-def _is_live(directory: Path) -> bool:
-    """Whether a writer, kstore's or a broker's, is at work."""
+def is_live(directory: Path) -> bool:
+    """Whether a writer, kstore's or a broker's, is at work in a partition's directory, as far as can be known."""
     try:
         probe_lock(directory.parent)
         probe_lock(directory)
     except LockedError:
         return True
+    except StorageError:
+        pass  # the locks are out of reach
     return False
 
 
