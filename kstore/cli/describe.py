@@ -48,7 +48,7 @@ def command(directory: str, topics: tuple[str, ...], form: str) -> int:
     """
     is_damaged = False
     with Store(directory, read_only=True) as store:
-        for number, name in enumerate(topics or store.topics()):
+        for number, name in enumerate(topics or store.topics(internal=True)):
             topic = store.describe_topic(name)
             is_damaged |= any(partition.error for partition in topic.partitions)
             if form == "json":

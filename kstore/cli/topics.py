@@ -92,7 +92,7 @@ def command(
 
 def _list(directory: str, form: str) -> None:
     with Store(directory, read_only=True) as store:
-        rows = [store.summary(name) for name in store.topics()]
+        rows = [store.summary(name) for name in store.topics(internal=True)]
     if form == "json":
         for row in rows:
             print(

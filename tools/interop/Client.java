@@ -31,6 +31,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *   seek    TOPIC PATH OFFSET...                       the first offset at or behind each, where records are: a line each
  *   time    TOPIC PATH TIMESTAMP...                    the first offset at or after each time, -1 if none; then that of
  *                                                      the latest record of all
+ *   committed GROUP PATH                               a line each, sorted: topic, partition, offset, metadata
  *
  * The first line of a consumed file has the partition's begin and end offset, then comes a record a line; bytes are
  * base64, or null. Any failure ends the program with a stack trace and status 1; -Dseconds bounds its life.
@@ -52,6 +53,7 @@ public class Client {
                 case "consume" -> consume(fields[1], fields[2], Path.of(fields[3]));
                 case "seek" -> seek(fields[1], Path.of(fields[2]), numbers(fields));
                 case "time" -> time(fields[1], Path.of(fields[2]), numbers(fields));
+                case "committed" -> committed(fields[1], Path.of(fields[2]));
                 default -> throw new IllegalArgumentException(fields[0]);
             }
         }
@@ -143,6 +145,15 @@ public class Client {
             specs.add(OffsetSpec.maxTimestamp());
             for (OffsetSpec spec : specs)
                 out.println(admin.listOffsets(Map.of(partition, spec)).partitionResult(partition).get(PATIENCE.toSeconds(), TimeUnit.SECONDS).offset());
+        }
+    }
+
+    static void committed(String group, Path path) throws Exception {
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", SERVER)); var out = new PrintWriter(Files.newBufferedWriter(path))) {
+            admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get(PATIENCE.toSeconds(), TimeUnit.SECONDS)
+                .entrySet().stream()
+                .map(entry -> entry.getKey().topic() + "\t" + entry.getKey().partition() + "\t" + entry.getValue().offset() + "\t" + entry.getValue().metadata())
+                .sorted().forEach(out::println);
         }
     }
 
