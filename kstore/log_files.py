@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from kstore.config import NO_LIMIT
@@ -339,38 +339,39 @@ class LogFiles:
 
     def _retain(self, now_ms: int) -> RetentionResult:
         """Deletes what ``rules.retain`` gives up; the active segment only behind a new one."""
-        ages = self._ages(with_times=self.context.config.retention_ms != NO_LIMIT)
+        config = self.context.config
+        segments = tuple(self.segments)
         count = deletable_count(
-            ages,
-            self.context.config,
+            self._ages(with_times=config.retention_ms != NO_LIMIT),
+            config,
+            size=sum(segment.size for segment in segments) if config.retention_bytes != NO_LIMIT else 0,
             start_offset=self.start_offset,
             high_watermark=self.published.high_watermark,
             now_ms=now_ms,
         )
-        if count:
-            if count == len(ages):
+        gone = segments[:count]
+        size = sum(segment.size for segment in gone)
+        if gone:
+            stop_offset = segments[count].base_offset if count < len(segments) else self.published.offset
+            if count == len(segments):
                 if self._tail is None:
                     self._begin()
                 self._roll_now()
-            self._delete_before(max(ages[count - 1].stop_offset, self.start_offset))
-        size = sum(age.size for age in ages[:count])
-        self._counters.retained(count, size)
-        if count:
+            self._delete_before(max(stop_offset, self.start_offset))
             begin = "%s: retention deleted %d segments, %d bytes; the log begins at offset %d"
             logger.info(begin, self.context.directory, count, size, self.start_offset)
+        self._counters.retained(count, size)
         return RetentionResult(count, size, self.start_offset)
 
-    def _ages(self, *, with_times: bool) -> list[SegmentAge]:
-        """The segments as retention sees them; where no time counts nobody looks for one."""
+    def _ages(self, *, with_times: bool) -> Iterator[SegmentAge]:
+        """The segments as retention sees them, one after the other; where no time counts nobody looks for one."""
         stops = [*self.segments.bases[1:], self.published.offset]
-        ages = []
         for segment, stop_offset in zip(self.segments, stops, strict=True):
             largest, mtime_ms = NO_TIMESTAMP, 0
             if with_times:
+                mtime_ms = segment.mtime_ms()
                 largest = segment.largest_timestamp(segment.size).timestamp
-                mtime_ms = self.context.fs.stat(segment.path(LOG_SUFFIX)).mtime_ns // 1_000_000
-            ages.append(SegmentAge(stop_offset, segment.size, largest, mtime_ms))
-        return ages
+            yield SegmentAge(stop_offset, segment.size, largest, mtime_ms)
 
     def _drop(self, segments: Iterable[LogSegment], *, delay_ms: int = 0) -> None:
         """Takes segments out; with a delay their files get another name first, under which readers go on."""

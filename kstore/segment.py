@@ -153,8 +153,15 @@ class LogSegment:
         if self.tail is not None:
             return self.tail.position
         if self._size < 0:
-            self._size = self._context.fs.stat(self.path(LOG_SUFFIX)).size
+            self._size = self._context.fs.stat(self._path_text(LOG_SUFFIX)).size
         return self._size
+
+    def mtime_ms(self) -> int:
+        """When the ``.log`` was last written to, ms since the epoch."""
+        stat = self._context.fs.stat(self._path_text(LOG_SUFFIX))
+        if self.tail is None and self._size < 0:
+            self._size = stat.size
+        return stat.mtime_ns // 1_000_000
 
     def size_in(self, file: File) -> int:
         """``size``, for who has the ``.log`` open: asking an open file is cheaper than asking for its name."""
@@ -198,7 +205,7 @@ class LogSegment:
         return index
 
     def _open_offset_index(self) -> OffsetIndex:
-        return OffsetIndex.open_read_only(self._context.fs, self.path(INDEX_SUFFIX), self.base_offset, live=True)
+        return OffsetIndex.open_read_only(self._context.fs, self._path_text(INDEX_SUFFIX), self.base_offset, live=True)
 
     def time_index(self) -> TimeIndex:
         if self.tail is not None:
@@ -209,7 +216,9 @@ class LogSegment:
         return index
 
     def _open_time_index(self) -> TimeIndex:
-        return TimeIndex.open_read_only(self._context.fs, self.path(TIME_INDEX_SUFFIX), self.base_offset, live=True)
+        return TimeIndex.open_read_only(
+            self._context.fs, self._path_text(TIME_INDEX_SUFFIX), self.base_offset, live=True
+        )
 
     def retire(self) -> None:
         """Its names are about to become another segment's: who has its files open goes on, nobody gets them anew."""
@@ -495,7 +504,7 @@ class LogSegment:
         fs = self._context.fs
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             try:
-                fs.unlink(self.path(suffix))
+                fs.unlink(self._path_text(suffix))
             except FileNotFoundError:
                 pass  # a transaction index mostly does not exist, and a crash may have left fewer files
 
@@ -510,9 +519,9 @@ class LogSegment:
         self._release()
         fs = self._context.fs
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-            path = self.path(suffix)
+            path = self._path_text(suffix)
             try:
-                fs.rename(path, path.with_name(path.name + to_suffix))
+                fs.rename(path, path + to_suffix)
             except FileNotFoundError:
                 pass
 

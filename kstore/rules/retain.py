@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain, pairwise
 from typing import NamedTuple, TypeVar
 
 from kstore.config import NO_LIMIT, LogConfig
@@ -41,14 +42,19 @@ class SegmentAge(NamedTuple):
 
 
 def deletable_count(
-    segments: Sequence[SegmentAge], config: LogConfig, *, start_offset: int, high_watermark: int, now_ms: int
+    segments: Iterable[SegmentAge], config: LogConfig, *, size: int, start_offset: int, high_watermark: int, now_ms: int
 ) -> int:
-    """How many of ``segments``, all of a log's in their order, may be deleted; the last one is the active."""
-    surplus = sum(segment.size for segment in segments) - config.retention_bytes
+    """How many of ``segments``, all of a log's in their order, may be deleted; the last one is the active.
+
+    No more of them are asked for than the first one that is kept and the one behind it: what a segment's age is may
+    have to be read. ``size`` is that of all of them.
+    """
+    surplus = size - config.retention_bytes
     by_policy = "delete" in config.cleanup_policy
     count = 0
-    for segment in segments:
-        is_empty_end = segment is segments[-1] and segment.size == 0
+    for segment, following in pairwise(chain(segments, [None])):
+        assert segment is not None
+        is_empty_end = following is None and segment.size == 0
         if segment.stop_offset > high_watermark or is_empty_end:
             break
         is_below = segment.stop_offset <= start_offset

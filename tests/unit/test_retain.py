@@ -19,7 +19,8 @@ FOUR = [
 
 def count(segments: list[SegmentAge] = FOUR, *, start: int = 0, high_watermark: int = 40, **settings: object) -> int:
     config = LogConfig.from_settings(**settings)
-    return deletable_count(segments, config, start_offset=start, high_watermark=high_watermark, now_ms=NOW)
+    size = sum(segment.size for segment in segments)
+    return deletable_count(segments, config, size=size, start_offset=start, high_watermark=high_watermark, now_ms=NOW)
 
 
 def test_nothing_goes_unless_it_is_asked_for() -> None:
@@ -43,6 +44,13 @@ def test_what_is_older_than_its_time_goes(days: int, expected: int) -> None:
 
 def test_one_that_is_kept_keeps_what_follows() -> None:
     assert count([FOUR[3], *FOUR[:3]], retention_ms=4 * DAY) == 0
+
+
+def test_no_more_ages_are_asked_for_than_it_takes() -> None:
+    ages = iter([*FOUR, *FOUR])
+    config = LogConfig(retention_ms=4 * DAY)
+    assert deletable_count(ages, config, size=0, start_offset=0, high_watermark=40, now_ms=NOW) == 2
+    assert len(list(ages)) == 4
 
 
 def test_nothing_above_the_high_watermark_goes() -> None:

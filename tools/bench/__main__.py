@@ -21,6 +21,7 @@ from tools.bench.memory_lines import memory
 from tools.bench.open_lines import recovery, segments
 from tools.bench.read_lines import read, read_values
 from tools.bench.report import report
+from tools.bench.store_lines import retention, store
 
 LINES: dict[str, Callable[[Run], list[Line]]] = {
     function.__name__: function
@@ -33,6 +34,8 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         lookup_large,
         segments,
         recovery,
+        store,
+        retention,
         durable,
         durable_slow_disk,
         compaction,
