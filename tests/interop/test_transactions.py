@@ -61,7 +61,10 @@ def live(path: Path) -> None:
     producer = coordinator.init_producer_id("first")
     for number in range(6):
         write(store, "first", producer, b"first-%d" % number)
-        given = {PARTITIONS[0]: OffsetAndMetadata(number, "größe"), PARTITIONS[1]: number}
+        given: dict[TopicPartition, OffsetAndMetadata | int] = {
+            PARTITIONS[0]: OffsetAndMetadata(number, "größe"),
+            PARTITIONS[1]: number,
+        }
         coordinator.add_offsets("first", *producer, GROUP, given)
         producer = coordinator.end("first", *producer, commit=number % 3 != 2)
     coordinator.commit_offsets(GROUP, {PARTITIONS[2]: 7})
