@@ -5,31 +5,32 @@ A setting is a field of ``ProducerConfig`` and a row of ``RULES``; ``producer_se
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from kstore.config import (
+from kstore.errors import ConfigError
+from kstore.setting_rules import (
     COUNT,
     INT32_MAX,
     KIB,
     MIB,
-    NEAR,
     SIZE,
     TIME,
     UNLIMITED,
     Rule,
     Setting,
-    _gzip_level,
-    _int,
-    _one_of,
-    _shown,
-    _within,
+    check_known,
+    gzip_level,
+    one_of,
+    parse_fields,
+    shown,
+    table,
+    whole,
+    within,
 )
-from kstore.errors import ConfigError
 
 __all__ = ["Acks", "ProducerCompression", "ProducerConfig", "next_client_id", "producer_settings"]
 
@@ -86,13 +87,7 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         is_idempotence_asked_for = self.enable_idempotence is not None
         is_delivery_timeout_given = self.delivery_timeout_ms is not None
-        for name, rule in RULES.items():
-            value = getattr(self, name)
-            try:
-                parsed = rule.parse(value)
-            except (TypeError, ValueError):
-                raise ConfigError(f"{name} is {_shown(value)}, expected {rule.expected}") from None
-            object.__setattr__(self, name, parsed)
+        parse_fields(self, RULES)
         self._settle_delivery_timeout(is_delivery_timeout_given)
         self._settle_idempotence(is_idempotence_asked_for)
 
@@ -102,12 +97,7 @@ class ProducerConfig:
 
         Raises ConfigError for a setting that does not exist, with the nearest one that does, and as the constructor.
         """
-        for name in settings:
-            if name not in RULES:
-                # Kafka's own spelling, linger.ms, is as near as it can be.
-                nearest = difflib.get_close_matches(name.replace(".", "_"), RULES, n=1, cutoff=NEAR)
-                hint = f", did you mean {nearest[0]!r}?" if nearest else f": there are {', '.join(RULES)}"
-                raise ConfigError(f"there is no setting {_shown(name)} of a producer{hint}")
+        check_known(settings, RULES, " of a producer")
         return cls(**settings)
 
     def compression_level(self, codec: str) -> int | None:
@@ -143,17 +133,14 @@ class ProducerConfig:
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigError(
                 f"enable_idempotence is {self.enable_idempotence}, expected True with a transactional_id, "
-                f"{_shown(self.transactional_id)}: it needs acks 'all' (acks is {self.acks}) and "
+                f"{shown(self.transactional_id)}: it needs acks 'all' (acks is {self.acks}) and "
                 f"retries (retries is {self.retries})"
             )
 
 
 def producer_settings() -> tuple[Setting, ...]:
     """Every setting of a producer, in the order of ``ProducerConfig``."""
-    defaults = ProducerConfig()
-    return tuple(
-        Setting(name, rule.kafka_name, getattr(defaults, name), rule.expected, rule.doc) for name, rule in RULES.items()
-    )
+    return table(ProducerConfig(), RULES)
 
 
 _numbers = itertools.count(1)
@@ -168,7 +155,7 @@ def next_client_id(config: ProducerConfig) -> str:
 
 
 def _acks(value: object) -> object:
-    word = value.strip().lower() if isinstance(value, str) else str(_int(value))
+    word = value.strip().lower() if isinstance(value, str) else str(whole(value))
     acks = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": 1, "0": 0}.get(word)
     if acks is None:
         raise ValueError
@@ -233,12 +220,12 @@ def _timeout(value: object) -> object:
 
 
 def _int32_time(value: object) -> object:
-    return _within(0, INT32_MAX, TIME, "", "").parse(value)
+    return within(0, INT32_MAX, TIME, "", "").parse(value)
 
 
 def _linger(value: object) -> int:
     """Kafka takes more than an int holds, and makes it the greatest int."""
-    linger_ms = _within(0, UNLIMITED, TIME, "", "").parse(value)
+    linger_ms = within(0, UNLIMITED, TIME, "", "").parse(value)
     assert isinstance(linger_ms, int)
     return min(linger_ms, INT32_MAX)
 
@@ -253,22 +240,22 @@ RULES: dict[str, Rule] = {
         "acks", _acks, "'all' (or -1), 1 or 0, as a str or an int",
         "When a record is delivered: handed over (0), written (1), or as durable as its log makes it ('all').",
     ),
-    "batch_size": _within(
+    "batch_size": within(
         0, INT32_MAX, SIZE, "batch.size",
         "Records for a partition are gathered in batches of at most this size; 0 gives each record its own.",
     ),
-    "buffer_memory": _within(
+    "buffer_memory": within(
         0, UNLIMITED, SIZE, "buffer.memory", "The memory for records that are not written yet; send waits for it."
     ),
     "client_id": Rule("client.id", _name, "a str", "The name in metrics and messages; '' makes one."),
-    "compression_type": _one_of(COMPRESSION_TYPES, "compression.type", "How batches are compressed."),
-    "compression_gzip_level": _within(
-        -1, 9, (_gzip_level, "an int other than 0"), "compression.gzip.level", "gzip's level; -1 is the library's own."
+    "compression_type": one_of(COMPRESSION_TYPES, "compression.type", "How batches are compressed."),
+    "compression_gzip_level": within(
+        -1, 9, (gzip_level, "an int other than 0"), "compression.gzip.level", "gzip's level; -1 is the library's own."
     ),
-    "compression_lz4_level": _within(
+    "compression_lz4_level": within(
         1, 17, COUNT, "compression.lz4.level", "lz4's level; 9 is the fast compressor, all others the thorough one."
     ),
-    "compression_zstd_level": _within(-131_072, 22, COUNT, "compression.zstd.level", "zstd's level."),
+    "compression_zstd_level": within(-131_072, 22, COUNT, "compression.zstd.level", "zstd's level."),
     "delivery_timeout_ms": Rule(
         "delivery.timeout.ms", _timeout, f"{TIME[1]}, from 0 to {INT32_MAX}",
         "A record that is not in its log for so long after its batch was begun fails; linger_ms is the least.",
@@ -286,14 +273,14 @@ RULES: dict[str, Rule] = {
         "linger.ms", _linger, f"{TIME[1]}, from 0 to {UNLIMITED}",
         "A batch that is not full waits for so long for more records.",
     ),
-    "max_block_ms": _within(
+    "max_block_ms": within(
         0, UNLIMITED, TIME, "max.block.ms",
         "send waits for its topic and for memory for so long at most, both together.", or_never=True,
     ),
-    "max_request_size": _within(
+    "max_request_size": within(
         0, INT32_MAX, SIZE, "max.request.size", "The largest record, and the largest batch with more than one."
     ),
-    "metadata_max_idle_ms": _within(
+    "metadata_max_idle_ms": within(
         5000, UNLIMITED, TIME, "metadata.max.idle.ms", "A topic that was not sent to for so long is looked up again."
     ),
     "partitioner": Rule(
@@ -308,12 +295,12 @@ RULES: dict[str, Rule] = {
     "partitioner_ignore_keys": Rule(
         "partitioner.ignore.keys", _bool, BOOL, "Records with a key go where those without one go."
     ),
-    "retries": _within(0, INT32_MAX, COUNT, "retries", "So often a batch that could not be written is tried again."),
-    "retry_backoff_ms": _within(
+    "retries": within(0, INT32_MAX, COUNT, "retries", "So often a batch that could not be written is tried again."),
+    "retry_backoff_ms": within(
         0, UNLIMITED, TIME, "retry.backoff.ms", "The first try after a failure comes so much later, each further one "
         "twice as late.",
     ),
-    "retry_backoff_max_ms": _within(
+    "retry_backoff_max_ms": within(
         0, UNLIMITED, TIME, "retry.backoff.max.ms", "The longest that a try waits for the one before it."
     ),
     "transaction_timeout_ms": Rule(

@@ -1,0 +1,211 @@
+"""How settings are read: rules for single values, and the errors that say what was found and what was expected.
+
+A configuration is a frozen dataclass, with a table of rules beside it that has a row for each of its fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from fractions import Fraction
+from operator import index
+from typing import NamedTuple
+
+from kstore.errors import ConfigError
+
+__all__ = [
+    "COUNT",
+    "GIB",
+    "INT32_MAX",
+    "KIB",
+    "MIB",
+    "NO_LIMIT",
+    "SIZE",
+    "TIME",
+    "UNLIMITED",
+    "Rule",
+    "Setting",
+    "check_known",
+    "gzip_level",
+    "one_of",
+    "or_none",
+    "parse_fields",
+    "parse_size",
+    "shown",
+    "table",
+    "whole",
+    "within",
+]
+
+# Positions in an index and sizes in a batch are 32-bit, so no segment and no batch can be larger.
+INT32_MAX = 2**31 - 1
+# "Never" for a time or a count, as in Kafka.
+UNLIMITED = 2**63 - 1
+# As Kafka writes "no limit" where 0 is a limit.
+NO_LIMIT = -1
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+# How alike a name must be to be offered in the place of an unknown one (difflib's ratio).
+NEAR = 0.75
+
+SIZE_UNITS = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": KIB,
+    "MiB": MIB,
+    "GiB": GIB,
+    "TiB": 1 << 40,
+}
+TIME_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+# Digits are bounded, so that a hostile setting cannot make the conversion slow.
+QUANTITY = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)", re.ASCII)
+
+
+class Setting(NamedTuple):
+    """One row of the table: ``kafka_name`` is "" for what Kafka does not have; ``expected`` says what is accepted."""
+
+    name: str
+    kafka_name: str
+    default: object
+    expected: str
+    doc: str
+
+
+class Rule(NamedTuple):
+    """How the value of one setting is read: ``parse`` raises TypeError or ValueError for what it cannot be."""
+
+    kafka_name: str
+    parse: Callable[[object], object]
+    expected: str
+    doc: str
+
+
+def whole(value: object) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return index(value)  # type: ignore[arg-type]  # of other types it raises the TypeError that is wanted
+
+
+def _quantity(value: str, units: Mapping[str, int]) -> int:
+    match = QUANTITY.fullmatch(value.strip())
+    if match is None or match[2] not in units:
+        raise ValueError
+    number = Fraction(match[1]) * units[match[2]]
+    if number.denominator != 1:
+        raise ValueError
+    return number.numerator
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a text like "64MiB". Raises: ValueError."""
+    return _quantity(text, SIZE_UNITS)
+
+
+def _size(value: object) -> int:
+    return _quantity(value, SIZE_UNITS) if isinstance(value, str) else whole(value)
+
+
+def _time(value: object) -> int:
+    if isinstance(value, timedelta):
+        time_ms, rest = divmod(value, timedelta(milliseconds=1))
+        if rest:
+            raise ValueError
+        return time_ms
+    return _quantity(value, TIME_UNITS_MS) if isinstance(value, str) else whole(value)
+
+
+def gzip_level(value: object) -> int:
+    level = whole(value)
+    if level == 0:  # zlib's "stored", which Kafka does not take
+        raise ValueError
+    return level
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def within(
+    low: int, high: int, kind: tuple[Callable[[object], int], str], kafka_name: str, doc: str, *, or_never: bool = False
+) -> Rule:
+    """A number from ``low`` to ``high``; with ``or_never`` None stands for ``high``, which is "no limit"."""
+    convert, what = kind
+
+    def parse(value: object) -> int:
+        number = high if value is None and or_never else convert(value)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    never = ", or None for no limit" if or_never else ""
+    return Rule(kafka_name, parse, f"{what}, from {low} to {high}{never}", doc)
+
+
+def or_none(kind: tuple[Callable[[object], object], str], kafka_name: str, doc: str) -> Rule:
+    """A number from 0 on, or -1 (None too) for no limit, as Kafka writes it."""
+    convert, what = kind
+
+    def parse(value: object) -> object:
+        number = NO_LIMIT if value is None else convert(value)
+        if not isinstance(number, int) or not NO_LIMIT <= number <= UNLIMITED:
+            raise ValueError
+        return number
+
+    return Rule(kafka_name, parse, f"{what}, from 0 to {UNLIMITED}, or -1 for no limit", doc)
+
+
+def one_of(choices: Sequence[str], kafka_name: str, doc: str, *, convert: Callable[[object], object] = _same) -> Rule:
+    def parse(value: object) -> object:
+        chosen = convert(value)
+        if not isinstance(chosen, str) or chosen not in choices:
+            raise ValueError
+        return chosen
+
+    return Rule(kafka_name, parse, "one of " + ", ".join(map(repr, choices)), doc)
+
+
+def shown(value: object) -> str:
+    """A value in an error message, cut to one short line."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+SIZE = (_size, "bytes as an int or like '64MiB'")
+TIME = (_time, "ms as an int or like '7d', '500ms', or a timedelta")
+COUNT = (whole, "an int")
+
+
+# --- whole configurations ---------------------------------------------------------------------------------------------
+
+
+def parse_fields(config: object, rules: Mapping[str, Rule]) -> None:
+    """Reads each field of a new, frozen dataclass by its rule. Raises: ConfigError."""
+    for name, rule in rules.items():
+        value = getattr(config, name)
+        try:
+            parsed = rule.parse(value)
+        except (TypeError, ValueError):
+            raise ConfigError(f"{name} is {shown(value)}, expected {rule.expected}") from None
+        object.__setattr__(config, name, parsed)
+
+
+def check_known(names: Iterable[str], rules: Mapping[str, Rule], whose: str = "") -> None:
+    """Raises: ConfigError for a setting that does not exist, with the nearest one that does."""
+    for name in names:
+        if name not in rules:
+            # Kafka's own spelling, segment.bytes, is as near as it can be.
+            nearest = difflib.get_close_matches(name.replace(".", "_"), rules, n=1, cutoff=NEAR)
+            hint = f", did you mean {nearest[0]!r}?" if nearest else f": there are {', '.join(rules)}"
+            raise ConfigError(f"there is no setting {shown(name)}{whose}{hint}")
+
+
+def table(defaults: object, rules: Mapping[str, Rule]) -> tuple[Setting, ...]:
+    """Every setting, in the order of the rules."""
+    return tuple(
+        Setting(name, rule.kafka_name, getattr(defaults, name), rule.expected, rule.doc) for name, rule in rules.items()
+    )
