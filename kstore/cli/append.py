@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, BinaryIO, get_args
 
 import click
 
 from kstore.cli.command import KstoreCommand
-from kstore.cli.record_json import InputError, JsonRecord, parse_record
+from kstore.cli.record_json import InputError, JsonRecord
+from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
 from kstore.cli.status import OK
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
@@ -18,26 +19,17 @@ from kstore.types import Durability
 
 __all__ = ["command"]
 
-READ_BYTES = 1 << 20
-BATCH_RECORDS = 1000
-# No log takes a longer one by default; what a line without an end may take of memory.
-LINE_BYTES_MAX = 64 << 20
-
-EXAMPLES = """
+EXAMPLES = f"""
 \b
 Examples:
   seq 10 | kstore append data/numbers-0
   kstore append data/orders-0 orders.txt --key-separator :
-  echo '{"key": "k", "value": "v", "headers": [{"key": "trace", "value": "1"}]}' | kstore append --json data/orders-0
+  echo '{{"key": "k", "value": "v", "headers": {{"trace": "1"}}}}' | kstore append --json data/orders-0
   kstore read --format json data/orders-0 | kstore append --json data/copy-0
   tail -f app.log | kstore append --durability interval --set segment_bytes=64MiB data/app-0
 
 \b
-Fields of a JSON line, all of them optional:
-  key, value, headers    text, or null
-  key_base64, value_base64, and value_base64 in a header    bytes that are no text
-  timestamp    ms since the epoch; now, where it is absent
-"""
+{FIELDS}"""
 
 
 @click.command("append", cls=KstoreCommand, epilog=EXAMPLES, short_help="Append lines to a log.")
@@ -78,12 +70,7 @@ def command(
     The log is created where there is none. Lines are appended as they come: a slow writer's at once, a fast one's in
     batches. Without --json a line is a record's value, whatever its bytes, without its line break.
     """
-    if is_json and key_separator is not None:
-        raise click.UsageError("--key-separator is for lines of text: in JSON a record has a key of its own")
-    if key_separator == "":
-        raise click.UsageError("--key-separator is empty")
-    separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
-    parse = _parse_json if is_json else _text_parser(separator)
+    parse = line_parser(is_json, key_separator)
     given = dict(_setting(text) for text in settings)
     try:
         LogConfig.from_settings(**given)
@@ -132,12 +119,10 @@ class _Appender:
             print("appended nothing")
 
 
-def _append_lines(
-    appender: _Appender, file: BinaryIO, batch_records: int, parse: Callable[[bytes], JsonRecord]
-) -> None:
+def _append_lines(appender: _Appender, file: BinaryIO, batch_records: int, parse: Parse) -> None:
     """Appends all lines of ``file``. Raises KstoreError, naming the line, once those before it are appended."""
     number = 1
-    for lines in _batches(file, batch_records):
+    for lines in line_batches(file, batch_records):
         records: list[JsonRecord] = []
         try:
             for line in lines:
@@ -160,40 +145,6 @@ def _append_batch(appender: _Appender, records: Sequence[JsonRecord], number: in
             raise InputError(f"line {number}: {error}") from error
         for index, record in enumerate(records):
             _append_batch(appender, [record], number + index)
-
-
-def _batches(file: BinaryIO, batch_records: int) -> Iterator[list[bytes]]:
-    """The lines of ``file`` without their line breaks, as many at a time as are there, at most ``batch_records``."""
-    rest = b""
-    while chunk := file.read1(READ_BYTES):  # type: ignore[attr-defined]  # every binary file that click opens has it
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LINE_BYTES_MAX:
-            raise InputError(f"a line of more than {LINE_BYTES_MAX} bytes")
-        for start in range(0, len(lines), batch_records):
-            yield lines[start : start + batch_records]
-    if rest:
-        yield [rest]
-
-
-def _text_parser(separator: bytes | None) -> Callable[[bytes], JsonRecord]:
-    """What makes a record of a line of text."""
-
-    def parse(line: bytes) -> JsonRecord:
-        if separator is None:
-            return JsonRecord(None, line, (), None)
-        key, found, value = line.partition(separator)
-        if not found:
-            raise InputError(f"no key separator {separator.decode('utf-8', 'backslashreplace')!r}")
-        return JsonRecord(key, value, (), None)
-
-    return parse
-
-
-def _parse_json(line: bytes) -> JsonRecord:
-    try:
-        return parse_record(line.decode())
-    except UnicodeDecodeError as error:
-        raise InputError(f"no UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -40,12 +40,13 @@ class InputError(KstoreError, ValueError):
 
 
 class JsonRecord(NamedTuple):
-    """A record to append; ``timestamp`` in ms, None for now."""
+    """A record to append; ``timestamp`` in ms, None for now; ``partition`` None where the line names none."""
 
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp: int | None
+    partition: int | None = None
 
 
 def compact(value: Mapping[str, Any]) -> str:
@@ -87,10 +88,11 @@ def record_fields(record: Record) -> dict[str, Any]:
     return fields
 
 
-def parse_record(line: str) -> JsonRecord:
+def parse_record(line: str, *, takes_partition: bool = False) -> JsonRecord:
     """The record of a line that ``record_fields`` could have made; headers may also be an object or a list of pairs.
 
-    Fields that an append gives anew (``offset``, ...) are passed over. Raises InputError, also for unknown fields.
+    Fields that an append gives anew (``offset``, ...) are passed over; ``takes_partition``: the record may name its
+    partition. Raises InputError, also for unknown fields.
     """
     try:
         fields = json.loads(line)
@@ -98,15 +100,26 @@ def parse_record(line: str) -> JsonRecord:
         raise InputError(f"no JSON: {error}") from None
     if not isinstance(fields, dict):
         raise InputError(f"a JSON {type(fields).__name__}, expected an object")
-    unknown = fields.keys() - RECORD_FIELDS - IGNORED_FIELDS
+    known = RECORD_FIELDS | {"partition"} if takes_partition else RECORD_FIELDS
+    unknown = fields.keys() - known - IGNORED_FIELDS
     if unknown:
-        raise InputError(f"unknown field {min(unknown)!r}, expected {', '.join(sorted(RECORD_FIELDS))}")
-    timestamp = fields.get("timestamp")
-    if timestamp is not None and (isinstance(timestamp, bool) or not isinstance(timestamp, int)):
-        raise InputError(f"timestamp {timestamp!r}, expected ms as a whole number")
+        raise InputError(f"unknown field {min(unknown)!r}, expected {', '.join(sorted(known))}")
     return JsonRecord(
-        _parse_bytes(fields, "key"), _parse_bytes(fields, "value"), _parse_headers(fields.get("headers")), timestamp
+        _parse_bytes(fields, "key"),
+        _parse_bytes(fields, "value"),
+        _parse_headers(fields.get("headers")),
+        _parse_number(fields, "timestamp", "ms as a whole number"),
+        _parse_number(fields, "partition", "a whole number"),
     )
+
+
+def _parse_number(fields: Mapping[str, Any], name: str, expected: str) -> int | None:
+    number = fields.get(name)
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise InputError(f"{name} {number!r}, expected {expected}")
+    return number
 
 
 def _parse_bytes(fields: Mapping[str, Any], name: str) -> bytes | None:

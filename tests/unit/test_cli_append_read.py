@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from kstore.cli.append import _batches
 from kstore.cli.main import main
 from kstore.cli.record_json import InputError, parse_record
+from kstore.cli.record_lines import line_batches
 from kstore.log import Log
 from tests.golden_data import copy_partition, golden_root
 
@@ -106,11 +106,11 @@ def test_lines_are_appended_as_they_come() -> None:
         def read1(self, size: int | None = -1) -> bytes:
             return pieces.pop(0) if pieces else b""
 
-    assert list(_batches(Slow(), 1000)) == [[b"one", b"two"], [b"three"], [b"four"]]
+    assert list(line_batches(Slow(), 1000)) == [[b"one", b"two"], [b"three"], [b"four"]]
 
 
 def test_a_line_without_an_end_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kstore.cli.append.LINE_BYTES_MAX", 10)
+    monkeypatch.setattr("kstore.cli.record_lines.LINE_BYTES_MAX", 10)
     status, _, err = run("append", "a-0", stdin=b"x" * 11)
     assert (status, err) == (1, "kstore: a line of more than 10 bytes\n")
 

@@ -1,0 +1,75 @@
+"""Lines of text or JSON as records: what ``kstore append`` and ``kstore produce`` read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, TypeAlias
+
+import click
+
+from kstore.cli.record_json import InputError, JsonRecord, parse_record
+
+__all__ = ["BATCH_RECORDS", "FIELDS", "Parse", "line_batches", "line_parser"]
+
+READ_BYTES = 1 << 20
+BATCH_RECORDS = 1000
+# No log takes a longer one by default; what a line without an end may take of memory.
+LINE_BYTES_MAX = 64 << 20
+
+Parse: TypeAlias = Callable[[bytes], JsonRecord]
+
+FIELDS = """\
+Fields of a JSON line, all of them optional:
+  key, value, headers    text, or null
+  key_base64, value_base64, and value_base64 in a header    bytes that are no text
+  timestamp    ms since the epoch; now, where it is absent
+"""
+
+
+def line_batches(file: BinaryIO, batch_records: int = BATCH_RECORDS) -> Iterator[list[bytes]]:
+    """The lines of ``file`` without their line breaks, as many at a time as are there, at most ``batch_records``."""
+    rest = b""
+    while chunk := file.read1(READ_BYTES):  # type: ignore[attr-defined]  # every binary file that click opens has it
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise InputError(f"a line of more than {LINE_BYTES_MAX} bytes")
+        for start in range(0, len(lines), batch_records):
+            yield lines[start : start + batch_records]
+    if rest:
+        yield [rest]
+
+
+def line_parser(is_json: bool, key_separator: str | None, *, takes_partition: bool = False) -> Parse:
+    """What makes a record of a line, by the options of a command; it raises InputError.
+
+    Raises: click.UsageError for options that contradict each other.
+    """
+    if is_json and key_separator is not None:
+        raise click.UsageError("--key-separator is for lines of text: in JSON a record has a key of its own")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty")
+    if is_json:
+        return _json_parser(takes_partition)
+    return _text_parser(None if key_separator is None else key_separator.encode("utf-8", "surrogateescape"))
+
+
+def _text_parser(separator: bytes | None) -> Parse:
+    def parse(line: bytes) -> JsonRecord:
+        if separator is None:
+            return JsonRecord(None, line, (), None)
+        key, found, value = line.partition(separator)
+        if not found:
+            raise InputError(f"no key separator {separator.decode('utf-8', 'backslashreplace')!r}")
+        return JsonRecord(key, value, (), None)
+
+    return parse
+
+
+def _json_parser(takes_partition: bool) -> Parse:
+    def parse(line: bytes) -> JsonRecord:
+        try:
+            return parse_record(line.decode(), takes_partition=takes_partition)
+        except UnicodeDecodeError as error:
+            raise InputError(f"no UTF-8: {error.reason} at byte {error.start}") from None
+
+    return parse
