@@ -177,7 +177,8 @@ cdef class ProducerBatch:
         self.record_errors = record_errors
         self.state = FAILED
         if self.failures is not None:
-            self.failures.add(self.record_count - len(self.callbacks), error)
+            told = sum(not is_bystander(callback) for _, callback in self.callbacks)
+            self.failures.add(self.record_count - told, error)
         return True
 
     def split(self, list children not None):
@@ -395,8 +396,20 @@ cdef class Delivery:
         return f"Delivery({batch.topic!r}, {batch.partition}, offset={self.offset}, {state})"
 
 
+cdef bint is_bystander(object callback):
+    """Whether it is called for somebody who is not the sender: a failure is still to be reported then."""
+    return getattr(callback, "is_bystander", False)
+
+
 cdef object run_callback(Delivery delivery, object callback, ProducerBatch batch):
+    cdef bint is_seen = delivery.is_seen
+    cdef object error
+    if batch.state == FAILED:
+        # That it was told is counted already.
+        delivery.is_seen = True
     error = delivery.seen_error(batch)
+    if is_bystander(callback):
+        delivery.is_seen = is_seen
     callback(delivery.metadata(), error)
 
 

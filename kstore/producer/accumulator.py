@@ -292,7 +292,7 @@ class RecordAccumulator:
 
     def ready_in(self, queue: Queue, now: float) -> float:
         """Seconds until the queue's first batch is to be written; 0 or less: now. No lock is needed for the answer."""
-        if (backoff := queue.retry_at - now) > 0 and not self.is_closed:
+        if (backoff := queue.retry_at - now) > 0:
             return backoff
         return 0.0 if queue.closed else self._open_due_in(queue, now)
 

@@ -88,6 +88,8 @@ class Interceptors:
             if on_delivery is not None:
                 on_delivery(metadata, error)
 
+        # An interceptor that was told of a failure is not the sender of the record.
+        tell.is_bystander = on_delivery is None  # type: ignore[attr-defined]
         return tell
 
     def close(self) -> None:

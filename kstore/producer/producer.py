@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import warnings
 import weakref
@@ -97,8 +98,9 @@ class Producer(SendPath):
         super().__init__(self._metadata.topics, None if _is_system(clock) else clock.now_ms)
         self._failures = Failures()
         self._wakeup = threading.Event()
-        # Who waits for memory waits for the sender.
-        self._pool = BufferPool(config.buffer_memory, max(config.batch_size, 1), clock, on_wait=self._wakeup.set)
+        self._pool = BufferPool(
+            config.buffer_memory, max(config.batch_size, 1), clock, on_wait=_weakly(self, Producer._make_room)
+        )
         self._accumulator = RecordAccumulator(
             config, self._pool, clock, hurry=_weakly(self, Producer._hurry), failures=self._failures
         )
@@ -320,7 +322,8 @@ class Producer(SendPath):
     def _refused(self, topic: str, partition: int | None, error: Exception, on_delivery: Callback | None) -> Delivery:
         """A record that failed before it was in a batch."""
         number = -1 if partition is None else partition
-        delivery = Delivery.failed(topic, number, error, None if on_delivery is not None else self._failures)
+        is_told = on_delivery is not None and not getattr(on_delivery, "is_bystander", False)
+        delivery = Delivery.failed(topic, number, error, None if is_told else self._failures)
         self.counters.failed += 1
         if on_delivery is not None:
             try:
@@ -341,6 +344,13 @@ class Producer(SendPath):
             self.sender.write_here(queue)
         if not batch.is_done:
             self._wakeup.set()
+
+    def _make_room(self) -> None:
+        """Who is about to wait for memory writes what holds it, as far as nobody else does."""
+        self._wakeup.set()
+        if self._is_threaded and not self.sender.is_this_thread:
+            for queue in list(self._accumulator.active):
+                self.sender.write_here(queue)
 
     def _check_open(self) -> None:
         if self._guard.forked:
@@ -581,10 +591,10 @@ def _weakly(producer: Producer, method: Any) -> Any:
     """A method that does not keep its producer alive: batches outlive it."""
     reference = weakref.ref(producer)
 
-    def call(batch: ProducerBatch) -> None:
+    def call(*arguments: Any) -> None:
         alive = reference()
         if alive is not None:
-            method(alive, batch)
+            method(alive, *arguments)
 
     return call
 
@@ -598,9 +608,18 @@ def _close_quietly(part: object) -> None:
             logger.exception("close() of %r failed", part)
 
 
-# --- the end of the process -------------------------------------------------------------------------------------------
+# --- forks, and the end of the process --------------------------------------------------------------------------------
 
 _live: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _refuse_in_child() -> None:
+    for producer in list(_live):
+        # ``send`` then goes the slow way, which says so.
+        producer.is_plain = False
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)
 
 
 @atexit.register

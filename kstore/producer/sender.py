@@ -195,8 +195,13 @@ class Sender:
         else:
             finished = [batch for queue in ready for batch in self._write(queue, now)]
         self._complete(finished)
-        # What is in other hands: whoever has it wakes this thread for what they leave.
-        return 0.0 if finished or self._completed else wait
+        if finished or self._completed:
+            return 0.0
+        for queue in ready:
+            # What is in other hands: whoever has it wakes this thread for what they leave.
+            if queue.batch_count and not queue.drain_lock.locked():
+                wait = min(wait, max(accumulator.ready_in(queue, now), 0.0))
+        return wait
 
     def _syncs(self, queue: Queue) -> bool:
         try:

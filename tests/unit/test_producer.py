@@ -541,6 +541,16 @@ def test_failures_that_a_callback_was_told_of_are_nobody_else_s(one: Unthreaded)
     assert len(told) == 1
 
 
+def test_an_interceptor_that_was_told_is_not_the_sender(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", interceptors=[Interceptor()]) as one:
+        one.store.log("orders")
+        one.fs.faults.append(Fault(1, errno.EIO, kinds=WRITES, suffix=".log"))
+        one.producer.send("orders", b"v")
+        one.producer.send("orders", b"x" * (1 << 20))
+        with pytest.raises(DeliveryError, match="2 records"):
+            one.producer.flush()
+
+
 # --- flush and close --------------------------------------------------------------------------------------------------
 
 
