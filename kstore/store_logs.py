@@ -174,6 +174,7 @@ class OpenLogs:
             raise ClosedError(f"the store {self._directory.path} is closed")
         config, durability = self._settings_of(owner)
         if entry.log is None or entry.log.closed:
+            entry.is_kept = False  # who had it has closed it
             entry.log = self._open(owner, config, durability, entry.counters)
             entry.writer = None if self._directory.read_only else entry.log.writer
         return entry.log

@@ -1,0 +1,175 @@
+"""A store that many threads use at once: topics that come and go under readers, writers, tasks and a close; a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.errors import ClosedError, ForkedError, KstoreError, TopicExistsError, TopicNotFoundError
+from kstore.files.local import SYSTEM_FS
+from kstore.store import Store
+from tests.fake_clock import ManualClock
+from tests.fake_fs import FailingFs, Fault
+
+SMALL: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "durability": "os"}
+MAY_BE = (ClosedError, TopicNotFoundError)
+
+
+def opened(path: Path, **settings: Any) -> Store:
+    return Store(path, background=False, **{**SMALL, **settings})
+
+
+def together(*works: Callable[[], object]) -> list[object]:
+    """Does all of it at once; results, in order. Raises: what one of them raises."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result(30) for future in [pool.submit(work) for work in works]]
+
+
+def test_one_of_many_makes_the_topic_and_all_get_the_same_log(tmp_path: Path) -> None:
+    with opened(tmp_path / "s") as store:
+
+        def make() -> object:
+            try:
+                store.create_topic("orders", 2)
+                return "made"
+            except TopicExistsError:
+                return "there"
+
+        assert sorted(map(str, together(*[make] * 8))) == ["made", *["there"] * 7]
+        logs = together(*[lambda: store.log("orders", 1)] * 8)
+        assert all(log is logs[0] for log in logs)
+
+
+def test_topics_come_and_go_under_those_who_use_them(tmp_path: Path) -> None:
+    with opened(tmp_path / "s", file_delete_delay_ms=0) as store:
+        stop = threading.Event()
+        counts = {"appended": 0, "read": 0}
+
+        def use(what: str, work: Callable[[], object]) -> None:
+            # A breath between, as tasks and users take one: locks are not fair.
+            while not stop.wait(0.001):
+                try:
+                    work()
+                    counts[what] = counts.get(what, 0) + 1
+                except MAY_BE:
+                    pass
+
+        def make_and_delete() -> None:
+            try:
+                for _ in range(8):
+                    store.create_topic("orders", 2)
+                    for _ in range(3):
+                        store.log("orders", 1).append(b"x" * 300)
+                    assert store.log("orders", 1).start_offset == 0
+                    store.delete_topic("orders")
+                    store.run_task("removal")
+            finally:
+                stop.set()
+
+        together(
+            make_and_delete,
+            lambda: use("appended", lambda: store.log("orders", 1).append(b"y" * 300)),
+            lambda: use("read", lambda: list(store.log("orders", 1).read())),
+            lambda: use("described", lambda: [store.describe_topic(name) for name in store.topics()]),
+            lambda: use("retained", store.apply_retention),
+            lambda: use("noted", store.checkpoint),
+        )
+        assert store.topics() == []
+        assert store.status().open_logs == ()
+    assert [each.name for each in (tmp_path / "s").iterdir() if each.is_dir()] == []
+    with opened(tmp_path / "s") as store:
+        assert store.notes == []
+
+
+def test_a_reader_in_the_middle_is_told_that_the_topic_is_gone(tmp_path: Path) -> None:
+    with opened(tmp_path / "s") as store, Store(tmp_path / "s", read_only=True) as beside:
+        store.create_topic("orders")
+        for _ in range(20):
+            store.log("orders").append(b"x" * 300)
+        mine, theirs = store.log("orders").read(), beside.log("orders").read()
+        next(mine)
+        next(theirs)
+        store.delete_topic("orders")
+        with pytest.raises(ClosedError):
+            list(mine)
+        # Its files have another name for a while, and nobody else's logs get this one.
+        with suppress(KstoreError):
+            assert len(list(theirs)) == 19
+        assert beside.topics() == []
+
+
+def test_a_close_waits_for_what_is_under_way_and_all_say_that_it_is_closed(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s")
+    store.create_topic("orders", 4)
+    started = threading.Barrier(5)
+
+    def append(number: int) -> int:
+        log = store.log("orders", number)
+        started.wait(30)
+        count = 0
+        while True:
+            try:
+                log.append(b"x" * 100)
+            except ClosedError:
+                return count
+            count += 1
+
+    def close() -> int:
+        started.wait(30)
+        store.close()
+        return -1
+
+    counts = together(*[lambda number=number: append(number) for number in range(4)], close)
+    for use in (store.topics, lambda: store.log("orders"), lambda: store.create_topic("x"), store.checkpoint):
+        with pytest.raises(ClosedError):
+            use()
+    store.close()
+    with opened(tmp_path / "s") as store:
+        assert [store.log("orders", number).end_offset for number in range(4)] == counts[:4]
+        assert all(store.log("orders", number).recovery.clean for number in range(4))
+
+
+@pytest.mark.promise("fork")
+def test_a_child_s_store_is_dead_and_the_parent_s_goes_on(tmp_path: Path) -> None:
+    with opened(tmp_path / "s") as store:
+        store.create_topic("orders")
+        log = store.log("orders")
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for use in (store.topics, lambda: store.create_topic("x"), lambda: store.log("orders"), store.checkpoint):
+                try:
+                    use()
+                except ForkedError:
+                    refused += 1
+            store.close()
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+        log.append(b"goes on")
+        store.create_topic("jobs")
+    with opened(tmp_path / "s") as store:
+        assert store.topics() == ["jobs", "orders"]
+        assert store.notes == []
+
+
+def test_a_deletion_that_an_error_ended_is_finished_by_the_next_removal(tmp_path: Path) -> None:
+    fs = FailingFs(SYSTEM_FS)
+    with opened(tmp_path / "s", fs=fs, clock=ManualClock(), file_delete_delay_ms=0) as store:
+        store.create_topic("orders", 3)
+        fs.faults.append(Fault(1, kinds=frozenset({"rename"}), suffix="orders-1"))
+        with pytest.raises(OSError, match="Input/output"):
+            store.delete_topic("orders")
+        assert store.topics() == []
+        with pytest.raises(TopicNotFoundError):
+            store.log("orders", 2)
+        store.run_task("removal")
+        assert not list((tmp_path / "s").glob("orders-*"))
+        store.create_topic("orders")
+        assert store.partitions("orders") == [0]
