@@ -459,24 +459,27 @@ def test_a_deletion_while_the_keys_are_read_is_passed_over(tmp_path: Path) -> No
         log.check()
 
 
-def test_a_log_is_changed_though_an_empty_batch_that_stays_follows_what_goes(tmp_path: Path) -> None:
+def test_a_segment_is_written_anew_though_an_empty_batch_that_stays_follows_what_goes(tmp_path: Path) -> None:
     """An empty batch that stays says nothing of whether those before it went."""
     path = tmp_path / "log"
-    with opened(path) as log:
-        put(log, ("a", "1"))
-        for offset in (1, 2):
-            records = [Record(offset, TIME, key=b"b", value=b"%d" % offset)]
-            batch = build_batch(records, producer_id=offset, producer_epoch=0, base_sequence=0)
-            log.append_batches(batch, assign_offsets=False)
+    # Each segment is a group of its own: one that joins another is written anew whatever it holds.
+    with opened(path, segment_bytes=1024) as log:
+        filler = "." * 600
+        put(log, ("a", "1"), ("kept", filler))
+        put(log, ("b", "1"))
+        records = [Record(3, TIME, key=b"b", value=b"2")]
+        batch = build_batch(records, producer_id=1, producer_epoch=0, base_sequence=0)
+        log.append_batches(batch, assign_offsets=False)
         log.roll()
-        put(log, ("b", "2"))
-        log.roll()
-        log.compact()
-        assert shape(path) == [(0, 1), (1, 0), (2, 0), (3, 1)]
-        put(log, ("a", "2"))
+        put(log, ("b", "3"), ("kept too", filler))
         log.roll()
         log.compact()
-        assert shape(path) == [(1, 0), (2, 0), (3, 1), (4, 1)]
+        assert shape(path) == [(0, 2), (3, 0), (4, 2)]
+        put(log, ("a", "2"), ("kept", filler))
+        log.roll()
+        log.compact()
+        assert segment_bases(path) == [0, 4, 6, 8]
+        assert shape(path) == [(3, 0), (4, 2), (6, 2)]
 
 
 def test_readers_go_on_with_what_they_read(tmp_path: Path) -> None:
