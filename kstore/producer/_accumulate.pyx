@@ -571,7 +571,7 @@ cdef class TopicQueues:
 
 
 cdef class SendPath:
-    """``send`` and ``send_many``; whoever extends it has ``_send_slowly`` and ``_has_no_room``.
+    """``send`` and ``send_many``; whoever extends it has ``_send_next`` and ``_send_slowly``.
 
     ``is_plain`` says that nothing has to be asked or called for a record: no interceptors, serializers or partitioner,
     no transaction, not closed, not forked.
@@ -652,6 +652,12 @@ cdef class SendPath:
                         if callback is not None:
                             batch.callbacks.append(callback)
                         return delivery
+                is_sticky = partition is None and (key is None or queues.ignores_keys)
+                next_one = self._send_next(
+                    queues, None if is_sticky else number, value, key, pairs, now, on_delivery
+                )
+                if next_one is not None:
+                    return next_one
         return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
 
     def _send_plain_many(self, TopicQueues queues not None, values, keys, timestamps, headers, partition):
@@ -694,6 +700,13 @@ cdef class SendPath:
                         queues.sticky_bytes += records.size - size_before
                         deliveries.note(batch, records.record_count - 1)
                         continue
+                is_sticky = partition is None and (key is None or queues.ignores_keys)
+                delivery = self._send_next(queues, None if is_sticky else number, value, key, pairs, now, None)
+                if delivery is not None:
+                    deliveries.note(delivery.batch, delivery.index)
+                    if self.now_ms is None:
+                        now = wall_clock_ms()
+                    continue
             delivery = self._send_slowly(queues.name, value, key, pairs, given, partition, None)
             deliveries.note_delivery(delivery)
             if self.now_ms is None:

@@ -138,7 +138,6 @@ class RecordAccumulator:
         self.is_transactional = False
         # While this is above 0 all batches are ready: flushes, and ends of transactions.
         self.hurry_count = 0
-        self.append_count = 0
         self.opened_count = 0
         self._config = config
         self._clock = clock
@@ -169,13 +168,11 @@ class RecordAccumulator:
         None where the queue has been given up, or where a batch would have to be opened and ``may_open`` is False.
         Raises: BufferExhaustedError after ``timeout`` seconds, RecordTooLargeError, ClosedError.
         """
-        with self._counts:
-            self.append_count += 1
         buffer = None
         size = 0
         try:
             while True:
-                queue = self._queue(topic, partition)
+                queue: Queue = topic.queues[topic.sticky_partition if partition is None else partition]
                 with queue.lock:
                     if queue.is_retired:
                         return None
@@ -195,11 +192,6 @@ class RecordAccumulator:
         finally:
             if buffer is not None:
                 self.pool.deallocate(buffer, size)
-            with self._counts:
-                self.append_count -= 1
-
-    def _queue(self, topic: Topic, partition: int | None) -> Queue:
-        return topic.queue(topic.sticky_partition if partition is None else partition)
 
     def _try(
         self,
@@ -274,11 +266,13 @@ class RecordAccumulator:
 
     def _switch(self, topic: Topic) -> None:
         """The next records without a key go to another partition, where fewer batches wait the more often."""
+        topic.sticky_bytes = 0
+        if topic.partition_count == 1:
+            return
         counts = [topic.queue(number).batch_count for number in range(topic.partition_count)]
         if not self._config.partitioner_adaptive_partitioning_enable:
             counts = [0] * len(counts)
         topic.sticky_partition = next_partition(counts, random.random)
-        topic.sticky_bytes = 0
 
     def close_open(self, queue: Queue) -> None:
         """Closes the open batch; it waits behind the others then. Needs the queue's lock."""
@@ -365,6 +359,14 @@ class RecordAccumulator:
             self.hurry_count -= 1
 
     # --- topics -----------------------------------------------------------------------------------------------------
+
+    def close(self, topics: Iterable[Topic]) -> None:
+        """Takes no more records; on return none is on its way into a batch of ``topics``."""
+        self.is_closed = True
+        for topic in topics:
+            for number in range(topic.partition_count):
+                with topic.queue(number).lock:
+                    pass
 
     def retire(self, topic: Topic) -> bool:
         """Gives up the queues of a topic that have nothing in them, and nothing on its way; whether it could all."""

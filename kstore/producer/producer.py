@@ -121,6 +121,9 @@ class Producer(SendPath):
         self._partitioner = partitioner_of(config.partitioner)
         self._on_new_batch = getattr(self._partitioner, "on_new_batch", None)
         self._interceptors = Interceptors(config.interceptors)
+        self._max_block = config.max_block_ms / 1000
+        # Beyond it a record is looked at more closely.
+        self._plain_size_max = min(config.batch_size, config.max_request_size, config.buffer_memory) // 2
         self._patience = min(config.linger_ms / 1000, PATIENCE_SECONDS)
         self._closing = threading.Lock()
         self._is_plain_now = (
@@ -279,11 +282,40 @@ class Producer(SendPath):
         self._after_append(queue)
         return delivery
 
+    def _send_next(
+        self,
+        topic: Topic,
+        partition: int | None,
+        value: bytes | None,
+        key: bytes | None,
+        headers: RecordHeaders,
+        time_ms: int,
+        on_delivery: Callback | None,
+    ) -> Delivery | None:
+        """What the compiled ``send`` asks for where a batch is full: the record opens the next one.
+
+        None where there is more to be looked at, for ``_send_slowly`` to do.
+        """
+        size = (0 if value is None else len(value)) + (0 if key is None else len(key))
+        if size > self._plain_size_max or headers or self._metadata.has_news:
+            return None
+        try:
+            done = self._accumulator.append(
+                topic, partition, value, key, headers, time_ms, on_delivery, self._max_block
+            )
+        except DELIVERED_ERRORS as error:
+            return self._refused(topic.name, partition, error, on_delivery)
+        if done is None:
+            return None
+        self._after_append(done[1])
+        return done[0]
+
     def _after_append(self, queue: Queue) -> None:
         if not self._is_threaded:
             return
         if len(queue.closed) >= INLINE_BATCHES and not self.sender.is_this_thread:
             self.sender.write_here(queue)
+            return
         # The sender looks at what it did not know of within a linger, unless it is woken.
         if self.sender.sleeps_until > self._clock.monotonic() + self._patience:
             self._wakeup.set()
@@ -525,7 +557,7 @@ class Producer(SendPath):
                 logger.warning(
                     "%s: its transaction is aborted when the store is next opened: %s", self.client_id, error
                 )
-        self._accumulator.is_closed = True
+        self._accumulator.close(list(self._metadata.topics.values()))
         self._pool.close()
         self._wakeup.set()
         if not self._is_threaded:
@@ -575,7 +607,7 @@ class Producer(SendPath):
         warnings.warn(f"unclosed {self!r}: it is closed now, and delivers what it has", ResourceWarning, stacklevel=2)
         # Its thread goes on until all is delivered, and ends.
         self._closed = True
-        self._accumulator.is_closed = True
+        self._accumulator.close(list(self._metadata.topics.values()))
         self._pool.close()
         self._wakeup.set()
         self._host.unwatch(self._metadata.note_change)

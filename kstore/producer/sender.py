@@ -134,7 +134,7 @@ class Sender:
             try:
                 opened_count = accumulator.opened_count
                 wait = self.run_once()
-                if accumulator.is_closed and not accumulator.incomplete and not accumulator.append_count:
+                if accumulator.is_closed and not accumulator.incomplete and not self._completed:
                     break
                 if wait > 0:
                     self.sleeps_until = self._clock.monotonic() + wait
