@@ -2,8 +2,9 @@
 
     1  <base>.log.cleaned, its indexes            written, each synced; the directory synced
     2  the indexes, then the .log, become .swap   the .log's rename is the commit; the directory synced
-    3  the replaced segments but the first go     their names synced: an overlap is never seen
-    4  the indexes, then the .log, lose .swap     in place of the first one's; the directory synced after each
+    3  the replaced segments but the first go     and the indexes lose .swap; the directory synced: nothing of the
+                                                  old segments is ever seen beside the new one
+    4  the .log loses .swap                       in place of the first one's; the directory synced
 
 At an open a ``.log.swap`` says that 2 was reached, and 3 and 4 are done again; without it everything is undone. Which
 segments are replaced is in ``kstore.compaction``, which is written before 2; where another program made the swap, it
@@ -56,11 +57,10 @@ def complete_swap(fs: FileSystem, directory: Path, base_offset: int, replaced: I
     for base in others:
         for suffix in BACKWARD:
             _unlink(fs, directory, base, suffix)
-    if others:
-        fs.sync_dir(directory)
     for suffix in INDEX_SUFFIXES:
         _rename(fs, directory, base_offset, suffix + SWAP_SUFFIX, suffix)
-    # As long as there is a .log.swap this is done again: never is the new .log beside an index of the old one.
+    # As long as there is a .log.swap all of this is done again: the new .log is never beside a segment that it
+    # replaces, nor beside an index of the old one.
     fs.sync_dir(directory)
     _rename(fs, directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX, LOG_SUFFIX)
     # An empty one was made where only that takes the place of an old one.

@@ -38,6 +38,9 @@ RECOVERY_EVERY = 15
 STATES_PER_RECOVERY = 4
 # A state that was tried is drawn again, more and more often: this many draws for each that is new are enough.
 DRAWS_PER_STATE = 4
+# So few states of a moment are drawn at random.
+FEW = 8
+FILLERS = ("", "zeros", "noise", "stale")
 
 
 class RecordedLife(Protocol):
@@ -115,6 +118,10 @@ def _choices(disk: Disk, generator: random.Random, count: int) -> Iterator[Choic
     yield nothing
     if not units:
         return
+    if count < FEW:
+        # Too few for an order: whatever it is, each moment gets something else.
+        for _ in range(2 * count):
+            yield _any_choice(units, generator)
     yield everything
     if units <= SUBSET_UNITS_MAX and 2**units <= count // 2:
         yield from map(subset, range(1, 2**units - 1))
@@ -122,11 +129,24 @@ def _choices(disk: Disk, generator: random.Random, count: int) -> Iterator[Choic
         for number in shuffled(range(2 * units), generator.random(), count // 4):
             yield all_but(number // 2) if number % 2 else only(number // 2)
     for number in shuffled(range(units), generator.random(), count // 8 + 1):
-        for filler in ("zeros", "noise", "stale"):
+        for filler in FILLERS[1:]:
             yield one_is(number, Torn(0.0, filler), others=generator.random() < 0.5)
         yield one_is(number, Torn(generator.random(), ""), others=generator.random() < 0.5)
     while True:
         yield some(generator, torn=generator.random() < 0.7)
+
+
+def _any_choice(units: int, generator: random.Random) -> Choice:
+    number, others = generator.randrange(units), generator.random() < 0.5
+    match generator.randrange(5):
+        case 0:
+            return everything
+        case 1 | 2:
+            return one_is(number, not others, others=others)
+        case 3:
+            return one_is(number, Torn(generator.random(), generator.choice(FILLERS)), others=others)
+        case _:
+            return some(generator, torn=others)
 
 
 def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) -> Counts:
