@@ -42,6 +42,7 @@ class Batches:
     """Batches with offsets of their own, in the making, with the transactions that are open."""
 
     generator: random.Random
+    time_ms: int = TIME
     next_offset: int = 0
     data: list[bytes] = field(default_factory=list)
     _open: dict[int, int] = field(default_factory=dict)
@@ -55,7 +56,9 @@ class Batches:
             value = None if generator.random() < 0.2 else b"%d" % offset + b"." * generator.randrange(30)
             headers = (("h", b"1"),) if generator.random() < 0.1 else ()
             made.append(
-                Record(offset, TIME + offset * 3 - generator.randrange(9), key=key, value=value, headers=headers)
+                Record(
+                    offset, self.time_ms + offset * 3 - generator.randrange(9), key=key, value=value, headers=headers
+                )
             )
             offset += generator.choice((1, 1, 1, 2))
         return made
@@ -69,7 +72,7 @@ class Batches:
             return
         fields: dict[str, Any] = {"codec": generator.choice(CODECS)}
         if generator.random() < 0.1:
-            fields["log_append_time"] = TIME + self.next_offset * 3
+            fields["log_append_time"] = self.time_ms + self.next_offset * 3
         records = self.records(generator.randrange(1, 9), keys)
         if kind < 0.6:
             producer_id = generator.randrange(1, 5)
@@ -88,7 +91,7 @@ class Batches:
         key, value = EndTransactionMarker(kind, 0).encode()
         self.data.append(
             build_batch(
-                [Record(self.next_offset, TIME + self.next_offset * 3, key=key, value=value)],
+                [Record(self.next_offset, self.time_ms + self.next_offset * 3, key=key, value=value)],
                 producer_id=producer_id,
                 producer_epoch=0,
                 is_transactional=True,

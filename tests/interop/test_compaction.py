@@ -6,17 +6,16 @@ And Kafka's dump tool finds nothing wrong with what kstore has made, nor does a 
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from kstore.log import Log
-from tests.compaction_model import Kept, batches_in, random_batches
-from tests.evidence import Lost, Wrong
+from tests.compaction_model import batches_in, random_batches
+from tests.evidence import Lost
+from tests.interop.cleaning import first_difference, timeless, wait_until_clean
 from tests.interop.conftest import Kafka
-from tools.interop.broker import Broker
 from tools.interop.dump import kafka_dumps, runs_over, unexpected_reports
 from tools.interop.handover import put_in_place
 
@@ -34,7 +33,6 @@ TOPIC_SETTINGS = {
     "delete.retention.ms": str(RETENTION_MS),
     "segment.ms": str(2**60),
 }
-CLEAN_SECONDS_MAX = 60
 
 
 class Cleaned(NamedTuple):
@@ -79,27 +77,11 @@ def cleaned(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Cleaned:
         broker.create_topics(dict.fromkeys(LOGS, TOPIC_SETTINGS))
     put_in_place(broker.data, dirty, clean=True)
     with broker.running():
-        wait_until_clean(broker, dirty)
+        # Up to the active segment.
+        wait_until_clean(broker, {topic: max(int(log.stem) for log in dirty[topic].glob("*.log")) for topic in LOGS})
     by_broker = {topic: broker.data / f"{topic}-0" for topic in LOGS}
     by_kstore = {topic: compacted(path, root / "kstore" / f"{topic}-0") for topic, path in dirty.items()}
     return Cleaned(dirty, by_broker, by_kstore)
-
-
-def wait_until_clean(broker: Broker, dirty: dict[str, Path]) -> None:
-    """Until the broker says of each log that it is clean up to its active segment."""
-    wanted = {f"{topic} 0 {max(int(log.stem) for log in path.glob('*.log'))}" for topic, path in dirty.items()}
-    checkpoint = broker.data / "cleaner-offset-checkpoint"
-    deadline = time.monotonic() + CLEAN_SECONDS_MAX
-    while time.monotonic() < deadline:
-        if checkpoint.exists() and wanted <= set(checkpoint.read_text().splitlines()):
-            return
-        time.sleep(0.2)
-    raise Wrong(f"the broker did not clean: {checkpoint.read_text() if checkpoint.exists() else 'no checkpoint'}")
-
-
-def timeless(batches: list[Kept]) -> list[Kept]:
-    """The horizon is the time of the pass: here it counts whether there is one."""
-    return [batch._replace(delete_horizon_ms=batch.delete_horizon_ms and 0) for batch in batches]
 
 
 @pytest.mark.parametrize("topic", LOGS)
@@ -107,9 +89,7 @@ def test_a_broker_s_cleaner_and_kstore_keep_the_same(topic: str, cleaned: Cleane
     theirs, ours = batches_in(cleaned.by_broker[topic]), batches_in(cleaned.by_kstore[topic])
     assert len(theirs) < len(batches_in(cleaned.dirty[topic]))
     if timeless(theirs) != timeless(ours):
-        both = zip(timeless(theirs), timeless(ours), strict=False)
-        first = next((pair for pair in both if pair[0] != pair[1]), None)
-        raise Lost(f"{len(theirs)} batches of the broker's, {len(ours)} of kstore's; the first that differ: {first}")
+        raise Lost(first_difference(theirs, ours))
 
 
 @pytest.mark.parametrize("topic", LOGS)

@@ -1,0 +1,38 @@
+"""What the tests of a broker's cleaner share: when it is done, and how its batches are held against kstore's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from tests.compaction_model import Kept
+from tests.evidence import Wrong
+from tools.interop.broker import Broker
+
+__all__ = ["first_difference", "timeless", "wait_until_clean"]
+
+CLEAN_SECONDS_MAX = 60
+
+
+def wait_until_clean(broker: Broker, stops: Mapping[str, int]) -> None:
+    """Until the broker says of each topic that it is clean up to this offset."""
+    wanted = {f"{topic} 0 {stop}" for topic, stop in stops.items()}
+    checkpoint = broker.data / "cleaner-offset-checkpoint"
+    deadline = time.monotonic() + CLEAN_SECONDS_MAX
+    while time.monotonic() < deadline:
+        if checkpoint.exists() and wanted <= set(checkpoint.read_text().splitlines()):
+            return
+        time.sleep(0.2)
+    found = checkpoint.read_text() if checkpoint.exists() else "no checkpoint"
+    raise Wrong(f"the broker did not clean up to {sorted(wanted)}: {found}")
+
+
+def timeless(batches: list[Kept]) -> list[Kept]:
+    """The horizon is the time of the pass: here it counts whether there is one."""
+    return [batch._replace(delete_horizon_ms=batch.delete_horizon_ms and 0) for batch in batches]
+
+
+def first_difference(theirs: list[Kept], ours: list[Kept]) -> str:
+    both = zip(timeless(theirs), timeless(ours), strict=False)
+    first = next((pair for pair in both if pair[0] != pair[1]), None)
+    return f"{len(theirs)} batches of the broker's, {len(ours)} of kstore's; the first that differ: {first}"
