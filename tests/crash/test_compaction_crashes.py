@@ -243,3 +243,32 @@ def test_a_compaction_whose_disk_fails_loses_nothing(
         shutil.rmtree(root, ignore_errors=True)
     assert faults > 10
     tried("faults", faults)
+
+
+def operation_count(root: Path, seed: int, kinds: frozenset[str]) -> int:
+    """How many operations of these kinds the compaction of ``fail_at`` asks for."""
+    fs = RecordingFs(SYSTEM_FS)
+    life = Life(root / "counted" / "log", fs, "sync", seed)
+    life.prepare()
+    log = life.open()
+    log.roll()
+    fs.operations.clear()
+    log.compact()
+    count = len(fs.kinds(of=kinds))
+    log.close()
+    return count
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "for-good"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE])
+@pytest.mark.promise("disk full", "sync fails", "rebuilt")
+def test_whatever_operation_of_a_compaction_fails_nothing_is_lost(
+    code: int, lasting: bool, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    root = fast_directory(tmp_path)
+    try:
+        count = operation_count(root, seed, CHANGES if lasting else CHANGES | READS)
+        tried("faults", fail_at(root, "sync", seed, range(1, count + 1), code, lasting=lasting))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)

@@ -44,5 +44,5 @@ def test_a_power_cut_loses_nothing_that_was_durable(
 def test_a_power_cut_loses_nothing_that_was_durable_many_times(
     name: str, durability: Durability, variant: int, machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    counts = cut_power(lived(name, durability, variant), machine, count=SOAK_STATES // 52, seed=seed + 1)
+    counts = cut_power(lived(name, durability, variant), machine, count=SOAK_STATES // 50, seed=seed + 1)
     tried("states", counts.states)
