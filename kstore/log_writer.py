@@ -283,7 +283,7 @@ class LogWriter(LogFiles):
                     continue
             if kept is not None:
                 self._note_epochs(append, kept)
-            buffer = append.buffer
+            buffer, buffers = append.buffer, append.buffers
             leader_epoch = self.loaded.leader_epoch
             for number, batch in enumerate(append.batches):
                 _, start, size, count, _, max_timestamp, _ = batch
@@ -294,6 +294,8 @@ class LogWriter(LogFiles):
                     self._write_run(tail, run, marks)
                     tail = self._roll(base_offset)
                     position = 0
+                if buffers is not None:
+                    buffer = buffers[number]
                 if kept is None:
                     patch_header(buffer, start, base_offset, leader_epoch)
                 run.append(buffer.view(start, start + size))
@@ -329,7 +331,7 @@ class LogWriter(LogFiles):
 
     def _take_producers(self, append: PendingAppend, checks: PendingProducers, offset: int) -> bool:
         """Whether ``append`` is to be written: not where it is refused, or where the log has it already."""
-        batches = [parse_batch(append.buffer.view(at, at + size), 0) for _, at, size, *_ in append.batches]
+        batches = [parse_batch(view, 0) for view in append.views()]
         try:
             append.repeated = checks.take(batches, append.spans_from(offset), checked=append.spans is None)
         except (RequestError, CorruptDataError) as error:
@@ -339,8 +341,8 @@ class LogWriter(LogFiles):
 
     def _note_epochs(self, append: PendingAppend, spans: Sequence[tuple[int, int]]) -> None:
         """Notes the leader epochs of batches that keep theirs, before they are written."""
-        for (_, at, *_), (first_offset, _) in zip(append.batches, spans, strict=True):
-            head = append.buffer.view(at + LEADER_EPOCH_POSITION, at + MAGIC_POSITION + 1)
+        for view, (first_offset, _) in zip(append.views(), spans, strict=True):
+            head = view[LEADER_EPOCH_POSITION : MAGIC_POSITION + 1]
             epoch = int.from_bytes(head[:4], "big", signed=True)
             if head[-1] >= MAGIC and epoch >= 0:
                 self.loaded.epochs.assign(epoch, first_offset)

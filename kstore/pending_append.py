@@ -15,6 +15,7 @@ __all__ = ["PendingAppend"]
 class PendingAppend(Pending[AppendInfo]):
     """One append: encoded batches in ``buffer``; their offsets are assigned when it is committed.
 
+    A producer's batches are each in a buffer of their own: ``buffers``, of which ``buffer`` is the first.
     ``spans`` gives the first and last offset of each batch where they keep the offsets that they have.
     ``append_time_ms`` is NO_TIMESTAMP unless the log stamps; ``with_producers``: a batch has a producer id.
     """
@@ -23,6 +24,7 @@ class PendingAppend(Pending[AppendInfo]):
         "append_time_ms",
         "batches",
         "buffer",
+        "buffers",
         "offsets_monotonic",
         "repeated",
         "source_codec",
@@ -42,9 +44,11 @@ class PendingAppend(Pending[AppendInfo]):
         spans: Sequence[tuple[int, int]] | None = None,
         offsets_monotonic: bool = True,
         with_producers: bool = False,
+        buffers: Sequence[BatchBuffer] | None = None,
     ) -> None:
         super().__init__()
         self.buffer = buffer
+        self.buffers = buffers
         self.batches = batches
         self.append_time_ms = append_time_ms
         self.source_codec = source_codec or codec
@@ -54,6 +58,14 @@ class PendingAppend(Pending[AppendInfo]):
         self.with_producers = with_producers
         # What its batches repeat, if the log has them already.
         self.repeated: Sequence[RememberedBatch] = ()
+
+    def views(self) -> list[memoryview]:
+        """The bytes of each batch."""
+        buffers = self.buffers or [self.buffer] * len(self.batches)
+        return [
+            buffer.view(batch.position, batch.position + batch.size)
+            for buffer, batch in zip(buffers, self.batches, strict=True)
+        ]
 
     def spans_from(self, offset: int) -> Iterator[tuple[int, int]]:
         """The first and last offset that each batch keeps, or gets where the first one gets ``offset``."""

@@ -45,6 +45,7 @@ class Queue(PartitionQueue):
     """The batches of one partition, the oldest first: ``closed``, then the open one."""
 
     __slots__ = (
+        "careful_count",
         "closed",
         "drain_lock",
         "is_hurried",
@@ -67,6 +68,8 @@ class Queue(PartitionQueue):
         # Guarded by ``drain_lock``, as all below. Not before this: monotonic, seconds.
         self.retry_at = 0.0
         self.retry_count = 0
+        # So many batches are written one by one.
+        self.careful_count = 0
         # Of ``producer``, an id and an epoch.
         self.next_sequence = 0
         self.producer = (-1, -1)
@@ -262,7 +265,8 @@ class RecordAccumulator:
             ratio = self.ratios.estimate(topic.name, topic.codec)
             size = BATCH_HEADER_BYTES + int((size - BATCH_HEADER_BYTES) / ratio)
             size = min(max(size, self._batch_size), topic.config.max_batch_bytes_uncompressed, self.pool.total_bytes)
-        return max(size, size_upper_bound(value, key, headers))
+        # No further record may find room that is too large: the compiled send looks at nothing but the room.
+        return max(min(size, 1<<30), size_upper_bound(value, key, headers))
 
     def _switch(self, topic: Topic) -> None:
         """The next records without a key go to another partition, where fewer batches wait the more often."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from kstore.clock import Clock
 from kstore.errors import RecordTooLargeError
-from kstore.pending_append import PendingAppend
 from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.accumulator import Topic
 from kstore.producer.compression_ratio import CompressionRatios
-from kstore.record._codec import BatchBuffer, patch_crc, patch_producer
+from kstore.record._codec import BatchBuffer, EncodedBatch, patch_crc, patch_producer
 from kstore.record.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_TRANSACTIONAL,
@@ -20,13 +18,15 @@ from kstore.record.batch import (
 )
 from kstore.record.builder import compress_batch
 from kstore.record.parse import parse_batch
-from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
+from kstore.types import NO_TIMESTAMP
 
 __all__ = ["seal", "split"]
 
 
-def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, clock: Clock) -> PendingAppend:
-    """Compresses a closed batch, once, and writes its producer and CRC; gives what the log takes.
+def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, append_time_ms: int) -> EncodedBatch:
+    """Compresses a closed batch, once, and writes its producer and CRC.
+
+    ``append_time_ms`` is NO_TIMESTAMP where the log does not stamp.
 
     Raises: RecordTooLargeError where the log takes no batch that large.
     """
@@ -43,13 +43,11 @@ def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, clock: C
     size_max = min(config.max_message_bytes, config.segment_bytes)
     if encoded.size > size_max:
         raise RecordTooLargeError(encoded.size, size_max)
-    append_time_ms = NO_TIMESTAMP
-    if config.message_timestamp_type == LOG_APPEND_TIME or batch.is_transactional:
+    if append_time_ms != NO_TIMESTAMP or batch.is_transactional:
         header = BatchHeader._make(BATCH_HEADER.unpack_from(buffer, at))
         if batch.is_transactional:
             header = header._replace(attributes=header.attributes | ATTRIBUTE_TRANSACTIONAL)
-        if config.message_timestamp_type == LOG_APPEND_TIME:
-            append_time_ms = clock.now_ms()
+        if append_time_ms != NO_TIMESTAMP:
             attributes = header.attributes | ATTRIBUTE_LOG_APPEND_TIME
             header = header._replace(attributes=attributes, max_timestamp=append_time_ms)
             encoded = encoded._replace(max_timestamp=append_time_ms, max_timestamp_delta_offset=0)
@@ -57,9 +55,7 @@ def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, clock: C
     if batch.producer_id >= 0:
         patch_producer(buffer, at, batch.producer_id, batch.producer_epoch, batch.base_sequence)
     patch_crc(buffer, at, batch_crc(buffer.view(at + CRC_START)))
-    return PendingAppend(
-        buffer, (encoded,), topic.codec, append_time_ms=append_time_ms, with_producers=batch.producer_id >= 0
-    )
+    return encoded
 
 
 def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBatch]:

@@ -42,6 +42,8 @@ from kstore.producer.batch_writing import seal, split
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
 from kstore.producer.waiting import wake
+from kstore.record._codec import BatchBuffer, EncodedBatch
+from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
 __all__ = ["INLINE_BATCHES", "ProducerIds", "Sender"]
 
@@ -218,7 +220,7 @@ class Sender:
             finished = self._fail_expired(queue, now)
             if self._forced is not None:
                 return finished + self._abandon(queue, now, self._forced)
-            if batches := accumulator.take(queue, WRITE_BYTES_MAX, now):
+            if batches := self._take(queue, now):
                 finished += self._append(queue, batches, now)
             accumulator.rest(queue)
             return finished
@@ -234,7 +236,7 @@ class Sender:
             accumulator = self._accumulator
             if self._completed or self._forced is not None or accumulator.ready_in(queue, now) > 0:
                 return
-            batches = accumulator.take(queue, WRITE_BYTES_MAX, now)
+            batches = self._take(queue, now)
             finished = self._append(queue, batches, now) if batches else []
         finally:
             queue.drain_lock.release()
@@ -249,6 +251,13 @@ class Sender:
         if self._completed:
             self._wakeup.set()
 
+    def _take(self, queue: Queue, now: float) -> list[ProducerBatch]:
+        """What one write takes. Needs the queue's ``drain_lock``."""
+        if not queue.careful_count:
+            return self._accumulator.take(queue, WRITE_BYTES_MAX, now)
+        queue.careful_count -= 1
+        return self._accumulator.take(queue, 1, now)
+
     # --- append -----------------------------------------------------------------------------------------------------
 
     def _append(self, queue: Queue, batches: list[ProducerBatch], now: float) -> list[ProducerBatch]:
@@ -260,49 +269,66 @@ class Sender:
             topic = self._topic_of(queue.topic)
             writer = self._writer_of(queue.topic, queue.partition)
             producer = self._ids.for_partition(queue.topic, queue.partition)
-            if len(sealed := self._seal(queue, topic, batches, producer)) < len(batches):
-                # One is too large: what it was split into, and those behind it, are in the queue again.
-                batches = batches[: len(sealed)]
-            if not sealed:
+            append = self._seal(queue, topic, batches, producer)
+            # One is too large: what it was split into, and those behind it, are in the queue again.
+            batches = batches[: len(append.batches)]
+            if not batches:
                 return []
             if self._acks == 0:
                 for batch in batches:
                     batch.succeed(-1)
-            writer.commit_many(sealed)
+            writer.commit_many((append,))
+            if append.error is not None:
+                raise append.error
+        except DuplicateSequenceError as error:
+            if len(batches) == 1:
+                return self._failed(queue, batches, error, now)
+            # Some of them are in the log already: one by one each finds that out for itself.
+            queue.careful_count = len(batches)
+            self._accumulator.put_back(queue, batches)
+            self._wakeup.set()
+            return []
         except BaseException as error:
             return self._failed(queue, batches, error, now)
         queue.retry_count = 0
+        self._succeed(batches, append)
+        return batches
+
+    def _succeed(self, batches: list[ProducerBatch], append: PendingAppend) -> None:
+        result = append.result
+        assert result is not None
+        offset, append_time_ms = result.first_offset, append.append_time_ms
+        for number, batch in enumerate(batches):
+            if append.repeated:
+                offset = append.repeated[number].first_offset
+            batch.succeed(offset, append_time_ms)
+            offset += batch.record_count
         counters = self._counters
-        finished: list[ProducerBatch] = []
-        for number, (batch, append) in enumerate(zip(batches, sealed, strict=True)):
-            if append.error is not None:
-                finished += self._failed(queue, batches[number:], append.error, now)
-                break
-            result = append.result
-            assert result is not None
-            batch.succeed(result.first_offset, result.log_append_time)
-            counters.batches += 1
-            counters.records += batch.record_count
-            counters.bytes += result.size
-            finished.append(batch)
+        counters.batches += len(batches)
+        counters.records += result.record_count
+        counters.bytes += result.size
         counters.writes += 1
-        return finished
 
     def _seal(
         self, queue: Queue, topic: Topic, batches: list[ProducerBatch], producer: tuple[int, int]
-    ) -> list[PendingAppend]:
+    ) -> PendingAppend:
         """Seals batches up to the first that is too large, which is split."""
-        sealed: list[PendingAppend] = []
         accumulator = self._accumulator
+        stamps = topic.config.message_timestamp_type == LOG_APPEND_TIME
+        append_time_ms = self._clock.now_ms() if stamps else NO_TIMESTAMP
+        if queue.producer != producer:
+            queue.producer, queue.next_sequence = producer, 0
+        sealed: list[EncodedBatch] = []
+        buffers: list[BatchBuffer] = []
         for number, batch in enumerate(batches):
-            if queue.producer != producer:
-                queue.producer, queue.next_sequence = producer, 0
             if producer[0] >= 0 and (batch.producer_id, batch.producer_epoch) != producer:
                 batch.producer_id, batch.producer_epoch = producer
                 batch.base_sequence = queue.next_sequence
                 queue.next_sequence = (queue.next_sequence + batch.record_count) % SEQUENCE_COUNT
             try:
-                sealed.append(seal(batch, topic, accumulator.ratios, self._clock))
+                sealed.append(seal(batch, topic, accumulator.ratios, append_time_ms))
+                assert batch.buffer is not None
+                buffers.append(batch.buffer)
             except RecordTooLargeError as error:
                 if producer[0] >= 0:
                     queue.next_sequence = batch.base_sequence
@@ -312,7 +338,14 @@ class Sender:
                 else:
                     self._split(queue, topic, batch, batches[number + 1 :])
                 break
-        return sealed
+        return PendingAppend(
+            buffers[0] if buffers else BatchBuffer(),
+            sealed,
+            topic.codec,
+            append_time_ms=append_time_ms,
+            with_producers=producer[0] >= 0,
+            buffers=buffers,
+        )
 
     def _fail_alone(self, batch: ProducerBatch, error: Exception) -> None:
         self._fail(batch, error)

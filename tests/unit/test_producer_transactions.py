@@ -323,3 +323,18 @@ def test_two_producers_have_different_ids(tmp_path: Path) -> None:
             producer.send("orders", b"v")
             producer.flush()
         assert one.producer._transactions.producer[0] != other._transactions.producer[0]
+
+
+def test_batches_of_which_the_log_has_some_are_not_doubled(tmp_path: Path) -> None:
+    """As after an interrupt between the write and what the writer learns of it."""
+    with unthreaded(tmp_path / "data", batch_size=0) as one:
+        deliveries = [one.producer.send("orders", b"%d" % number) for number in range(5)]
+        queue = one.producer._metadata.topics["orders"].queue(0)
+        sender, writer = one.producer.sender, one.store.log("orders").writer
+        batches = list(queue.closed)[:2]
+        topic, ids = one.producer._metadata.topics["orders"], one.producer._transactions.for_partition("orders", 0)
+        writer.commit_many([sender._seal(queue, topic, batches, ids)])
+        for _ in range(8):
+            one.round()
+        assert one.values() == [b"%d" % number for number in range(5)]
+        assert [delivery.result(0).offset for delivery in deliveries] == list(range(5))
