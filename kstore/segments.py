@@ -1,7 +1,7 @@
 """The sorted map from base offset to segment.
 
-The log's writer changes the map, under the log's lock; each change publishes an immutable snapshot by one store.
-Readers take the snapshot and bisect it without a lock: a SortedDict read while it changes can give a wrong floor.
+The map is one immutable snapshot. The log's writer makes the next one, under the log's lock, and publishes it by one
+store: whatever fails before that, a refused allocation too, leaves the map as it was. Readers bisect it without a lock.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
-
-from sortedcontainers import SortedDict
 
 from kstore.segment import LogSegment
 
@@ -47,37 +45,39 @@ class SegmentSnapshot(NamedTuple):
         return self.segments[first : max(bisect_left(self.bases, stop), first)]
 
 
-EMPTY = SegmentSnapshot((), ())
+def _snapshot_of(segments: Iterable[LogSegment]) -> SegmentSnapshot:
+    """Of segments in any order; of two with the same base the later one."""
+    known = {segment.base_offset: segment for segment in segments}
+    bases = tuple(sorted(known))
+    return SegmentSnapshot(bases, tuple(known[base] for base in bases))
 
 
 class LogSegments:
     """The map. Changes need the log's lock; every lookup works on the published snapshot."""
 
     def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
-        self._map: SortedDict[int, LogSegment] = SortedDict((segment.base_offset, segment) for segment in segments)
-        self.snapshot = EMPTY
-        self._publish()
-
-    def _publish(self) -> None:
-        self.snapshot = SegmentSnapshot(tuple(self._map.keys()), tuple(self._map.values()))
+        self.snapshot = _snapshot_of(segments)
 
     def add(self, segment: LogSegment) -> LogSegment | None:
         """Puts ``segment`` under its base offset; returns the one that stood there."""
-        replaced: LogSegment | None = self._map.get(segment.base_offset)
-        self._map[segment.base_offset] = segment
-        self._publish()
+        bases, segments = self.snapshot
+        at = bisect_left(bases, segment.base_offset)
+        behind = bisect_right(bases, segment.base_offset)
+        replaced = segments[at] if at < behind else None
+        self.snapshot = SegmentSnapshot(
+            (*bases[:at], segment.base_offset, *bases[behind:]), (*segments[:at], segment, *segments[behind:])
+        )
         return replaced
 
     def remove(self, base_offsets: Iterable[int]) -> None:
         """Takes segments out, all in one published change; a base that is not there is ignored."""
-        for base_offset in base_offsets:
-            self._map.pop(base_offset, None)
-        self._publish()
+        gone = set(base_offsets)
+        kept = tuple(segment for segment in self if segment.base_offset not in gone)
+        self.snapshot = SegmentSnapshot(tuple(segment.base_offset for segment in kept), kept)
 
     def replace(self, segments: Iterable[LogSegment]) -> None:
         """Takes ``segments`` in place of all that is there, in one published change."""
-        self._map = SortedDict((segment.base_offset, segment) for segment in segments)
-        self._publish()
+        self.snapshot = _snapshot_of(segments)
 
     def __len__(self) -> int:
         return len(self.snapshot.bases)
@@ -86,7 +86,7 @@ class LogSegments:
         return iter(self.snapshot.segments)
 
     def __contains__(self, base_offset: object) -> bool:
-        return base_offset in self._map
+        return base_offset in self.snapshot.bases
 
     @property
     def bases(self) -> tuple[int, ...]:
@@ -119,4 +119,3 @@ class LogSegments:
         bases, segments = self.snapshot
         assert list(bases) == sorted(set(bases)), f"bases out of order: {bases}"
         assert [segment.base_offset for segment in segments] == list(bases), "a segment stands under another's base"
-        assert tuple(self._map.keys()) == bases, "the published snapshot is not the map"

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from kstore.errors import KstoreError, PoisonedError
 from kstore.files.local import SYSTEM_FS
+from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.types import Durability
@@ -129,21 +130,29 @@ def refuse(life: Life, call: Call, number: int) -> bool:
     if error is None:
         life.model.accept()
     found = life.look()
-    if log.high_watermark < log.end_offset:
-        found = reopened(life)  # poisoned: what is behind the high watermark is known when it is recovered
-    if any(batch.first in found for batch in batches) != (life.opened.end_offset > before):
+    if is_poisoned(log):
+        found = reopened(life)  # what became of the call is known when the log is recovered
+    there = [batch.first in found for batch in batches]
+    if any(there) and not all(there):
+        raise Wrong(f"a part of the append: {there}")
+    if any(there) != (life.opened.end_offset > before):
         raise Lost(f"the log ends at {life.opened.end_offset}, and holds offsets to {max(found, default=-1)}")
     life.model.settle(found, life.opened.end_offset)
-    try:
-        life.append(1)
-        life.opened.check()
-    except PoisonedError:
-        life.model.settle(reopened(life), life.opened.end_offset)
-        life.append(1)
+    life.append(1)
+    life.opened.check()
     keep_small(life)
     if not call.needs_open:
         life.close()
     return error is not None
+
+
+def is_poisoned(log: Log) -> bool:
+    assert log._writer is not None
+    try:
+        log._writer.ensure_writable()
+    except PoisonedError:
+        return True
+    return False
 
 
 def reopened(life: Life) -> dict[int, bytes]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +84,35 @@ def test_a_snapshot_does_not_change_under_its_reader(segments: LogSegments) -> N
     segments.remove([0, 10, 20])
     assert snapshot.bases == (0, 10, 20)
     assert base(snapshot.floor(15)) == 10
+
+
+def short_of_memory(testcapi: Any, change: Callable[[], object], number: int) -> None:
+    """Makes a change whose allocation ``number`` is refused."""
+    testcapi.set_nomemory(number, number + 1)
+    try:
+        change()
+    except MemoryError:
+        pass
+    finally:
+        testcapi.remove_mem_hooks()
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_change_that_runs_out_of_memory_is_made_whole_or_not_at_all(
+    adds: bool, segments: LogSegments, tmp_path: Path, tried: Callable[[str, int], None]
+) -> None:
+    testcapi = pytest.importorskip("_testcapi", reason="this interpreter was built without its test module")
+    new = LogSegment(context(tmp_path), 30)
+    change = (lambda: segments.add(new)) if adds else (lambda: segments.remove([0, 20]))
+    after = (0, 10, 20, 30) if adds else (10,)
+    number = 0
+    while segments.bases != after:
+        assert segments.bases == (0, 10, 20)
+        short_of_memory(testcapi, change, number)
+        segments.check()
+        number += 1
+    assert number > 3
+    tried("faults", number)
 
 
 def test_sizes_sum_up_beyond_32_bits(segments: LogSegments) -> None:
