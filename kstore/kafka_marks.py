@@ -11,7 +11,7 @@ from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.fs import FileSystem
 from kstore.files.paths import CLEAN_SHUTDOWN, LOG_START_OFFSETS, RECOVERY_POINTS, topic_partition
 
-__all__ = ["KafkaMarks", "read_kafka_marks"]
+__all__ = ["KafkaMarks", "forget_clean_shutdown", "read_kafka_marks"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,3 +39,15 @@ def read_kafka_marks(fs: FileSystem, directory: Path) -> KafkaMarks:
             return None
 
     return KafkaMarks(fs.exists(store / CLEAN_SHUTDOWN), offset_in(RECOVERY_POINTS), offset_in(LOG_START_OFFSETS))
+
+
+def forget_clean_shutdown(fs: FileSystem, directory: Path) -> None:
+    """Takes the store's clean marker away, durably: the partition in ``directory`` is about to change.
+
+    A broker that finds the marker believes every log beside it to be whole, and looks at none. Raises: StorageError.
+    """
+    if topic_partition(directory.name) is None or not fs.exists(directory.parent / CLEAN_SHUTDOWN):
+        return
+    fs.unlink(directory.parent / CLEAN_SHUTDOWN)
+    fs.sync_dir(directory.parent)
+    logger.info("%s: taken away, since a log beside it changes", directory.parent / CLEAN_SHUTDOWN)

@@ -17,6 +17,7 @@ from kstore.files.boot import boot_id
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import CLEANED_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, classify, segment_name
 from kstore.index import TransactionIndex
+from kstore.kafka_marks import forget_clean_shutdown
 from kstore.log_loader import Loaded, transaction_index_bytes
 from kstore.published import Published
 from kstore.rules.retain import SegmentAge, deletable_count
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 class LogFiles:
     """The files of one log, open for writing. Not thread-safe: the writer, which this is the base of, has the lock."""
 
-    def __init__(self, loaded: Loaded, lock: DirectoryLock) -> None:
+    def __init__(self, loaded: Loaded, lock: DirectoryLock, *, is_alone: bool = True) -> None:
         self.loaded = loaded
         self.context = loaded.context
         self.segments = loaded.segments
@@ -61,6 +62,8 @@ class LogFiles:
         self._tail: SegmentTail | None = None
         self._seal_before_append = loaded.seal
         self._state_file = loaded.state_file
+        # Nobody but this log looks after the clean marker of a broker's store that it may lie in.
+        self._has_kafka_marks = is_alone
         self._recovery_point = loaded.recovery_point
         self._durable_end = loaded.end_offset
         # Sealed since the last flush: the descriptors that wrote are kept, since a failed writeback is told to them.
@@ -208,6 +211,9 @@ class LogFiles:
     def _store_state(self, *, clean: bool = False, durable_end: int | None = None, **clean_mark: int) -> None:
         if durable_end is None:
             durable_end = min(self._durable_end, self.published.offset)
+        if not clean and self._has_kafka_marks:
+            forget_clean_shutdown(self.context.fs, self.context.directory)
+            self._has_kafka_marks = False
         self._state_file.store(
             LogState(
                 durability=self._durability,

@@ -119,7 +119,7 @@ class LogWriter(LogFiles):
     """Everything that changes a log. Thread-safe."""
 
     def __init__(self, loaded: Loaded, lock: DirectoryLock, ties: StoreTies | None = None) -> None:
-        super().__init__(loaded, lock)
+        super().__init__(loaded, lock, is_alone=ties is None)
         self._config = loaded.context.config
         self._clock = loaded.context.clock
         # Guards everything that ``LogFiles`` has, and what follows.

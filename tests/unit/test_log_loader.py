@@ -22,6 +22,7 @@ from kstore.record.builder import build_batch
 from kstore.types import Durability
 from tests.evidence import Wrong
 from tests.fake_clock import ManualClock
+from tests.fake_fs import CHANGES, RecordingFs
 from tests.log_cases import data, edit, files, killed, offsets, segment_bases
 from tests.log_helpers import TIME
 
@@ -144,6 +145,23 @@ def test_a_broker_s_clean_marker_counts_if_the_log_ends_there(point: int | None,
         assert log.recovery.clean is (point == 30)
         assert log.recovery.records_scanned == (0 if point == 30 else 30)
         assert offsets(log) == list(range(30))
+
+
+def test_a_broker_s_clean_marker_goes_before_a_log_beside_it_changes(tmp_path: Path) -> None:
+    marker, path = tmp_path / "store" / ".kafka_cleanshutdown", tmp_path / "store" / "orders-0"
+    filled(path).close()
+    write_clean_shutdown(SYSTEM_FS, marker, 1)
+    with Log(path) as log:
+        assert marker.exists()
+    assert marker.exists(), "nothing has changed"
+    fs = RecordingFs(SYSTEM_FS)
+    with Log(path, fs=fs) as log:
+        log.append(b"x")
+        assert not marker.exists()
+    done = [(operation.kind, operation.path) for operation in fs.operations if operation.kind in CHANGES]
+    gone = done.index(("unlink", str(marker)))
+    assert done[gone + 1] == ("sync_dir", str(marker.parent))
+    assert all("orders-0" not in path or kind == "create" for kind, path in done[:gone]), "before anything else"
 
 
 # --- indexes ----------------------------------------------------------------------------------------------------------
