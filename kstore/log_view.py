@@ -45,10 +45,6 @@ POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.05
 
 
-# Base offset, size and CRC, where every format has them: one batch in ten thousand million looks like another.
-HEAD_SIZE = 21
-
-
 class TailMark(NamedTuple):
     """What the last batch that was seen begins with, at ``position`` of segment ``base_offset``."""
 
@@ -203,13 +199,13 @@ class LogView:
         if mark is None or mark.base_offset != segment.base_offset or not 0 < published.position <= size:
             end = segment.end(size)
         else:
-            end = SegmentEnd(published.offset, published.position, mark.position)
+            end = SegmentEnd(published.offset, published.position, mark.position, mark.head)
             offset_stop = segment.base_offset + OFFSET_COUNT_MAX
             for item in walk(segment.log_file(), end.position, size, next_offset=end.offset, offset_stop=offset_stop):
                 if not isinstance(item, Damage):
-                    at, batch = item
-                    end = SegmentEnd(batch.last_offset + 1, at + batch.size, at)
-        head = segment.log_file().pread(HEAD_SIZE, end.batch_position) if end.position else b""
+                    end = SegmentEnd.behind(*item)
+        # Not what stands there by now: another batch may have been written in its place since it was walked over.
+        head = end.batch_head
         self._mark = TailMark(segment.base_offset, end.batch_position, head) if head else None
         return end.offset, end.position
 
@@ -228,7 +224,7 @@ class LogView:
             )
         path = self.context.directory / segment_name(mark.base_offset, LOG_SUFFIX)
         try:
-            return self.context.fs.open(path).pread(HEAD_SIZE, mark.position) == mark.head
+            return self.context.fs.open(path).pread(len(mark.head), mark.position) == mark.head
         except FileNotFoundError:
             return False
 

@@ -46,6 +46,8 @@ HEAD = struct.Struct(">qi4xb6xi")
 HEADER_SIZE = 61
 assert HEAD.size == 27
 LOG_OVERHEAD = 12
+# Base offset, size and CRC, where every format has them: one batch in ten thousand million looks like another.
+BATCH_HEAD_SIZE = 21
 MAGIC_V2 = 2
 # By magic: the least that an entry can take.
 SIZE_MIN = {0: LOG_OVERHEAD + 14, 1: LOG_OVERHEAD + 22, MAGIC_V2: HEADER_SIZE}
@@ -85,11 +87,20 @@ class BatchPosition(NamedTuple):
 
 
 class SegmentEnd(NamedTuple):
-    """The next ``offset`` and the ``position`` behind the last whole batch, which begins at ``batch_position``."""
+    """The next ``offset`` and the ``position`` behind the last whole batch.
+
+    It begins at ``batch_position``, with the bytes ``batch_head``: as they were when it was found to be whole.
+    """
 
     offset: int
     position: int
     batch_position: int
+    batch_head: bytes = b""
+
+    @classmethod
+    def behind(cls, position: int, batch: Batch) -> SegmentEnd:
+        """The end of a segment of which ``batch``, at ``position``, is the last one."""
+        return cls(batch.last_offset + 1, position + batch.size, position, bytes(batch.data[:BATCH_HEAD_SIZE]))
 
 
 class IndexedBatch(NamedTuple):
@@ -341,15 +352,14 @@ class LogSegment:
         Walks from the last index entry on, if a whole batch stands there, else from the start.
         """
         for start in (self._last_indexed_position(stop), 0):
-            end = None
+            last = None
             for item in walk(self.log_file(), start, stop, next_offset=self.base_offset):
                 if not isinstance(item, Damage):
-                    position, batch = item
-                    end = SegmentEnd(batch.last_offset + 1, position + batch.size, position)
-                elif start and end is None:
+                    last = item
+                elif start and last is None:
                     break  # the entry led into damage: what lies before it is not known
-            if end is not None:
-                return end
+            if last is not None:
+                return SegmentEnd.behind(*last)
         return SegmentEnd(self.base_offset, 0, 0)
 
     def _last_indexed_position(self, stop: int) -> int:

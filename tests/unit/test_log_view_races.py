@@ -1,0 +1,77 @@
+"""A log opened for reading, while its writer truncates and appends between any two operations of the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from kstore.log import Log
+from kstore.types import Durability
+from tests.evidence import Hung
+from tests.fake_fs import READS, Operation, WatchedFs
+
+Result = TypeVar("Result")
+
+OPERATIONS_MAX = 500
+
+
+class MeddlingFs(WatchedFs):
+    """Before the read operation of that number something else happens, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count_left = -1
+        self._meddle: Callable[[], object] = int
+
+    def before(self, number: int, meddle: Callable[[], object]) -> None:
+        self._count_left, self._meddle = number, meddle
+
+    @property
+    def has_met(self) -> bool:
+        return self._count_left < 0
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if operation.kind in READS and self._count_left >= 0:
+            self._count_left -= 1
+            if self._count_left < 0:
+                self._meddle()
+        return action()
+
+
+@pytest.mark.promise("bytes")
+@pytest.mark.parametrize("durability", ["sync", "interval"])
+@pytest.mark.parametrize("is_open", [True, False], ids=["refresh", "open"])
+@pytest.mark.parametrize("size_new", [10, 400])
+def test_a_truncation_between_any_two_operations_of_a_reader_is_no_damage(
+    durability: Durability, is_open: bool, size_new: int, tmp_path: Path, tried: Callable[[str, int], None]
+) -> None:
+    for number in range(OPERATIONS_MAX):
+        fs = MeddlingFs()
+        path = tmp_path / str(number)
+        with Log(path, durability=durability, index_interval_bytes=0) as writer:
+            for count in range(3):
+                writer.append(b"old %d" % count)
+            view = Log(path, read_only=True, fs=fs) if is_open else None
+            if view is not None:
+                assert len(list(view.read())) == 3
+            writer.append(b"old 3" * 20)
+
+            def rewrite(writer: Log = writer) -> None:
+                writer.truncate_to(2)
+                writer.append_many([b"new".ljust(size_new), b"new"])
+
+            fs.before(number, rewrite)
+            view = view or Log(path, read_only=True, fs=fs)
+            list(view.read())
+            if not fs.has_met:
+                view.close()
+                tried("states", number)
+                return
+            expected = [b"old 0", b"old 1", b"new".ljust(size_new), b"new"]
+            assert [record.value for record in view.read()] == expected, f"before operation {number}"
+            assert view.end_offset == 4
+            view.close()
+    raise Hung(f"more than {OPERATIONS_MAX} operations")
