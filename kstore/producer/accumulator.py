@@ -266,7 +266,7 @@ class RecordAccumulator:
             size = BATCH_HEADER_BYTES + int((size - BATCH_HEADER_BYTES) / ratio)
             size = min(max(size, self._batch_size), topic.config.max_batch_bytes_uncompressed, self.pool.total_bytes)
         # No further record may find room that is too large: the compiled send looks at nothing but the room.
-        return max(min(size, 1<<30), size_upper_bound(value, key, headers))
+        return max(min(size, self._config.max_request_size), size_upper_bound(value, key, headers))
 
     def _switch(self, topic: Topic) -> None:
         """The next records without a key go to another partition, where fewer batches wait the more often."""

@@ -146,6 +146,19 @@ def test_a_record_that_is_too_large_fails_by_itself(one: Unthreaded) -> None:
     assert one.producer.send("orders", b"x").exception is not None
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_an_open_batch_takes_no_record_that_is_too_large(tmp_path: Path, codec: str) -> None:
+    with unthreaded(tmp_path / "data", max_request_size=2000, batch_size=10_000, compression_type=codec) as one:
+        first = one.producer.send("orders", b"a")
+        with pytest.raises(RecordTooLargeError, match="max_request_size"):
+            one.producer.send("orders", b"x" * 2000).result()
+        many = one.producer.send_many("orders", [b"b", b"x" * 2000])
+        one.linger()
+        assert first.result().offset == 0
+        assert list(many.errors()) == [1]
+        assert one.values() == [b"a", b"b"]
+
+
 def test_a_record_larger_than_all_memory_is_refused(tmp_path: Path) -> None:
     with unthreaded(tmp_path / "data", buffer_memory=1000) as one:
         delivery = one.producer.send("orders", b"x" * 2000)
