@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import click
 
@@ -19,14 +19,20 @@ config_option = click.option(
 )
 
 
-def parse_settings(configs: Iterable[str]) -> dict[str, object]:
-    """The settings that were given. Raises: click.UsageError for what is no NAME=VALUE."""
+def parse_settings(
+    configs: Iterable[str], *, option: str = "--config", texts: Collection[str] = ()
+) -> dict[str, object]:
+    """The settings that were given with ``option``; values of ``texts`` stay as they are.
+
+    Raises: click.UsageError for what is no NAME=VALUE.
+    """
     settings: dict[str, object] = {}
     for text in configs:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.UsageError(f"--config {text}: expected NAME=VALUE")
-        settings[name.strip().replace(".", "_")] = _value(value.strip())
+            raise click.UsageError(f"{option} {text}: expected NAME=VALUE")
+        name = name.strip().replace(".", "_")
+        settings[name] = value.strip() if name in texts else _value(value.strip())
     return settings
 
 

@@ -1,0 +1,57 @@
+"""Ctrl-C at moments that suit: where a command waits at once, elsewhere when it next waits.
+
+with held_interrupts() as interrupts:
+    with interrupts.allowed():
+        lines = read()          # KeyboardInterrupt here
+    send(lines)                 # never here, but for the second Ctrl-C
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["Interrupts", "held_interrupts"]
+
+
+class Interrupts:
+    """Whether Ctrl-C was pressed, and where it may interrupt. For the main thread."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._is_allowed = False
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """A block that Ctrl-C interrupts, also one that was pressed before it."""
+        self._is_allowed = True
+        try:
+            if self.came:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._is_allowed = False
+
+    def note(self, *_: object) -> None:
+        """Ctrl-C was pressed; the second one does not wait."""
+        is_second, self.came = self.came, True
+        if is_second or self._is_allowed:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def held_interrupts() -> Iterator[Interrupts]:
+    """Holds Ctrl-C back while the block runs."""
+    interrupts = Interrupts()
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+        # A shell has its background jobs ignore it.
+        yield interrupts
+        return
+    signal.signal(signal.SIGINT, interrupts.note)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,244 @@
+"""``kstore produce``: lines of text or JSON to records of a topic, through a producer."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.interrupts import Interrupts, held_interrupts
+from kstore.cli.line_sending import LineSender
+from kstore.cli.producing import opened_producer, parse_producer_settings, store_options
+from kstore.cli.record_json import InputError, JsonRecord
+from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
+from kstore.cli.status import FAILED, INTERRUPTED, OK
+from kstore.errors import DeliveryError, KstoreError
+from kstore.pace import Pace
+from kstore.producer.producer import Producer
+from kstore.types import Durability
+
+__all__ = ["command"]
+
+# So many failed lines are told one by one.
+TOLD_MAX = 10
+# With a limit of records a second, so many pieces are sent in a second.
+PIECES_PER_SECOND = 10
+
+EXAMPLES = f"""
+\b
+Examples:
+  seq 1000 | kstore produce data numbers --create-topic --partitions 4
+  kstore produce data orders orders.txt --key-separator : --config linger_ms=50 --config compression.type=zstd
+  echo '{{"key": "k", "value": "v", "partition": 2}}' | kstore produce data orders --json
+  kstore read --format json data/orders-0 | kstore produce data copy --json
+  kstore produce data orders orders.txt --transactional-id import       all lines or, for committed readers, none
+  tail -f app.log | kstore produce data app --durability interval --rate 5000
+
+\b
+{FIELDS}  partition    a number; the key's hash decides where it is absent, and without a key batches go round
+
+Ctrl-C ends the reading of lines: the last one that was sent is named, and what was sent is delivered. A second one does
+not wait for that. With --transactional-id either aborts the transaction.
+
+\b
+Exit status:
+  0    every line is a record
+  1    a record failed, a line was none, or the store or topic cannot be opened; what is wrong is on standard error
+  2    bad usage
+  130  interrupted
+"""
+
+
+@click.command("produce", cls=KstoreCommand, epilog=EXAMPLES, short_help="Send lines to a topic.")
+@click.argument("directory", type=click.Path())
+@click.argument("topic")
+@click.argument("file", type=click.File("rb", lazy=False), default="-")
+@click.option("--json", "is_json", is_flag=True, help="Each line is a JSON object, with key, value and headers.")
+@click.option("--key-separator", metavar="TEXT", help="In a line of text, what divides the key from the value.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most N records a second.")
+@click.option("--transactional-id", metavar="ID", help="Send all lines in one transaction of this producer.")
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the producer, as linger_ms=50 or linger.ms=50; may be given several times.",
+)
+@store_options
+@click.option("--quiet", is_flag=True, help="Do not print how many records were sent.")
+def command(
+    directory: str,
+    topic: str,
+    file: BinaryIO,
+    is_json: bool,
+    key_separator: str | None,
+    rate: float | None,
+    transactional_id: str | None,
+    configs: tuple[str, ...],
+    create_topic: bool,
+    partitions: int | None,
+    durability: Durability,
+    quiet: bool,
+) -> int:
+    """Send each line of FILE (default: standard input) as a record to TOPIC of the store in DIRECTORY.
+
+    Lines are sent as they come, and gathered into batches for linger_ms. Without --json a line is a record's value,
+    whatever its bytes, without its line break. A record that fails is told by its line and the others go on; a line
+    that is no record ends the run, once those before it are delivered.
+    """
+    parse = line_parser(is_json, key_separator, takes_partition=True)
+    if transactional_id is not None:
+        configs += (f"transactional_id={transactional_id}",)
+    settings = parse_producer_settings(configs)
+    with opened_producer(
+        directory, topic, settings, create_topic=create_topic, partitions=partitions, durability=durability
+    ) as (producer, partition_count):
+        run = _Run(producer, topic, partition_count, parse, Pace(rate), quiet)
+        return run.produce(file)
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(
+        self, producer: Producer, topic: str, partition_count: int, parse: Parse, pace: Pace, is_quiet: bool
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._partition_count = partition_count
+        self._parse = parse
+        self._pace = pace
+        self._is_quiet = is_quiet
+        self._is_transactional = producer.config.transactional_id is not None
+        self._sender = LineSender(producer, topic, self._tell_failure)
+        # The last line whose record was sent.
+        self._last_line = 0
+        self._told_count = 0
+        self._is_aborted = False
+
+    def produce(self, file: BinaryIO) -> int:
+        """Sends all lines, and says what became of them; the exit status."""
+        started = time.monotonic()
+        try:
+            with held_interrupts() as interrupts:
+                status = self._send_and_end(file, interrupts)
+        except KeyboardInterrupt:
+            return self._give_up()
+        if not self._is_quiet:
+            self._report(time.monotonic() - started)
+        return status
+
+    def _send_and_end(self, file: BinaryIO, interrupts: Interrupts) -> int:
+        if self._is_transactional:
+            self._producer.init_transactions()
+            self._producer.begin_transaction()
+        status = OK
+        try:
+            self._send_lines(file, interrupts)
+        except KstoreError as error:
+            status = FAILED
+            _say(str(error))
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+        if self._is_transactional:
+            return self._end_transaction(status)
+        if status == INTERRUPTED:
+            _say(f"interrupted behind line {self._last_line}; what was sent is being delivered")
+        self._sender.settle()
+        self._producer.flush()
+        return FAILED if status == OK and self._sender.failed_count else status
+
+    # --- lines ------------------------------------------------------------------------------------------------------
+
+    def _send_lines(self, file: BinaryIO, interrupts: Interrupts) -> None:
+        """Sends the lines of ``file`` and waits until they are delivered.
+
+        Raises: InputError, naming the line, once those before it were sent; KeyboardInterrupt.
+        """
+        batches = line_batches(file)
+        while True:
+            with interrupts.allowed():
+                lines = next(batches, None)
+                if lines is None:
+                    self._sender.settle()
+                    return
+            records: list[JsonRecord] = []
+            broken: InputError | None = None
+            try:
+                for line in lines:
+                    records.append(self._checked(self._parse(line)))
+            except InputError as error:
+                broken = InputError(f"line {self._last_line + len(records) + 1}: {error}")
+            for piece in self._pieces(records):
+                with interrupts.allowed():
+                    self._pace.wait_for(len(piece))
+                self._sender.send(piece, self._last_line + 1)
+                self._last_line += len(piece)
+            if broken is not None:
+                raise broken
+            if self._is_transactional and self._sender.failed_count:
+                return  # it can only be aborted
+
+    def _pieces(self, records: Sequence[JsonRecord]) -> Iterator[Sequence[JsonRecord]]:
+        rate = self._pace.per_second
+        size = BATCH_RECORDS if rate is None else max(1, min(BATCH_RECORDS, int(rate / PIECES_PER_SECOND)))
+        return (records[start : start + size] for start in range(0, len(records), size))
+
+    def _checked(self, record: JsonRecord) -> JsonRecord:
+        if record.partition is not None and not 0 <= record.partition < self._partition_count:
+            # The producer would wait for the partition, and nobody can make it meanwhile.
+            raise InputError(f"partition {record.partition}, expected 0 to {self._partition_count - 1}")
+        if record.timestamp is not None and record.timestamp < 0:
+            raise InputError(f"timestamp {record.timestamp}, expected at least 0")
+        return record
+
+    # --- what became of them ----------------------------------------------------------------------------------------
+
+    def _end_transaction(self, status: int) -> int:
+        """Commits where all is well, else aborts; the exit status."""
+        if status == OK and not self._sender.failed_count:
+            try:
+                self._producer.commit_transaction()
+                return OK
+            except KstoreError as error:
+                _say(str(error))
+        self._sender.settle_done()
+        self._is_aborted = True
+        self._producer.abort_transaction()
+        # They failed with the transaction, and were told with it.
+        self._sender.settle()
+        interrupted = "interrupted: " if status == INTERRUPTED else ""
+        _say(f"{interrupted}the transaction was aborted: committed readers see none of the lines")
+        return status or FAILED
+
+    def _give_up(self) -> int:
+        lost_count = sum(self._producer.undelivered().values())
+        try:
+            self._producer.close(0)
+        except DeliveryError:
+            pass  # as many as were counted
+        _say(f"interrupted again: {lost_count} of {self._sender.sent_count} records were not delivered")
+        return INTERRUPTED
+
+    def _tell_failure(self, line: int, error: Exception) -> None:
+        if self._is_aborted or self._told_count > (0 if self._is_transactional else TOLD_MAX):
+            return  # the others of a transaction fail with the first
+        self._told_count += 1
+        _say(f"line {line}: {error}" if self._told_count <= TOLD_MAX else "further lines that failed are only counted")
+
+    def _report(self, seconds: float) -> None:
+        if self._is_aborted:
+            return
+        sender = self._sender
+        failed = f", {sender.failed_count} failed" if sender.failed_count else ""
+        together = " in one transaction" if self._is_transactional else ""
+        count = sender.sent_count - sender.failed_count
+        print(f"produced {count} records to {self._topic}{together} in {seconds:.2f} s{failed}", file=sys.stderr)
+
+
+def _say(text: str) -> None:
+    print(f"kstore: {text}", file=sys.stderr)

@@ -1,0 +1,84 @@
+"""What commands that send have in common: their options, and a producer of a store with its topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, get_args
+
+import click
+
+from kstore.cli.settings import parse_settings
+from kstore.errors import ConfigError, TopicNotFoundError
+from kstore.producer.config import ProducerConfig
+from kstore.producer.producer import Producer
+from kstore.store import Store
+from kstore.types import Durability
+
+__all__ = ["opened_producer", "parse_producer_settings", "store_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Their values are text, though they may look like numbers.
+NAMES = ("client_id", "transactional_id")
+# A command sends bytes, and a command line cannot name an object.
+OBJECTS = {"key_serializer", "value_serializer", "interceptors"}
+
+
+def store_options(function: F) -> F:
+    """Adds the options that say how the store is opened, and whether the topic is made."""
+    for option in reversed(
+        (
+            click.option("--create-topic", is_flag=True, help="Make the topic, and the store, where there is none."),
+            click.option(
+                "--partitions", type=click.IntRange(1), metavar="N", help="So many for a topic that is made: 1."
+            ),
+            click.option(
+                "--durability",
+                type=click.Choice(list(get_args(Durability))),
+                default="sync",
+                show_default=True,
+                help="When a batch counts as written, with acks=all: on disk (sync), or in the page cache.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def parse_producer_settings(configs: Iterable[str], option: str = "--config") -> dict[str, Any]:
+    """The settings of a producer that were given, checked. Raises: click.UsageError."""
+    settings = parse_settings(configs, option=option, texts=NAMES)
+    if unfit := OBJECTS & settings.keys():
+        raise click.UsageError(f"{option} {min(unfit)}: records are sent as the bytes they are")
+    try:
+        ProducerConfig.from_settings(**settings)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    return settings
+
+
+@contextmanager
+def opened_producer(
+    directory: str,
+    topic: str,
+    settings: dict[str, Any],
+    *,
+    create_topic: bool,
+    partitions: int | None,
+    durability: Durability,
+) -> Iterator[tuple[Producer, int]]:
+    """A producer of the store in ``directory``, and the count of ``topic``'s partitions; both are closed behind it.
+
+    Raises: click.UsageError, TopicNotFoundError, and as ``Store``.
+    """
+    if partitions is not None and not create_topic:
+        raise click.UsageError("--partitions goes with --create-topic")
+    with Store(directory, create=create_topic, durability=durability) as store:
+        # A topic that is missing cannot come: this process has the store's lock.
+        if topic not in store.topics():
+            if not create_topic:
+                raise TopicNotFoundError(f"{directory}: there is no topic {topic}; --create-topic makes it")
+            store.create_topic(topic, partitions or 1)
+        with store.producer(**settings) as producer:
+            yield producer, store.partitions(topic)[-1] + 1
