@@ -24,6 +24,7 @@ cimport cython
 
 from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_headers, murmur2_of
 
+from kstore.errors import ClosedError
 from kstore.producer.records import RecordMetadata
 
 __all__ = ["Deliveries", "Delivery", "PartitionQueue", "ProducerBatch", "SendPath", "TopicQueues", "calling", "checked_record_headers"]
@@ -473,6 +474,15 @@ cdef class Deliveries:
         self.count += 1
         return 0
 
+    cdef int note_run(self, ProducerBatch batch, int32_t first, Py_ssize_t count) except -1:
+        cdef Py_ssize_t i
+        self.note(batch, first)
+        for i in range(1, count):
+            self.at[2 * self.count] = self.at[2 * self.count - 2]
+            self.at[2 * self.count + 1] = first + <int32_t>i
+            self.count += 1
+        return 0
+
     cdef int note_delivery(self, Delivery delivery) except -1:
         self.others[self.count] = delivery
         self.at[2 * self.count] = -1
@@ -664,51 +674,100 @@ cdef class SendPath:
         """``send_many`` of checked arguments: lists or tuples of one length. Where a batch is full it goes on by
         ``_send_slowly``."""
         cdef Py_ssize_t count = len(values)
-        cdef Py_ssize_t i, number, size_before
+        cdef Py_ssize_t i = 0
         cdef Deliveries deliveries = Deliveries(count)
         cdef Delivery delivery
+        # Without keys and all that, as many as find room go in one run.
+        cdef bint in_runs = keys is None and timestamps is None and headers is None and not queues.is_compacted
+        cdef int64_t now = self.time_ms()
+        while i < count:
+            if in_runs:
+                i = append_run(queues, deliveries, values, i, now, -1 if partition is None else partition)
+                if i == count:
+                    break
+            try:
+                delivery = self.send_one(
+                    queues,
+                    deliveries,
+                    values[i],
+                    None if keys is None else keys[i],
+                    None if timestamps is None else timestamps[i],
+                    None if headers is None else headers[i],
+                    partition,
+                    now,
+                )
+                if delivery is not None and self.now_ms is None:
+                    now = wall_clock_ms()
+            except (TypeError, ValueError) as error:
+                # What is wrong with a record is its own matter; what is wrong with the producer is not.
+                if isinstance(error, ClosedError):
+                    raise
+                delivery = self._refused(queues.name, partition, error, None)
+            if delivery is not None:
+                deliveries.note_delivery(delivery)
+            i += 1
+        return deliveries
+
+    cdef Delivery send_one(
+        self, TopicQueues queues, Deliveries deliveries, value, key, timestamp, headers, partition, int64_t now
+    ):
+        """Sends a record: noted in ``deliveries``, and None, or its delivery."""
+        cdef Py_ssize_t number, size_before
         cdef ProducerBatch batch
         cdef OpenBatch records
-        cdef object value, key, given
-        cdef tuple pairs
-        cdef int64_t now = self.time_ms()
-        cdef int64_t timestamp
-        cdef bint is_compacted = queues.is_compacted
-        for i in range(count):
-            value = values[i]
-            if value is not None and not PyBytes_CheckExact(value):
-                value = as_bytes(value, "value")
-            key = None if keys is None else keys[i]
-            if key is not None and not PyBytes_CheckExact(key):
-                key = as_bytes(key, "key")
-            pairs = () if headers is None or headers[i] is None else checked_headers(headers[i])
-            given = None if timestamps is None else timestamps[i]
-            if given is None and not (key is None and is_compacted):
-                if partition is not None:
-                    number = partition
-                elif key is None or queues.ignores_keys:
-                    number = queues.sticky_partition
-                else:
-                    number = (
-                        murmur2_of(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & INT32_MAX
-                    ) % queues.partition_count
-                batch = (<PartitionQueue>queues.queues[number]).open_batch
-                if batch is not None and batch.records.is_open:
-                    records = batch.records
-                    size_before = records.size
-                    if records.append_checked(<bytes>value, <bytes>key, pairs, now, records.last_offset_delta + 1):
-                        queues.sticky_bytes += records.size - size_before
-                        deliveries.note(batch, records.record_count - 1)
-                        continue
-                is_sticky = partition is None and (key is None or queues.ignores_keys)
-                delivery = self._send_next(queues, None if is_sticky else number, value, key, pairs, now, None)
-                if delivery is not None:
-                    deliveries.note(delivery.batch, delivery.index)
-                    if self.now_ms is None:
-                        now = wall_clock_ms()
-                    continue
-            delivery = self._send_slowly(queues.name, value, key, pairs, given, partition, None)
-            deliveries.note_delivery(delivery)
-            if self.now_ms is None:
-                now = wall_clock_ms()
-        return deliveries
+        cdef Delivery delivery
+        cdef bytes checked_value = as_bytes(value, "value")
+        cdef bytes checked_key = as_bytes(key, "key")
+        cdef tuple pairs = () if headers is None else checked_headers(headers)
+        cdef bint is_sticky = partition is None and (key is None or queues.ignores_keys)
+        if timestamp is None and not (checked_key is None and queues.is_compacted):
+            if is_sticky:
+                number = queues.sticky_partition
+            elif partition is not None:
+                number = partition
+            else:
+                number = (
+                    murmur2_of(<const uint8_t*>PyBytes_AS_STRING(checked_key), PyBytes_GET_SIZE(checked_key))
+                    & INT32_MAX
+                ) % queues.partition_count
+            batch = (<PartitionQueue>queues.queues[number]).open_batch
+            if batch is not None and batch.records.is_open:
+                records = batch.records
+                size_before = records.size
+                if records.append_checked(checked_value, checked_key, pairs, now, records.last_offset_delta + 1):
+                    queues.sticky_bytes += records.size - size_before
+                    deliveries.note(batch, records.record_count - 1)
+                    return None
+            delivery = self._send_next(
+                queues, None if is_sticky else number, checked_value, checked_key, pairs, now, None
+            )
+            if delivery is not None:
+                return delivery
+        return self._send_slowly(queues.name, checked_value, checked_key, pairs, timestamp, partition, None)
+
+
+cdef Py_ssize_t append_run(
+    TopicQueues queues, Deliveries deliveries, object values, Py_ssize_t start, int64_t now, Py_ssize_t partition
+) except -1:
+    """Appends values[start:] to the open batch while they are bytes and find room; the index of the first that is
+    neither. Runs no Python code."""
+    cdef Py_ssize_t number = queues.sticky_partition if partition < 0 else partition
+    cdef ProducerBatch batch = (<PartitionQueue>queues.queues[number]).open_batch
+    # Another thread may have made it longer since there was room made for its deliveries.
+    cdef Py_ssize_t count = min(PySequence_Fast_GET_SIZE(values), deliveries.capacity)
+    cdef PyObject** items = PySequence_Fast_ITEMS(values)
+    cdef Py_ssize_t i = start
+    cdef Py_ssize_t size_before
+    cdef OpenBatch records
+    if batch is None or not batch.records.is_open:
+        return start
+    records = batch.records
+    size_before = records.size
+    while i < count and (<object>items[i] is None or PyBytes_CheckExact(<object>items[i])):
+        if not records.append_checked(<bytes>items[i], None, (), now, records.last_offset_delta + 1):
+            break
+        i += 1
+    queues.sticky_bytes += records.size - size_before
+    if i > start:
+        deliveries.note_run(batch, records.record_count - <int32_t>(i - start), i - start)
+    return i

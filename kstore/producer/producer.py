@@ -176,7 +176,7 @@ class Producer(SendPath):
                 except DELIVERED_ERRORS as error:
                     return Deliveries.of([self._refused(topic, partition, error, None) for _ in values])
             if partition is None or partition < found.partition_count:
-                return self._send_plain_many(found, values, keys, timestamps, headers, partition)
+                return self._send_plain_many(found, *map(_listed, (values, keys, timestamps, headers)), partition)
         return Deliveries.of(
             [
                 self._send_one(
@@ -611,6 +611,11 @@ class Producer(SendPath):
         self._pool.close()
         self._wakeup.set()
         self._host.unwatch(self._metadata.note_change)
+
+
+def _listed(values: Sequence[Any] | None) -> Sequence[Any] | None:
+    """A list or tuple, which the compiled loop looks into."""
+    return values if values is None or isinstance(values, (list, tuple)) else list(values)
 
 
 def _is_system(clock: object) -> bool:
