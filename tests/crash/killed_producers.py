@@ -141,10 +141,10 @@ def _until_there_is_room(end: Callable[[], None]) -> None:
             continue
 
 
-def _live(path: Path, durability: Durability, life: int, on_open: Callable[[], object]) -> None:
+def _live(path: Path, durability: Durability, life: int, opened: int) -> None:
     generator = random.Random(life)
     store = _opened(path, durability, generator)
-    on_open()
+    os.write(opened, b".")
     settings = {
         "linger_ms": generator.choice([0, 1]),
         "batch_size": generator.choice([200, 2000]),
@@ -181,7 +181,7 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                _live(Path(path), durability, int(seed), lambda: os.write(opened, b"."))  # type: ignore[arg-type]
+                _live(Path(path), durability, int(seed), opened)  # type: ignore[arg-type]
             except BaseException:
                 _say("failed " + repr(traceback.format_exc()))
             finally:
