@@ -26,20 +26,34 @@ from tools.interop.records import Row, rows_of
 
 pytestmark = pytest.mark.interop
 
-# By topic: the seed, how many batches a round, how many keys. Those of "left-open" are open between the rounds.
-LOGS = {"few-keys": (1, 150, 4), "many-keys": (2, 150, 60), "one-segment": (3, 20, 4), "left-open": (4, 150, 12)}
+
+class Shape(NamedTuple):
+    """So many batches a round, with so many keys."""
+
+    seed: int
+    batches: int
+    keys: int
+    segment_bytes: int = 16 << 10
+
+
+# Of small segments many stay as they are, alone. Those of "left-open" are open between the rounds.
+LOGS = {
+    "few-keys": Shape(1, 150, 4),
+    "many-keys": Shape(2, 150, 60),
+    "one-segment": Shape(3, 20, 4),
+    "small-segments": Shape(4, 150, 150, segment_bytes=1024),
+    "left-open": Shape(5, 150, 12),
+}
 LEFT_OPEN = "left-open"
 ROUNDS = 5
 # Behind these all transactions have ended: what a pass left for open ones, the next ones make good.
 ENDED_FROM = 1
-SEGMENT_BYTES = 16 << 10
 # Far less than a broker takes to start.
 RETENTION_MS = 500
 BETWEEN_MS = 60_000
 TOPIC_SETTINGS = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.0001",
-    "internal.segment.bytes": str(SEGMENT_BYTES),
     "index.interval.bytes": "256",
     "delete.retention.ms": str(RETENTION_MS),
     "segment.ms": str(2**60),
@@ -64,12 +78,12 @@ class Story(NamedTuple):
 
 def parts(topic: str, now_ms: int) -> list[list[bytes]]:
     """What each round appends; its records are an hour old at the first."""
-    seed, count, keys = LOGS[topic]
-    batches = Batches(random.Random(seed), now_ms - 3_600_000)
+    shape = LOGS[topic]
+    batches = Batches(random.Random(shape.seed), now_ms - 3_600_000)
     made = []
     for number in range(ROUNDS):
-        for _ in range(count):
-            batches.add(keys)
+        for _ in range(shape.batches):
+            batches.add(shape.keys)
         if topic != LEFT_OPEN or number >= ENDED_FROM:
             batches.end_all()
         made.append(batches.data)
@@ -77,34 +91,36 @@ def parts(topic: str, now_ms: int) -> list[list[bytes]]:
     return made
 
 
-def opened(directory: Path, clock: ManualClock) -> Log:
+def opened(data: Path, topic: str, clock: ManualClock) -> Log:
     return Log(
-        directory,
+        data / f"{topic}-0",
         durability="os",
         clock=clock,
-        segment_bytes=SEGMENT_BYTES,
+        segment_bytes=LOGS[topic].segment_bytes,
         index_interval_bytes=256,
         cleanup_policy="compact",
         delete_retention_ms=RETENTION_MS,
     )
 
 
-def append(directory: Path, part: list[bytes], clock: ManualClock) -> None:
+def append(data: Path, topic: str, part: list[bytes], clock: ManualClock) -> None:
     """Appends, and seals the last segment: no pass takes the active one."""
-    with opened(directory, clock) as log:
-        for data in part:
-            log.append_batches(data, assign_offsets=False)
+    with opened(data, topic, clock) as log:
+        for batch in part:
+            log.append_batches(batch, assign_offsets=False)
         log.roll()
 
 
-def compacted(directory: Path, clock: ManualClock) -> int:
-    with opened(directory, clock) as log:
+def compacted(data: Path, topic: str, clock: ManualClock) -> int:
+    """Returns where a broker stops: it leaves all of the segment in which a transaction is open."""
+    bases = [int(path.stem) for path in (data / f"{topic}-0").glob("*.log")]
+    with opened(data, topic, clock) as log:
         report = log.compact()
         assert not report.corrupt
         assert not report.stopped
         log.check()
         assert log.verify().clean
-        return report.stop_offset
+        return max(base for base in bases if base <= report.stop_offset)
 
 
 def seen(directory: Path, committed: list[Row]) -> Pass:
@@ -126,7 +142,7 @@ def round_of_broker(
     """Appends, and has the broker clean up to ``stops``."""
     assert from_broker(broker.data).is_whole
     for topic, part in appended.items():
-        append(broker.data / f"{topic}-0", part, clock)
+        append(broker.data, topic, part, clock)
     assert to_broker(broker.data).is_whole
     with broker.running():
         wait_until_clean(broker, stops)
@@ -141,7 +157,12 @@ def story(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Story:
     broker = kafka.broker(root / "broker")
     broker.extra_properties = "log.cleaner.backoff.ms=200\nlog.initial.task.delay.ms=100\n"
     with broker.running():
-        broker.create_topics(dict.fromkeys(LOGS, TOPIC_SETTINGS))
+        broker.create_topics(
+            {
+                topic: TOPIC_SETTINGS | {"internal.segment.bytes": str(shape.segment_bytes)}
+                for topic, shape in LOGS.items()
+            }
+        )
     now_ms = time.time_ns() // 1_000_000
     clock = ManualClock(now_ms)
     made = {topic: parts(topic, now_ms) for topic in LOGS}
@@ -151,8 +172,8 @@ def story(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Story:
         stops = {}
         for topic in LOGS:
             directory = root / "kstore" / f"{topic}-0"
-            append(directory, made[topic][number], clock)
-            stops[topic] = compacted(directory, clock)
+            append(root / "kstore", topic, made[topic][number], clock)
+            stops[topic] = compacted(root / "kstore", topic, clock)
             by_kstore[topic].append(seen(directory, committed_by_kstore(directory)))
         left = round_of_broker(broker, {topic: made[topic][number] for topic in LOGS}, stops, clock)
         for topic, one in left.items():
