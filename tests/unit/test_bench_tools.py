@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import kstore
+from tools.bench import producer_lines
 from tools.bench.comparison import Workload, compare
 from tools.bench.logs import many_segments, values
 from tools.bench.machine import file_system, machine_words
 from tools.bench.measure import Line, Run, in_turn, percentile, rate_line, rows_as_table
 from tools.bench.memory_lines import Shape, fill_compressed, grown_most
 from tools.bench.peers import PEERS, Peer
+from tools.bench.producer_lines import CASES, Case, send_rate
+from tools.bench.producer_peer_lines import Workload as ProducerWorkload
+from tools.bench.producer_peer_lines import rates_of
+from tools.bench.producer_peers import PEERS as PRODUCER_PEERS
+from tools.bench.producer_peers import Peer as ProducerPeer
+from tools.bench.producer_peers import Unavailable
 from tools.bench.report import report
 from tools.bench.slow_fs import SlowSyncFs
 
@@ -112,3 +120,38 @@ def test_the_memory_of_a_reader_is_that_of_what_it_reads(tmp_path: Path) -> None
         path = tmp_path / str(shape.batch_bytes)
         grown.append(grown_most(path, fill_compressed(path, shape)))
     assert grown[1] - grown[0] > large.batch_bytes - 2 * small.batch_bytes
+
+
+@pytest.mark.parametrize("synced", [True, False], ids=["synced", "not synced"])
+@pytest.mark.parametrize("peer", PRODUCER_PEERS, ids=[peer.name for peer in PRODUCER_PEERS])
+def test_a_peer_of_the_producer_has_what_was_sent(tmp_path: Path, peer: ProducerPeer, synced: bool) -> None:
+    try:
+        target = peer.open(tmp_path / "peer", synced)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    batch = values(10)
+    target.send(batch)
+    target.commit()
+    target.send_many(batch)
+    target.commit()
+    assert target.count() == 20
+    target.close()
+
+
+def test_a_peer_that_is_not_there_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    monkeypatch.setitem(sys.modules, "persistqueue", None)
+    rates = rates_of(Run(tmp_path, 1), ProducerWorkload("few", False, 1, True))
+    assert set(rates.peers) == {"sqlite3"}
+    assert rates.missing["lmdb"] == "not installed"
+    assert set(rates.missing) == {peer.name for peer in PRODUCER_PEERS} - {"kstore", "sqlite3"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_rate_of_the_producer_counts_what_was_delivered(
+    tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_lines, "RECORDS", 8_000)
+    monkeypatch.setattr(producer_lines, "WARM_COUNT", 1_000)
+    assert send_rate(Run(tmp_path, 1), case) > 0

@@ -19,6 +19,8 @@ from tools.bench.machine import machine_words
 from tools.bench.measure import Line, Run
 from tools.bench.memory_lines import memory
 from tools.bench.open_lines import recovery, segments
+from tools.bench.producer_lines import producer_latency, producer_send
+from tools.bench.producer_peer_lines import producer_peers, producer_peers_synced
 from tools.bench.read_lines import read, read_values
 from tools.bench.report import report
 from tools.bench.store_lines import retention, store
@@ -41,6 +43,10 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         compaction,
         compaction_beside,
         memory,
+        producer_send,
+        producer_latency,
+        producer_peers,
+        producer_peers_synced,
     )
 }
 COMPARISON = comparison.__name__

@@ -11,6 +11,8 @@ from pathlib import Path
 
 __all__ = ["file_system", "machine_words"]
 
+PEERS = ("lmdb", "confluent-kafka", "persist-queue")
+
 
 def machine_words(directory: Path) -> list[tuple[str, str]]:
     """(what, which) in the order in which they are told; ``directory`` is where the benchmarks write."""
@@ -22,7 +24,7 @@ def machine_words(directory: Path) -> list[tuple[str, str]]:
         ("load before the run", f"{os.getloadavg()[0]:.1f} (of others: 0 is an idle machine)"),
         ("Python", f"{platform.python_implementation()} {platform.python_version()}"),
         ("kstore", _version("kstore")),
-        ("peers", f"SQLite {sqlite3.sqlite_version}, lmdb {_version('lmdb')}"),
+        ("peers", ", ".join([f"SQLite {sqlite3.sqlite_version}", *(f"{name} {_version(name)}" for name in PEERS)])),
     ]
 
 

@@ -10,11 +10,24 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-__all__ = ["MILLION", "Line", "Run", "in_turn", "percentile", "rate_line", "rows_as_table", "seconds_of", "table"]
+__all__ = [
+    "MILLION",
+    "Line",
+    "Run",
+    "all_in_turn",
+    "in_turn",
+    "percentile",
+    "rate_line",
+    "rows_as_table",
+    "seconds_of",
+    "table",
+]
 
 MILLION = 1e6
+
+Measured = TypeVar("Measured")
 
 
 class Run(NamedTuple):
@@ -45,14 +58,21 @@ def in_turn(
     work: Callable[[], float], limit: Callable[[], float], *, rounds: int, warm_up: int = 1
 ) -> tuple[float, float]:
     """Runs both ``rounds`` times in turn; each returns a rate. The work's median, the limit's upper quartile."""
-    for _ in range(warm_up):
-        work()
-        limit()
-    rates, limits = [], []
-    for _ in range(rounds):
-        rates.append(work())
-        limits.append(limit())
+    rates, limits = all_in_turn((work, limit), rounds=rounds, warm_up=warm_up)
     return statistics.median(rates), percentile(limits, 0.75)
+
+
+def all_in_turn(
+    works: Sequence[Callable[[], Measured]], *, rounds: int, warm_up: int = 1
+) -> tuple[list[Measured], ...]:
+    """Runs each ``rounds`` times, one after the other in each round; what each of them returned."""
+    taken: tuple[list[Measured], ...] = tuple([] for _ in works)
+    for number in range(warm_up + rounds):
+        for work, results in zip(works, taken, strict=True):
+            result = work()
+            if number >= warm_up:
+                results.append(result)
+    return taken
 
 
 def percentile(values: Sequence[float], share: float) -> float:

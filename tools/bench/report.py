@@ -19,7 +19,7 @@ slow spell of the machine hits both: the figure is the median of the rounds, a l
 since a limit that stalls would flatter. "asked" is the project's own aim. The code is in `tools/bench/`."""
 
 NOT_THERE = """\
-Not measured, since it is not built yet: a producer's `send`, and Arrow."""
+Not measured, since it is not built yet: Arrow."""
 
 COMPARISON = """\
 The same values, in the same order; it is checked that all of them come back. Synced: an append is on disk when it
