@@ -30,6 +30,7 @@ COMMANDS = {
     "explain": "kstore.cli.explain",
     "handover": "kstore.cli.handover",
     "mirror": "kstore.cli.mirror",
+    "perf": "kstore.cli.perf",
     "produce": "kstore.cli.produce",
     "producers": "kstore.cli.producers",
     "read": "kstore.cli.read",

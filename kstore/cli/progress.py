@@ -1,7 +1,10 @@
-"""A progress bar on standard error while a long command works; nothing where standard error is no terminal.
+"""What a long command shows on standard error while it works: a bar, or a line that is written anew.
 
-    with progress("mirror", total_bytes) as advance:
+    with progress("mirror", total_bytes) as advance:    # nothing where standard error is no terminal
         advance(1 << 20)
+    line = LiveLine()                                   # line by line where it is none
+    line.show("5 records")
+    line.end()
 
 ``NO_COLOR`` takes the colours away; ``TERM=dumb``, which cannot move its cursor, the bar.
 """
@@ -9,15 +12,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Literal, TextIO
 
-__all__ = ["progress"]
+from kstore.cli.table import painted
+
+__all__ = ["LiveLine", "progress"]
 
 # A terminal is written to at most ten times a second, however small the steps are.
 REFRESHES_PER_SECOND = 10
+TO_LINE_START = "\r\x1b[K"
 
 
 def _nothing(size: int) -> None:
@@ -56,6 +63,33 @@ def progress(title: str, total: int | None, *, unit: str = "bytes") -> Iterator[
     with bar:
         task = bar.add_task(title, total=total)
         yield lambda size: bar.advance(task, size)
+
+
+class LiveLine:
+    """A line on standard error that is written anew: in its place on a terminal, elsewhere below the one before."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+        self.is_in_place = _can_show(self._stream)
+        self._is_shown = False
+
+    def show(self, text: str, colour: Literal["red", "yellow", "green"] | None = None) -> None:
+        """Shows ``text``, in place of what was shown before."""
+        if self.is_in_place:
+            # A line that is longer than the terminal is wide cannot be taken back.
+            text = text[: shutil.get_terminal_size().columns - 1]
+        if colour is not None:
+            text = painted(text, colour, self._stream)
+        self._stream.write(f"{TO_LINE_START}{text}" if self.is_in_place else f"{text}\n")
+        self._stream.flush()
+        self._is_shown = True
+
+    def end(self) -> None:
+        """Takes away what stands in its place."""
+        if self.is_in_place and self._is_shown:
+            self._stream.write(TO_LINE_START)
+            self._stream.flush()
+            self._is_shown = False
 
 
 def _can_show(stream: TextIO) -> bool:
