@@ -18,11 +18,15 @@ from tools.bench.measure import Line, Run, in_turn, percentile, rate_line, rows_
 from tools.bench.memory_lines import Shape, fill_compressed, grown_most
 from tools.bench.peers import PEERS, Peer
 from tools.bench.producer_lines import CASES, Case, send_rate
+from tools.bench.producer_memory import ABOVE_BYTES, BUFFER_BYTES, blocked_growth
+from tools.bench.producer_memory import Shape as ProducerShape
 from tools.bench.producer_peer_lines import Workload as ProducerWorkload
 from tools.bench.producer_peer_lines import rates_of
 from tools.bench.producer_peers import PEERS as PRODUCER_PEERS
 from tools.bench.producer_peers import Peer as ProducerPeer
 from tools.bench.producer_peers import Unavailable
+from tools.bench.producers_child import Span
+from tools.bench.producers_table import producers, span_rate
 from tools.bench.report import report
 from tools.bench.slow_fs import SlowSyncFs
 
@@ -60,11 +64,11 @@ def test_the_page_names_each_number_that_was_not_reached() -> None:
         Line("append", "1/s", "limit 2/s", "0.5", "0.9", False),
         Line("read", "2/s", "limit 2/s", "1.0", "0.9", True),
     ]
-    page = report([("processor", "one")], lines, "")
+    page = report([("processor", "one")], lines)
     missed = page.partition("Not reached in this run:")[2]
     assert "- append: 1/s, asked 0.9" in missed
     assert "- read" not in missed
-    assert "All that is asked was reached" in report([], lines[1:], "")
+    assert "All that is asked was reached" in report([], lines[1:])
 
 
 def test_the_machine_s_words_name_no_host_and_no_path(tmp_path: Path) -> None:
@@ -155,3 +159,23 @@ def test_a_rate_of_the_producer_counts_what_was_delivered(
     monkeypatch.setattr(producer_lines, "RECORDS", 8_000)
     monkeypatch.setattr(producer_lines, "WARM_COUNT", 1_000)
     assert send_rate(Run(tmp_path, 1), case) > 0
+
+
+def test_producers_and_readers_stand_side_by_side(tmp_path: Path) -> None:
+    rows = producers(Run(tmp_path, 1), 2_000).splitlines()
+    assert [row.split("|")[1].strip() for row in rows[2:]] == [
+        "1 producer and 1 reader, threads",
+        "2 producers and 2 readers, threads",
+        "3 producers and 3 readers, threads",
+        "1 producer and 1 reader, processes",
+        "2 producers and 2 readers, processes",
+        "3 producers and 3 readers, processes",
+    ]
+
+
+def test_a_rate_of_several_lasts_from_the_first_start_to_the_last_end() -> None:
+    assert span_rate([Span(1.0, 3.0), Span(2.0, 5.0)], 8) == 2.0
+
+
+def test_a_producer_whose_sender_is_held_up_keeps_what_its_memory_takes(tmp_path: Path) -> None:
+    assert blocked_growth(Run(tmp_path, 1), ProducerShape(500_000, "none", "")) <= BUFFER_BYTES + ABOVE_BYTES

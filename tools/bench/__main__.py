@@ -20,7 +20,9 @@ from tools.bench.measure import Line, Run
 from tools.bench.memory_lines import memory
 from tools.bench.open_lines import recovery, segments
 from tools.bench.producer_lines import producer_latency, producer_send
+from tools.bench.producer_memory import producer_memory
 from tools.bench.producer_peer_lines import producer_peers, producer_peers_synced
+from tools.bench.producers_table import producers
 from tools.bench.read_lines import read, read_values
 from tools.bench.report import report
 from tools.bench.store_lines import retention, store
@@ -47,9 +49,10 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         producer_latency,
         producer_peers,
         producer_peers_synced,
+        producer_memory,
     )
 }
-COMPARISON = comparison.__name__
+TABLES: dict[str, Callable[[Run], str]] = {function.__name__: function for function in (producers, comparison)}
 
 
 def parse_args() -> argparse.Namespace:
@@ -59,30 +62,30 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="how often each figure is taken (default: 7)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page to FILE too")
     args = parser.parse_args()
-    unknown = [name for name in args.names if name not in (*LINES, COMPARISON)]
+    unknown = [name for name in args.names if name not in (*LINES, *TABLES)]
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join((*LINES, COMPARISON))}")
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join((*LINES, *TABLES))}")
     return args
 
 
 def main() -> None:
     args = parse_args()
-    names = args.names or [*LINES, COMPARISON]
+    names = args.names or [*LINES, *TABLES]
     if args.list:
         sys.stdout.write("\n".join(names) + "\n")
         return
     lines: list[Line] = []
-    compared = ""
+    tables: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="kstore-bench-", dir=".") as directory:
         run = Run(Path(directory), args.rounds)
         machine = machine_words(run.root)  # first: the load is that before the run
         for name in names:
             print(f"{name} ...", file=sys.stderr, flush=True)
-            if name == COMPARISON:
-                compared = comparison(run)
+            if name in TABLES:
+                tables[name] = TABLES[name](run)
             else:
                 lines += LINES[name](run)
-        page = report(machine, lines, compared)
+        page = report(machine, lines, **tables)
     sys.stdout.write(page)
     if args.write is not None:
         args.write.write_text(page, encoding="utf-8")

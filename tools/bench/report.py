@@ -9,7 +9,7 @@ from tools.bench.measure import Line, table
 __all__ = ["report"]
 
 RERUN = """\
-`make bench` prints this page (90 seconds on an idle machine, which it should be), and
+`make bench` prints this page (4 minutes on an idle machine, which it should be), and
 `python -m tools.bench --write BENCHMARKS.md` writes it. `python -m tools.bench NAME...` runs some of it; `--list` names
 them."""
 
@@ -20,6 +20,13 @@ since a limit that stalls would flatter. "asked" is the project's own aim. The c
 
 NOT_THERE = """\
 Not measured, since it is not built yet: Arrow."""
+
+PRODUCERS = """\
+Producers that send one by one, to delivery with `acks=1`, and readers that follow them at the same time; values of 100
+bytes, in the page cache, nothing synced. Each producer has a log of its own, and each log one reader, which gets a
+`Record` for each record, its CRC checked. As threads: one process, one store, a partition for each producer. As
+processes: each producer has its own store, for a log has one writer, and each reader is a process that opens that
+store for reading only. The rates are those of all producers, and of all readers, together; MB are of values."""
 
 COMPARISON = """\
 The same values, in the same order; it is checked that all of them come back. Synced: an append is on disk when it
@@ -32,13 +39,17 @@ kstore is made to append and to read on. It pays in two places: a lookup reads a
 that is appended alone carries a batch header of 61 bytes, which costs each reader as much as a batch does."""
 
 
-def report(machine: Sequence[tuple[str, str]], lines: Sequence[Line], compared: str) -> str:
+def report(
+    machine: Sequence[tuple[str, str]], lines: Sequence[Line], *, producers: str = "", comparison: str = ""
+) -> str:
     """The page; parts without anything in them are left out."""
     parts = ["# Benchmarks", RERUN, "## The machine", "\n".join(f"- {what}: {which}" for what, which in machine)]
     if lines:
         parts += ["## Beside the machine's own limit", HOW, table(lines), _missed(lines), NOT_THERE]
-    if compared:
-        parts += ["## Beside other stores", COMPARISON, compared]
+    if producers:
+        parts += ["## Producers beside readers", PRODUCERS, producers]
+    if comparison:
+        parts += ["## Beside other stores", COMPARISON, comparison]
     return "\n\n".join(parts) + "\n"
 
 
