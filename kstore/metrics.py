@@ -1,4 +1,4 @@
-"""Metrics: what kstore counts, a row for each in ``METRICS`` (of a log) and ``STORE_METRICS``; their way out of it.
+"""Metrics: what kstore counts, a row for each; their way out of it.
 
     log.metrics()                                       {"appends": 12, "sync_seconds": Histogram(...), ...}
     prometheus_client.REGISTRY.register(kstore.metrics.collector(store))    needs kstore[metrics]
@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from os import PathLike
 from pathlib import Path
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METRICS",
+    "PRODUCER_METRICS",
+    "PRODUCER_TOPIC_METRICS",
     "STORE_METRICS",
     "Histogram",
     "HistogramCounter",
     "LogCounters",
     "Metered",
+    "MeteredProducer",
     "MeteredStore",
     "Metric",
     "MetricValue",
@@ -38,6 +42,8 @@ __all__ = [
 ]
 
 PREFIX = "kstore_"
+PRODUCER_PREFIX = "kstore_producer_"
+TOPIC_PREFIX = "kstore_producer_topic_"
 # Seconds: from what a drive with its own battery takes to what one takes that is about to fail.
 SYNC_SECONDS_BOUNDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 GROUP_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
@@ -145,6 +151,48 @@ STORE_METRICS = (
     ),
     Metric("ignored_names", "gauge", "names", "Names in the store's directory that are somebody else's."),
     Metric("notes", "gauge", "notes", "What was found amiss in the store's directory, as its status tells."),
+)
+
+# Averages, and what is the greatest, are over the producer's life.
+PRODUCER_METRICS = (
+    Metric("records", "counter", "records", "Records that were written."),
+    Metric("bytes", "counter", "bytes", "Bytes of their batches, as they are stored."),
+    Metric("batches", "counter", "batches", "Their batches."),
+    Metric("writes", "counter", "writes", "Appends to logs; one takes what waits for a partition, up to 1 MiB."),
+    Metric("records_per_write", "gauge", "records", "Records in one of them, on average."),
+    Metric("batch_avg_bytes", "gauge", "bytes", "Bytes of a batch, as it is stored, on average."),
+    Metric("batch_max_bytes", "gauge", "bytes", "Bytes of the largest."),
+    Metric("compression_ratio", "gauge", "ratio", "Stored bytes by bytes before compression; 1 where nothing is."),
+    Metric("queue_seconds", "counter", "seconds", "What batches have waited, from their begin to their write."),
+    Metric("queue_avg_seconds", "gauge", "seconds", "What a batch has waited, on average."),
+    Metric("queue_max_seconds", "gauge", "seconds", "What a batch has waited at most."),
+    Metric("append_seconds", "counter", "seconds", "What writes took, with their syncs."),
+    Metric("append_avg_seconds", "gauge", "seconds", "What a write took, on average."),
+    Metric("append_max_seconds", "gauge", "seconds", "What a write took at most."),
+    Metric("retries", "counter", "writes", "Writes that failed, and that are tried again."),
+    Metric("splits", "counter", "batches", "Batches that were split, since the log takes none that large."),
+    Metric("failed_records", "counter", "records", "Records that failed, those that were never in a batch too."),
+    Metric("flush_seconds", "counter", "seconds", "What calls of flush took."),
+    Metric("transaction_init_seconds", "counter", "seconds", "What calls of init_transactions took."),
+    Metric("transaction_begin_seconds", "counter", "seconds", "What calls of begin_transaction took."),
+    Metric("transaction_send_offsets_seconds", "counter", "seconds", "What calls of send_offsets took."),
+    Metric("transaction_commit_seconds", "counter", "seconds", "What commits took, with the writes they waited for."),
+    Metric("transaction_abort_seconds", "counter", "seconds", "What aborts took."),
+    Metric("metadata_wait_seconds", "counter", "seconds", "What sends took to look topics up, and to wait for them."),
+    Metric("buffer_total_bytes", "gauge", "bytes", "Bytes of memory that batches may take."),
+    Metric("buffer_available_bytes", "gauge", "bytes", "Bytes of it that none has."),
+    Metric("buffer_waiting_threads", "gauge", "threads", "Threads that wait for some."),
+    Metric("buffer_exhausted", "counter", "records", "Records that failed, since there was none in time."),
+    Metric("buffer_wait_seconds", "counter", "seconds", "What threads have waited for it, all together."),
+    Metric("waiting_batches", "gauge", "batches", "Batches that have no result yet."),
+)
+
+PRODUCER_TOPIC_METRICS = (
+    Metric("records", "counter", "records", "Records that were written to the topic."),
+    Metric("bytes", "counter", "bytes", "Bytes of their batches, as they are stored."),
+    Metric("retries", "counter", "writes", "Writes to it that failed, and that are tried again."),
+    Metric("failed_records", "counter", "records", "Records for it that failed."),
+    Metric("compression_ratio", "gauge", "ratio", "Stored bytes by bytes before compression; 1 where nothing is."),
 )
 
 
@@ -304,6 +352,26 @@ class MeteredStore(Protocol):
 
     def log_metrics(self) -> Mapping[tuple[str, int], Mapping[str, MetricValue]]: ...
 
+    def live_producers(self) -> Mapping[str, MeteredProducer]: ...
+
+
+@runtime_checkable
+class MeteredProducer(Protocol):
+    """A producer: metrics of its own, and by topic."""
+
+    @property
+    def client_id(self) -> str: ...
+
+    @property
+    def store_path(self) -> PathLike[str]: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def metrics(self) -> Mapping[str, MetricValue]: ...
+
+    def topic_metrics(self) -> Mapping[str, Mapping[str, MetricValue]]: ...
+
 
 class Collector(Protocol):
     """What a registry of prometheus-client takes."""
@@ -313,12 +381,13 @@ class Collector(Protocol):
     def describe(self) -> Iterable[Family]: ...
 
 
-def collector(*sources: Metered | MeteredStore) -> Collector:
-    """What tells Prometheus of ``sources``, logs and stores: for ``CollectorRegistry.register``.
+def collector(*sources: Metered | MeteredStore | MeteredProducer) -> Collector:
+    """What tells Prometheus of ``sources``, logs, stores and producers: for ``CollectorRegistry.register``.
 
     Metrics are named ``kstore_<name>``, counters with ``_total`` behind; a metric has the label ``store``, a directory,
-    and that of a log ``topic`` and ``partition`` too. A source that is closed, or that cannot be asked at the moment,
-    is left out.
+    and that of a log ``topic`` and ``partition`` too. A store tells of its open producers: ``kstore_producer_<name>``
+    with ``client_id``, ``kstore_producer_topic_<name>`` with ``topic`` too. A source that is closed, or that cannot be
+    asked at the moment, is left out.
 
     Raises: ModuleNotFoundError where prometheus-client is not installed.
     """
@@ -331,45 +400,74 @@ def collector(*sources: Metered | MeteredStore) -> Collector:
     return _Collector(sources)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """Metrics that have the same labels."""
+
+    prefix: str
+    rows: tuple[Metric, ...]
+    labels: tuple[str, ...]
+
+
+LOGS = _Table(PREFIX, METRICS, ("store", "topic", "partition"))
+STORES = _Table(PREFIX, STORE_METRICS, ("store",))
+PRODUCERS = _Table(PRODUCER_PREFIX, PRODUCER_METRICS, ("store", "client_id"))
+TOPICS = _Table(TOPIC_PREFIX, PRODUCER_TOPIC_METRICS, ("store", "client_id", "topic"))
+TABLES = (LOGS, STORES, PRODUCERS, TOPICS)
+
+_Labels = tuple[str, ...]
+_Told = tuple[_Table, _Labels, Mapping[str, MetricValue]]
+
+
 class _Collector:
     """All sources in one, since a registry takes each name once."""
 
-    def __init__(self, sources: Sequence[Metered | MeteredStore]) -> None:
+    def __init__(self, sources: Sequence[Metered | MeteredStore | MeteredProducer]) -> None:
         self._sources = sources
 
     def describe(self) -> Iterator[Family]:
         """The families without their values: to register asks nothing of a log."""
-        for metric in METRICS:
-            yield _family(metric, LOG_LABELS)
-        for metric in STORE_METRICS:
-            yield _family(metric, STORE_LABELS)
+        for table in TABLES:
+            for metric in table.rows:
+                yield _family(table, metric)
 
     def collect(self) -> Iterator[Family]:
-        logs: list[_Labelled] = []
-        stores: list[_Labelled] = []
+        known: dict[_Table, dict[_Labels, Mapping[str, MetricValue]]] = {table: {} for table in TABLES}
         for source in self._sources:
             try:
-                if isinstance(source, MeteredStore):
-                    store = str(source.path)
-                    stores.append(((store,), source.own_metrics()))
-                    for (topic, partition), values in source.log_metrics().items():
-                        logs.append(((store, topic, str(partition)), values))
-                else:
-                    logs.append((_log_labels(Path(source.path)), source.metrics()))
+                for table, labels, values in _told_by(source):
+                    # A producer may be told of by itself and by its store; Prometheus takes no labels twice.
+                    known[table].setdefault(labels, values)
             except KstoreError:
                 continue
-        for rows, labels, known in ((METRICS, LOG_LABELS, logs), (STORE_METRICS, STORE_LABELS, stores)):
-            for metric in rows:
-                family = _family(metric, labels)
-                for values_of_labels, values in known:
+        for table in TABLES:
+            for metric in table.rows:
+                family = _family(table, metric)
+                for labels, values in known[table].items():
                     if metric.name in values:
-                        _add_value(family, metric, values_of_labels, values[metric.name])
+                        _add_value(family, metric, labels, values[metric.name])
                 yield family
 
 
-_Labelled = tuple[tuple[str, ...], Mapping[str, MetricValue]]
-LOG_LABELS = ("store", "topic", "partition")
-STORE_LABELS = ("store",)
+def _told_by(source: Metered | MeteredStore | MeteredProducer) -> Iterator[_Told]:
+    if isinstance(source, MeteredStore):
+        store = str(source.path)
+        yield STORES, (store,), source.own_metrics()
+        for (topic, partition), values in source.log_metrics().items():
+            yield LOGS, (store, topic, str(partition)), values
+        for name, producer in source.live_producers().items():
+            yield from _told_by_producer(store, name, producer)
+    elif isinstance(source, MeteredProducer):
+        if not source.closed:
+            yield from _told_by_producer(str(source.store_path), source.client_id, source)
+    else:
+        yield LOGS, _log_labels(Path(source.path)), source.metrics()
+
+
+def _told_by_producer(store: str, name: str, producer: MeteredProducer) -> Iterator[_Told]:
+    yield PRODUCERS, (store, name), producer.metrics()
+    for topic, values in producer.topic_metrics().items():
+        yield TOPICS, (store, name, topic), values
 
 
 def _log_labels(path: Path) -> tuple[str, str, str]:
@@ -380,12 +478,12 @@ def _log_labels(path: Path) -> tuple[str, str, str]:
     return str(path.parent), topic, partition
 
 
-def _family(metric: Metric, labels: Sequence[str]) -> Any:
+def _family(table: _Table, metric: Metric) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
-    names = [*labels, metric.label] if metric.label else labels
-    return kinds[metric.kind](PREFIX + metric.name, metric.meaning, labels=names)
+    names = [*table.labels, metric.label] if metric.label else table.labels
+    return kinds[metric.kind](table.prefix + metric.name, metric.meaning, labels=names)
 
 
 def _add_value(family: Any, metric: Metric, labels: Sequence[str], value: MetricValue) -> None:

@@ -447,7 +447,11 @@ class Store:
         ``settings`` are Kafka's producer settings in snake_case: see ``ProducerConfig``. Raises: ConfigError.
         """
         self._writing  # noqa: B018  # open for writing
-        return Producer(self._producer_host, **settings)
+        return self._producer_host.made(Producer(self._producer_host, **settings))
+
+    def live_producers(self) -> dict[str, Producer]:
+        """The open producers of this store, by client id; the second with the same one has ``#2`` behind it."""
+        return self._producer_host.live_producers()
 
     @property
     def coordinator(self) -> TransactionCoordinator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from kstore.files.paths import TopicPartition, validate_topic
 from kstore.log import Log
 from kstore.log_writer import LogWriter
 from kstore.producer.host import Coordinator
+from kstore.producer.producer import Producer
 
 __all__ = ["StoreHost"]
 
@@ -35,8 +37,12 @@ class StoreHost:
         self._config_of = config_of
         self._log = log
         self._coordinator = coordinator
-        self._lock = threading.Lock()
-        self._watchers: list[Callable[[str], None]] = []
+        # A producer that is collected meanwhile takes it once more.
+        self._lock = threading.RLock()
+        self._watchers: list[Callable[[str], None]] = []  # guarded by _lock
+        self._naming = threading.Lock()
+        # Guarded by _naming.
+        self._producers: weakref.WeakValueDictionary[str, Producer] = weakref.WeakValueDictionary()
 
     @property
     def coordinator(self) -> Coordinator:
@@ -51,6 +57,25 @@ class StoreHost:
 
     def writer(self, topic: str, partition: int) -> LogWriter:
         return self._log(topic, partition).writer
+
+    def made(self, producer: Producer) -> Producer:
+        """Keeps in mind a producer of the store, as long as it lives."""
+        with self._naming:
+            open_now = self._open_producers()
+            name, number = producer.client_id, 1
+            while name in open_now:
+                number += 1
+                name = f"{producer.client_id}#{number}"
+            self._producers[name] = producer
+        return producer
+
+    def live_producers(self) -> dict[str, Producer]:
+        """The open producers, by names that no two of them have: the client id, and a number if that was taken."""
+        with self._naming:
+            return self._open_producers()
+
+    def _open_producers(self) -> dict[str, Producer]:
+        return {name: producer for name, producer in list(self._producers.items()) if not producer.closed}
 
     def watch(self, changed: Callable[[str], None]) -> None:
         with self._lock:

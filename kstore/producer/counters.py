@@ -1,23 +1,123 @@
-"""What a producer counts."""
+"""What a producer counts: once a write, a wait or a failure, never once a record."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
 
-__all__ = ["ProducerCounters"]
+from kstore.clock import Clock
+from kstore.pending_append import PendingAppend
+from kstore.producer._accumulate import ProducerBatch
+
+__all__ = ["TRANSACTION_CALLS", "ProducerCounters", "TopicCounters"]
+
+# The calls of a transaction whose time is counted, each for itself.
+TRANSACTION_CALLS: Final = ("init", "begin", "send_offsets", "commit", "abort")
 
 
-@dataclass(slots=True)
+class TopicCounters:
+    """What was written to one topic, and what was not."""
+
+    __slots__ = ("bytes", "failed_records", "records", "retries", "uncompressed_bytes")
+
+    def __init__(self) -> None:
+        self.records = self.bytes = self.uncompressed_bytes = self.retries = self.failed_records = 0
+
+
 class ProducerCounters:
-    """Totals since the producer was made. Written by whoever writes batches; a lost count is no harm."""
+    """Totals since the producer was made.
 
-    records: int = 0
-    bytes: int = 0
-    batches: int = 0
-    writes: int = 0
-    retries: int = 0
-    splits: int = 0
-    failed: int = 0
-    flush_seconds: float = 0.0
-    metadata_wait_seconds: float = 0.0
-    last_error: Exception | None = None
+    Several threads count without a lock, so every addition is of plain names: see ``metrics.LogCounters``.
+    """
+
+    __slots__ = (
+        "append_max_seconds",
+        "append_seconds",
+        "batch_max_bytes",
+        "batches",
+        "bytes",
+        "failed_records",
+        "flush_seconds",
+        "last_error",
+        "queue_max_seconds",
+        "queue_seconds",
+        "records",
+        "retries",
+        "splits",
+        "topics",
+        "transaction_seconds",
+        "uncompressed_bytes",
+        "writes",
+    )
+
+    def __init__(self) -> None:
+        self.records = self.bytes = self.uncompressed_bytes = self.batches = self.batch_max_bytes = self.writes = 0
+        self.retries = self.splits = self.failed_records = 0
+        self.queue_seconds = self.queue_max_seconds = self.append_seconds = self.append_max_seconds = 0.0
+        self.flush_seconds = 0.0
+        self.transaction_seconds = dict.fromkeys(TRANSACTION_CALLS, 0.0)
+        self.topics: dict[str, TopicCounters] = {}
+        self.last_error: Exception | None = None
+
+    def wrote(
+        self, name: str, batches: Sequence[ProducerBatch], append: PendingAppend, begun: float, now: float
+    ) -> None:
+        """Counts ``append``, a write of ``batches``, the oldest first, to the topic ``name``, between the two times."""
+        result = append.result
+        assert result is not None
+        created = 0.0
+        for batch in batches:
+            created += batch.created_at
+        batch_count, records, size = len(batches), result.record_count, result.size
+        largest = max([encoded.size for encoded in append.batches])
+        plain_size = size if append.target_codec == "none" else sum([batch.size for batch in batches])
+        waited, longest, took = batch_count * begun - created, begun - batches[0].created_at, now - begun
+        topic = self.topics.get(name) or self._topic(name)
+        # No call from here on.
+        self.records += records
+        self.bytes += size
+        self.uncompressed_bytes += plain_size
+        self.batches += batch_count
+        self.writes += 1
+        self.queue_seconds += waited
+        self.append_seconds += took
+        if largest > self.batch_max_bytes:
+            self.batch_max_bytes = largest
+        if longest > self.queue_max_seconds:
+            self.queue_max_seconds = longest
+        if took > self.append_max_seconds:
+            self.append_max_seconds = took
+        topic.records += records
+        topic.bytes += size
+        topic.uncompressed_bytes += plain_size
+
+    def retried(self, name: str) -> None:
+        """Counts a write to a topic that is to be tried again."""
+        topic = self.topics.get(name) or self._topic(name)
+        self.retries += 1
+        topic.retries += 1
+
+    def failed(self, name: str | None, records: int) -> None:
+        """Counts records that failed; None for a topic that there is not."""
+        self.failed_records += records
+        if name is not None:
+            topic = self.topics.get(name) or self._topic(name)
+            topic.failed_records += records
+
+    def flushed(self, seconds: float) -> None:
+        """Counts a flush, which has failed or not."""
+        self.flush_seconds += seconds
+
+    @contextmanager
+    def transaction_call(self, name: str, clock: Clock) -> Iterator[None]:
+        """Counts what a call of ``TRANSACTION_CALLS`` takes, which fails or not."""
+        begun = clock.monotonic()
+        try:
+            yield
+        finally:
+            seconds = clock.monotonic() - begun
+            self.transaction_seconds[name] += seconds
+
+    def _topic(self, name: str) -> TopicCounters:
+        return self.topics.setdefault(name, TopicCounters())

@@ -23,6 +23,8 @@ class TopicMetadata:
         self.topics: dict[str, Topic] = {}
         # Counts what was learnt anew.
         self.version = 0
+        # What it took to look topics up, and to wait for them.
+        self.wait_seconds = 0.0
         self._config = config
         self._host = host
         self._idle_seconds = config.metadata_max_idle_ms / 1000
@@ -47,6 +49,17 @@ class TopicMetadata:
 
         Raises: TopicWaitTimeoutError, ConfigError (no topic can have such a name).
         """
+        topic = self.topics.get(name)
+        if topic is not None and name not in self._stale and (partition is None or partition < topic.partition_count):
+            return topic
+        begun = self._host.clock.monotonic()
+        try:
+            return self._wait_for(name, partition, timeout)
+        finally:
+            seconds = self._host.clock.monotonic() - begun
+            self.wait_seconds += seconds
+
+    def _wait_for(self, name: str, partition: int | None, timeout: float) -> Topic:
         clock = self._host.clock
         deadline = clock.monotonic() + timeout
         while True:

@@ -16,8 +16,8 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -47,6 +47,7 @@ from kstore.producer.host import ProducerHost
 from kstore.producer.interceptors import Interceptors
 from kstore.producer.metadata import TopicMetadata
 from kstore.producer.partitioner import partitioner_of
+from kstore.producer.producer_metrics import producer_metrics, topic_metrics
 from kstore.producer.records import Callback, ProducerRecord, unknown_metadata
 from kstore.producer.sender import INLINE_BATCHES, Sender
 from kstore.producer.serializers import Serializers
@@ -146,6 +147,10 @@ class Producer(SendPath):
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def store_path(self) -> Path:
+        return self._host.path
 
     # --- send -------------------------------------------------------------------------------------------------------
 
@@ -356,7 +361,7 @@ class Producer(SendPath):
         number = -1 if partition is None else partition
         is_told = on_delivery is not None and not getattr(on_delivery, "is_bystander", False)
         delivery = Delivery.failed(topic, number, error, None if is_told else self._failures)
-        self.counters.failed += 1
+        self.counters.failed(topic if topic in self._metadata.topics else None, 1)
         if on_delivery is not None:
             try:
                 on_delivery(unknown_metadata(topic, partition), error)
@@ -407,13 +412,15 @@ class Producer(SendPath):
         ``transaction`` does it by itself. Raises: InvalidTransactionStateError, StorageError.
         """
         self._check_open()
-        self._transactions.init()
+        with self.counters.transaction_call("init", self._clock):
+            self._transactions.init()
 
     def begin_transaction(self) -> None:
         """From now on records belong to a transaction. Raises: InvalidTransactionStateError, ProducerFencedError."""
         self._check_open()
-        self._transactions.begin()
-        self._accumulator.is_transactional = True
+        with self.counters.transaction_call("begin", self._clock):
+            self._transactions.begin()
+            self._accumulator.is_transactional = True
 
     def commit_transaction(self) -> None:
         """Writes all that was sent and ends the transaction: on return it is there, in every partition, for good.
@@ -423,10 +430,11 @@ class Producer(SendPath):
         Raises: what a record failed with, InvalidTransactionStateError, ProducerFencedError, StorageError.
         """
         self._check_open()
-        self._transactions.begin_end(commit=True)
-        self._drain(None)
-        self._transactions.end(commit=True)
-        self._accumulator.is_transactional = False
+        with self.counters.transaction_call("commit", self._clock):
+            self._transactions.begin_end(commit=True)
+            self._drain(None)
+            self._transactions.end(commit=True)
+            self._accumulator.is_transactional = False
 
     def abort_transaction(self) -> None:
         """Ends the transaction: what was sent in it is never read as committed; what was not written yet fails.
@@ -440,10 +448,11 @@ class Producer(SendPath):
     def _abort(self) -> None:
         cause = self._transactions.error
         error = TransactionAbortedError("the transaction was aborted") if cause is None else cause
-        self.sender.abandon(error)
-        self._drain(None)
-        self._transactions.end(commit=False)
-        self._accumulator.is_transactional = False
+        with self.counters.transaction_call("abort", self._clock):
+            self.sender.abandon(error)
+            self._drain(None)
+            self._transactions.end(commit=False)
+            self._accumulator.is_transactional = False
         # Whoever aborts knows that its records are lost.
         self._failures.take()
 
@@ -453,7 +462,8 @@ class Producer(SendPath):
         Raises: InvalidTransactionStateError, ValueError, StorageError.
         """
         self._check_open()
-        self._transactions.add_offsets(offsets, group)
+        with self.counters.transaction_call("send_offsets", self._clock):
+            self._transactions.add_offsets(offsets, group)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -490,7 +500,7 @@ class Producer(SendPath):
             if not self._drain(timeout):
                 raise TimeoutError(f"not all records were delivered within {timeout} s")
         finally:
-            self.counters.flush_seconds += self._clock.monotonic() - started
+            self.counters.flushed(self._clock.monotonic() - started)
         self._report_failures()
 
     def _drain(self, timeout: float | None) -> bool:
@@ -577,16 +587,17 @@ class Producer(SendPath):
         return dict(counts)
 
     def metrics(self) -> dict[str, float]:
-        """What it has counted, and what it holds now."""
-        counts = {name: count for name, count in asdict(self.counters).items() if name != "last_error"}
-        return counts | {
-            "buffer_total_bytes": self._pool.total_bytes,
-            "buffer_available_bytes": self._pool.available,
-            "buffer_exhausted": self._pool.exhausted_total,
-            "buffer_wait_seconds": self._pool.wait_ns_total / 1e9,
-            "waiting_threads": self._pool.waiting_count,
-            "batches_waiting": len(self._accumulator.incomplete),
-        }
+        """What it has counted, and what it holds now: see ``kstore.metrics.PRODUCER_METRICS``."""
+        return producer_metrics(
+            self.counters,
+            self._pool,
+            waiting_batches=len(self._accumulator.incomplete),
+            metadata_wait_seconds=self._metadata.wait_seconds,
+        )
+
+    def topic_metrics(self) -> dict[str, dict[str, float]]:
+        """What it has counted by topic: see ``kstore.metrics.PRODUCER_TOPIC_METRICS``; not of topics deleted since."""
+        return topic_metrics(self.counters, self._host)
 
     def __enter__(self) -> Self:
         return self

@@ -277,6 +277,7 @@ class Sender:
             if self._acks == 0:
                 for batch in batches:
                     batch.succeed(-1)
+            begun = self._clock.monotonic()
             writer.commit_many((append,))
             if append.error is not None:
                 raise append.error
@@ -291,7 +292,9 @@ class Sender:
         except BaseException as error:
             return self._failed(queue, batches, error, now)
         queue.retry_count = 0
+        ended = self._clock.monotonic()
         self._succeed(batches, append)
+        self._counters.wrote(queue.topic, batches, append, begun, ended)
         return batches
 
     def _succeed(self, batches: list[ProducerBatch], append: PendingAppend) -> None:
@@ -303,11 +306,6 @@ class Sender:
                 offset = append.repeated[number].first_offset
             batch.succeed(offset, append_time_ms)
             offset += batch.record_count
-        counters = self._counters
-        counters.batches += len(batches)
-        counters.records += result.record_count
-        counters.bytes += result.size
-        counters.writes += 1
 
     def _seal(
         self, queue: Queue, topic: Topic, batches: list[ProducerBatch], producer: tuple[int, int]
@@ -378,6 +376,7 @@ class Sender:
             raise error
         if self._acks == 0 and all(batch.is_done for batch in batches):
             logger.warning("%s-%d: records were lost, as acks=0 allows: %s", queue.topic, queue.partition, error)
+            self._counters.failed(queue.topic, sum(batch.record_count for batch in batches))
             return batches
         first = batches[0]
         self._counters.last_error = error
@@ -389,7 +388,7 @@ class Sender:
         if self._can_retry(queue, first, error):
             queue.retry_at = now + retry_delay(self._config, queue.retry_count, random.uniform)
             queue.retry_count += 1
-            self._counters.retries += 1
+            self._counters.retried(queue.topic)
             self._accumulator.put_back(queue, batches)
             return []
         lost = batches
@@ -421,7 +420,7 @@ class Sender:
         if isinstance(error, InvalidRecordError):
             record_errors = {one.index: InvalidRecordError(one.message, [one]) for one in error.record_errors}
         if batch.fail(error, record_errors):
-            self._counters.failed += batch.record_count
+            self._counters.failed(batch.topic, batch.record_count)
             self._ids.failed(batch, error)
 
     def _expire(self, queue: Queue, now: float) -> None:

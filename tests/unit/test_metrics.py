@@ -15,7 +15,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 import kstore
 from kstore.errors import PoisonedError, SyncFailedError
 from kstore.files.local import SYSTEM_FS
-from kstore.metrics import COUNTED, METRICS, STORE_METRICS, Histogram, LogCounters, collector, summed
+from kstore.metrics import (
+    COUNTED,
+    METRICS,
+    PRODUCER_METRICS,
+    PRODUCER_TOPIC_METRICS,
+    STORE_METRICS,
+    Histogram,
+    LogCounters,
+    collector,
+    summed,
+)
 from kstore.record.builder import build_batch
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
@@ -49,15 +59,15 @@ def test_a_compacted_log_has_the_rest_of_the_table_too(tmp_path: Path) -> None:
 
 
 def test_names_and_meanings_are_fit_for_prometheus() -> None:
-    names = [metric.name for metric in (*METRICS, *STORE_METRICS)]
-    assert len(set(names)) == len(names)
-    for metric in (*METRICS, *STORE_METRICS):
+    for rows in ((*METRICS, *STORE_METRICS), PRODUCER_METRICS, PRODUCER_TOPIC_METRICS):
+        assert len({metric.name for metric in rows}) == len(rows)
+    for metric in (*METRICS, *STORE_METRICS, *PRODUCER_METRICS, *PRODUCER_TOPIC_METRICS):
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", metric.name)
         assert metric.meaning.endswith(".")
         assert metric.unit
         # Base units, as the last part of the name; "_total" is put behind it where it belongs.
         assert metric.unit not in ("ms", "milliseconds", "MiB", "percent")
-        assert metric.name.endswith(f"_{metric.unit}") or metric.unit not in ("bytes", "seconds", "ratio"), metric
+        assert f"_{metric.name}".endswith(f"_{metric.unit}") or metric.unit not in ("bytes", "seconds", "ratio"), metric
         assert not metric.name.endswith(("_total", "_count", "_sum", "_bucket"))
 
 
@@ -420,8 +430,13 @@ def labels(log: kstore.Log) -> str:
 def test_prometheus_gets_every_metric_with_type_and_meaning(log: kstore.Log) -> None:
     log.append(b"x")
     text = exported(log)
-    for metric in (*METRICS, *STORE_METRICS):
-        name = f"kstore_{metric.name}" + ("_total" if metric.kind == "counter" else "")
+    tables = {
+        "kstore_": (*METRICS, *STORE_METRICS),
+        "kstore_producer_": PRODUCER_METRICS,
+        "kstore_producer_topic_": PRODUCER_TOPIC_METRICS,
+    }
+    for prefix, metric in [(prefix, metric) for prefix, rows in tables.items() for metric in rows]:
+        name = f"{prefix}{metric.name}" + ("_total" if metric.kind == "counter" else "")
         assert f"# TYPE {name} {metric.kind}\n" in text
         assert f"# HELP {name} {metric.meaning}\n" in text
     assert f"kstore_appends_total{{{labels(log)}}} 1.0\n" in text
@@ -506,6 +521,6 @@ def test_the_document_has_the_rows_of_the_table() -> None:
             metric.unit,
             metric.meaning,
         ]
-        for metric in (*METRICS, *STORE_METRICS)
+        for metric in (*METRICS, *STORE_METRICS, *PRODUCER_METRICS, *PRODUCER_TOPIC_METRICS)
     ]
     assert rows == expected

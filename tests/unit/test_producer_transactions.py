@@ -293,7 +293,7 @@ def test_sequences_wrap(tmp_path: Path) -> None:
             one.producer.flush()
         batches = list(log.fetch(0, 1 << 20).batches())
         assert [batch.base_sequence for batch in batches] == [2**31 - 2, 2]
-        assert one.producer.counters.failed == 0
+        assert one.producer.counters.failed_records == 0
 
 
 def test_without_idempotence_batches_have_no_producer(tmp_path: Path) -> None:
