@@ -19,6 +19,8 @@ from kstore.fetch import FetchSlice
 from kstore.files.local import SYSTEM_FS
 from kstore.indexes import offset_index, time_index, transaction_index
 from kstore.log import DURABILITIES, Log
+from kstore.producer.config import ProducerConfig, producer_settings
+from kstore.producer.partitioner import Partitioner
 from kstore.record import batch, control, legacy
 from kstore.record.compression import CODECS, LZ4_FRAME_MAGIC, SNAPPY_HEADER
 from kstore.state import log_state, producer_snapshot
@@ -26,6 +28,7 @@ from kstore.state import log_state, producer_snapshot
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "producer.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "FORMAT.md").read_text(encoding="utf-8")
 
 Field = tuple[int, int, str]
@@ -97,7 +100,7 @@ def test_the_readme_s_example_of_a_store_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, _, text = section(README, "Ten lines").partition("### Many logs")
-    (example,) = code_blocks(text, "python")
+    (example,) = code_blocks(text.partition("###")[0], "python")
     (tmp_path / "example.py").write_text("import kstore\n\n" + example)
     monkeypatch.chdir(tmp_path)
     runpy.run_path("example.py")
@@ -106,9 +109,21 @@ def test_the_readme_s_example_of_a_store_runs(
     assert listed == "['orders'] []"
 
 
+def test_the_readme_s_example_of_a_producer_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, text = section(README, "Ten lines").partition("### Producer")
+    (example,) = code_blocks(text, "python")
+    (tmp_path / "example.py").write_text("import kstore\n\n" + example)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("example.py")
+    first, counts = capsys.readouterr().out.splitlines()
+    assert (first, sorted(counts.split())) == ("0", ["0", "1000"])
+
+
 def test_names_in_the_readme_are_settings_or_parts_of_the_library() -> None:
     known = (
-        {setting.name for setting in (*settings(), *store_settings())}
+        {setting.name for setting in (*settings(), *store_settings(), *producer_settings())}
         | set(dir(kstore))
         | set(dir(Log))
         | set(dir(FetchSlice))
@@ -124,8 +139,10 @@ def test_names_in_the_readme_are_settings_or_parts_of_the_library() -> None:
 
 def test_settings_in_the_readme_are_taken_as_they_are_written() -> None:
     found = dict(re.findall(r'`(\w+)="([^"]+)"`', README))
-    assert {"segment_bytes", "compression_type"} <= set(found)
+    assert {"segment_bytes", "compression_type", "acks"} <= set(found)
+    of_producers = {name: found.pop(name) for name in found.keys() - {setting.name for setting in settings()}}
     LogConfig.from_settings(**found)
+    ProducerConfig.from_settings(**of_producers)
 
 
 def test_the_durabilities_of_the_readme_are_those_that_there_are() -> None:
@@ -146,6 +163,10 @@ def test_commands_and_their_options_exist(document: Path) -> None:
             assert name in COMMANDS, f"{call!r}: no command {name!r}"
             command = import_module(COMMANDS[name]).command
             assert isinstance(command, click.Command)
+            if isinstance(command, click.Group):
+                member, _, rest = rest.strip().partition(" ")
+                assert member in command.commands, f"{call!r}: {name} has no {member!r}"
+                command = command.commands[member]
             options = {
                 option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
             }
@@ -165,6 +186,39 @@ def test_every_file_that_the_readme_tells_to_read_is_there() -> None:
     assert named
     for name in named:
         assert (ROOT / "kstore" / name).exists(), f"README names kstore/{name}"
+
+
+# --- docs/producer.md -------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_s_examples_print_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = code_blocks(GUIDE, "python")
+    (tmp_path / "example.py").write_text("\n\n".join(blocks))
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("example.py")
+    said = re.findall(r"# -> (.*)", "\n".join(blocks))
+    assert len(said) == sum(block.count("print(") for block in blocks)
+    assert capsys.readouterr().out.splitlines() == said
+
+
+def test_the_guide_s_settings_are_those_that_there_are() -> None:
+    table = [cells for cells in rows(section(GUIDE, "Settings")) if cells[0].startswith("`")]
+    assert table == [
+        [f"`{row.name}`", f"`{row.kafka_name}`", f"`{row.default!r}`", row.doc] for row in producer_settings()
+    ]
+
+
+def test_names_in_the_guide_are_settings_or_parts_of_the_library() -> None:
+    known = {row.name for row in producer_settings()} | set(dir(kstore)) | set(dir(kstore.Producer)) | set(dir(Log))
+    known |= set(dir(kstore.Store)) | set(dir(kstore.Delivery)) | set(dir(kstore.RecordMetadata)) | {"read_committed"}
+    known |= set(inspect.signature(Partitioner.partition).parameters)
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", GUIDE, flags=re.DOTALL))
+    named = {name for span in spans for name in re.findall(r"(?<![\w/.=\"-])[A-Za-z]+(?:_[a-z]+)+\b(?!/|\.)", span)}
+    named |= {name for span in spans for name in re.findall(r"\b[A-Z]\w+Error\b", span)}
+    assert {"linger_ms", "send_arrow", "send_offsets", "DeliveryTimeoutError"} <= named
+    assert named - known == set()
 
 
 # --- FORMAT.md --------------------------------------------------------------------------------------------------------
