@@ -33,6 +33,7 @@ from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
+from kstore.log_appender import Headers
 from kstore.log_check import check_batches
 from kstore.log_fetch import fetch_slice
 from kstore.log_loader import ensure_directory
@@ -41,7 +42,7 @@ from kstore.log_reader import MISSING_MAX, LogReader
 from kstore.log_source import LogSource
 from kstore.log_times import first_at, latest_record
 from kstore.log_view import LogView
-from kstore.log_writer import Headers, LogWriter, StoreTies, open_writer
+from kstore.log_writer import LogWriter, StoreTies, open_writer
 from kstore.metrics import LogCounters, MetricValue
 from kstore.pending_append import PendingAppend
 from kstore.published import Published
@@ -571,6 +572,10 @@ class Log:
     def truncation_count(self) -> int:
         """How often the log's end was cut since it was opened. For readers."""
         return self._source.truncation_count
+
+    def refresh(self) -> None:
+        """Looks for what another process has done to the log. For readers."""
+        self._source.refresh()
 
     def settle(self) -> None:
         """Waits for a change of the segments that is under way. For readers."""

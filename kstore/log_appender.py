@@ -1,0 +1,375 @@
+"""The append path of a log: batches get their offsets, are written, indexed and published, whole or not at all.
+
+One lock is held for what changes the files: patching the headers, the write, the index entries, the roll. Encoding and
+the CRC come before it, since the CRC leaves out the base offset. Readers never take it: they see one immutable value,
+``Published``, which is replaced by one store when an append is complete.
+
+Until it is published any exception, KeyboardInterrupt too, cuts an append back. What cannot be cut back, or whose sync
+has failed, poisons the log: it then serves what is known to be durable and takes no writes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from kstore.config import LogConfig
+from kstore.errors import (
+    BatchTooLargeError,
+    CorruptDataError,
+    InvalidOffsetError,
+    PoisonedError,
+    RequestError,
+    SyncFailedError,
+)
+from kstore.files.lock import DirectoryLock
+from kstore.group_commit import GroupCommit
+from kstore.log_files import LogFiles
+from kstore.log_loader import Loaded
+from kstore.log_producers import PendingProducers
+from kstore.pending_append import PendingAppend
+from kstore.published import Published
+from kstore.record._codec import BatchBuffer, patch_header
+from kstore.record.batch import MAGIC
+from kstore.record.builder import build_batches
+from kstore.record.parse import MAGIC_POSITION, parse_batch
+from kstore.record.walk import OFFSET_MAX
+from kstore.rules.roll import idle_reason, roll_reason
+from kstore.rules.sequence import ProducerBatch
+from kstore.segment_tail import SegmentTail
+from kstore.types import LOG_APPEND_TIME, NO_OFFSET, AppendInfo
+
+__all__ = ["Headers", "LogAppender"]
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+# In a batch of version 2, bytes from its start.
+LEADER_EPOCH_POSITION = 12
+# Encode buffers kept for reuse; more appends at the same time make their own.
+SPARE_BUFFERS_MAX = 16
+# A buffer that had to hold more than this is not kept.
+SPARE_BUFFER_BYTES_MAX = 4 << 20
+
+
+class LogAppender(LogFiles):
+    """What appends to a log. Thread-safe; the writer, which this is the base of, does all else under the same lock."""
+
+    def __init__(self, loaded: Loaded, lock: DirectoryLock, *, is_alone: bool) -> None:
+        super().__init__(loaded, lock, is_alone=is_alone)
+        self._config = loaded.context.config
+        self._clock = loaded.context.clock
+        # Guards everything that ``LogFiles`` has, and what follows.
+        self._lock = threading.Lock()
+        self._last_append_ms = self._clock.now_ms()
+        # Committed reads stop here: behind it a transaction index lacks what could not be written to it.
+        self._stable_offset_max = OFFSET_MAX
+        self._grown = threading.Condition(threading.Lock())
+        self._follower_count = 0  # guarded by _grown; read without it by every append
+        self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
+        self._use(self._config)
+        self._group = GroupCommit(self._commit, self._clock) if self._sync else None
+
+    def _use(self, config: LogConfig) -> None:
+        """Takes what appends ask for every time out of the settings."""
+        self._config = config
+        self._codec = config.target_codec("none")
+        self._level = config.compression_level(self._codec)
+        self._timestamp_type = config.message_timestamp_type
+        # What is compressed must not grow beyond what a reader takes when it decompresses it.
+        self._size_max = min(config.max_message_bytes, config.max_batch_bytes_uncompressed)
+        self.is_compacted = config.is_compacted
+
+    # --- append -----------------------------------------------------------------------------------------------------
+
+    def append_many(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        timestamps: Sequence[int] | None,
+        headers: Sequence[Headers | None] | None,
+    ) -> AppendInfo:
+        """Encodes the records into batches and commits them; see ``Log.append_many``."""
+        try:
+            buffer = self._spare_buffers.pop()
+        except IndexError:
+            buffer = BatchBuffer()
+        now_ms = self._clock.now_ms()
+        batches = build_batches(
+            buffer,
+            values,
+            keys,
+            timestamps,
+            headers,
+            codec=self._codec,
+            level=self._level,
+            timestamp_type=self._timestamp_type,
+            now_ms=now_ms,
+            size_max=self._size_max,
+        )
+        append = PendingAppend(buffer, batches, self._codec)
+        if self._timestamp_type == LOG_APPEND_TIME:
+            append.append_time_ms = now_ms
+        self.commit(append)
+        # Only now: after an exception a leader may still be writing from it.
+        if buffer.capacity <= SPARE_BUFFER_BYTES_MAX:
+            buffer.clear()
+            self._spare_buffers.append(buffer)
+        assert append.result is not None
+        return append.result
+
+    def commit(self, append: PendingAppend) -> None:
+        """Writes ``append``; returns when it is as durable as the log's setting says.
+
+        Raises what is wrong with this append alone before it joins others, whose own it must not spoil.
+        """
+        segment_bytes = self._config.segment_bytes
+        for batch in append.batches:
+            if batch.size > segment_bytes:
+                raise BatchTooLargeError(batch.size, segment_bytes)
+        if self._group is not None:
+            self._group.submit(append)
+        else:
+            self._commit((append,))
+            if append.error is not None:
+                raise append.error
+
+    @property
+    def syncs_appends(self) -> bool:
+        """Whether an append waits for the disk."""
+        return self._sync
+
+    def commit_many(self, appends: Sequence[PendingAppend]) -> None:
+        """Writes appends with one call, in their order; each has a result or an error of its own then.
+
+        Raises what stopped all of them: then none is in the log.
+        """
+        self._commit(appends)
+
+    def _commit(self, appends: Sequence[PendingAppend]) -> None:
+        with self._lock:
+            self.ensure_writable()
+            self.catch_up()
+            before = self.published
+            try:
+                self._write(appends, before)
+            except BaseException as error:
+                self._undo(before, error)
+                raise
+        if self._sync:
+            self._counters.group_appends.observe(len(appends))
+        if self._follower_count:
+            with self._grown:
+                self._grown.notify_all()
+        if self._retention_due:
+            self._retain_after_roll()
+
+    def _retain_after_roll(self) -> None:
+        """A roll is when a log can become too large or too old."""
+
+    def _write(self, appends: Sequence[PendingAppend], before: Published) -> None:
+        tail = self._tail or self._begin()
+        offset = before.offset
+        now_ms = self._clock.now_ms()
+        if now_ms - self._last_append_ms > tail.idle_ms_max and self._is_idle(tail, now_ms):
+            tail = self._roll(offset)
+        self._last_append_ms = now_ms
+        stable_offset = before.offset
+        run: list[memoryview] = []
+        marks: list[tuple[int, int, int, int]] = []
+        written: list[tuple[PendingAppend, int, int]] = []
+        position = tail.position
+        batch_count = record_count = written_bytes = untaken_count = 0
+        checks: PendingProducers | None = None
+        for append in appends:
+            kept = append.spans
+            first_offset = offset if kept is None else kept[0][0]
+            if first_offset < offset:
+                append.error = InvalidOffsetError(f"the first offset is {first_offset}, expected at least {offset}")
+                continue
+            if append.with_producers:
+                if checks is None:
+                    checks = self.producers.pending(before.offset, before.position, now_ms)
+                    unstable = checks.first_unstable_offset
+                    stable_offset = before.offset if unstable is None else unstable
+                if not self._take_producers(append, checks, offset):
+                    written.append((append, NO_OFFSET, NO_OFFSET))
+                    untaken_count += 1
+                    if append.repeated:
+                        self._counters.append_duplicates += 1
+                    continue
+            if kept is not None:
+                self._note_epochs(append, kept)
+            buffer, buffers = append.buffer, append.buffers
+            leader_epoch = self.loaded.leader_epoch
+            for number, batch in enumerate(append.batches):
+                _, start, size, count, _, max_timestamp, _ = batch
+                base_offset, last_offset = (offset, offset + count - 1) if kept is None else kept[number]
+                if not tail.takes(position, size, last_offset, max_timestamp) and self._roll_due(
+                    tail, position, size, last_offset, max_timestamp
+                ):
+                    self._write_run(tail, run, marks)
+                    tail = self._roll(base_offset)
+                    position = 0
+                if buffers is not None:
+                    buffer = buffers[number]
+                if kept is None:
+                    patch_header(buffer, start, base_offset, leader_epoch)
+                run.append(buffer.view(start, start + size))
+                marks.append((position, size, last_offset, max_timestamp))
+                position += size
+                offset = last_offset + 1
+                batch_count += 1
+                record_count += count
+                written_bytes += size
+            written.append((append, first_offset, offset - 1))
+        self._write_run(tail, run, marks)
+        try:
+            published = Published(offset, tail.base_offset, tail.position, offset)
+            if published != before:
+                self._publish(published)
+            for append, first_offset, last_offset in written:
+                append.finish(first_offset, last_offset)
+            counters = self._counters
+            counters.appends += len(written) - untaken_count
+            counters.append_batches += batch_count
+            counters.append_records += record_count
+            counters.append_bytes += written_bytes
+            if checks is None or not checks.batches:
+                self.producers.passed(before.offset, offset)
+            elif self._poisoned is None:
+                self._note_producers(checks.batches, offset, stable_offset)
+        except BaseException as error:
+            if self.published is not before and any(append.with_producers for append in appends):
+                # An interrupt: what is published is not in the transaction index.
+                self._stable_offset_max = stable_offset
+                self._poison(error)
+            raise
+
+    def _take_producers(self, append: PendingAppend, checks: PendingProducers, offset: int) -> bool:
+        """Whether ``append`` is to be written: not where it is refused, or where the log has it already."""
+        batches = [parse_batch(view, 0) for view in append.views()]
+        try:
+            append.repeated = checks.take(batches, append.spans_from(offset), checked=append.spans is None)
+        except (RequestError, CorruptDataError) as error:
+            append.error = error
+            return False
+        return not append.repeated
+
+    def _note_epochs(self, append: PendingAppend, spans: Sequence[tuple[int, int]]) -> None:
+        """Notes the leader epochs of batches that keep theirs, before they are written."""
+        for view, (first_offset, _) in zip(append.views(), spans, strict=True):
+            head = view[LEADER_EPOCH_POSITION : MAGIC_POSITION + 1]
+            epoch = int.from_bytes(head[:4], "big", signed=True)
+            if head[-1] >= MAGIC and epoch >= 0:
+                self.loaded.epochs.assign(epoch, first_offset)
+
+    def _note_producers(self, batches: Sequence[ProducerBatch], end: int, stable_offset: int) -> None:
+        """Takes in the producers of what was published.
+
+        Where that fails the append stands and the log is poisoned: only recovery can make the transaction index whole,
+        and until then committed reads end where they ended before.
+        """
+        try:
+            self.producers.take_in(batches, end)
+        except BaseException as error:
+            self._stable_offset_max = stable_offset
+            self._poison(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _write_run(self, tail: SegmentTail, run: list[memoryview], marks: list[tuple[int, int, int, int]]) -> None:
+        """One write for all batches of ``run``, which go into one segment; then their index entries."""
+        if not run:
+            return
+        size = marks[-1][0] + marks[-1][1] - tail.position
+        if self._sync:
+            started = self._clock.monotonic()
+            tail.write(run, size, sync=True)
+            self._counters.sync_seconds.observe(self._clock.monotonic() - started)
+        else:
+            tail.write(run, size, sync=False)
+        for mark in marks:
+            tail.note(*mark)
+        run.clear()
+        marks.clear()
+
+    def _publish(self, published: Published) -> None:
+        """The one store by which an append becomes visible."""
+        if self._sync:
+            self._durable_end = published.offset
+            self.published = published
+            self._state_file.publish_durable_end(published.offset)
+            return
+        self.published = published
+        if published.offset - self._recovery_point >= self._config.flush_messages:
+            self._flush_locked()
+        elif self._durability == "interval":
+            self._flush_soon()
+
+    def _undo(self, before: Published, error: BaseException) -> None:
+        """Brings the files back to ``before``, unless the append was published; else the log is poisoned."""
+        if isinstance(error, SyncFailedError | PoisonedError):
+            self._poison(error)
+        if self._poisoned is not None or self.published is not before or self._tail is None:
+            return
+        try:
+            if self._tail.base_offset != before.base_offset or self._tail.position != before.position:
+                self._back_to(before)
+            # One that was to begin at the end is the one that writes next.
+            self.loaded.epochs.truncate_from_end(before.offset + 1)
+        except BaseException as second:
+            self._poison(second)
+
+    def catch_up(self) -> None:
+        """Takes in what other processes have appended: nothing, since a log has one writer."""
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """The lock, for what changes the files of a log that takes writes."""
+        with self._lock, self._poisoned_by_syncs():
+            self.ensure_writable()
+            yield
+
+    @contextmanager
+    def _poisoned_by_syncs(self) -> Iterator[None]:
+        """A sync that fails in here poisons the log, whatever was synced. Needs the lock."""
+        try:
+            yield
+        except SyncFailedError as error:
+            self._poison(error)
+            raise
+
+    # --- roll -------------------------------------------------------------------------------------------------------
+
+    def _roll_due(self, tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
+        """Whether a batch that the segment does not take without a thought goes into a new one."""
+        config = self._config
+        if position == 0:
+            return last_offset - tail.base_offset > 2**31 - 1
+        reason = roll_reason(
+            config,
+            position=position,
+            size=size,
+            base_offset=tail.base_offset,
+            last_offset=last_offset,
+            first_timestamp=tail.first_timestamp,
+            max_timestamp=max_timestamp,
+            created_ms=tail.created_ms,
+            now_ms=self._clock.now_ms(),
+            jitter_ms=tail.jitter_ms,
+            indexes_full=tail.indexes_full,
+        )
+        return reason is not None
+
+    def _is_idle(self, tail: SegmentTail, now_ms: int) -> bool:
+        reason = idle_reason(
+            self._config,
+            position=tail.position,
+            first_timestamp=tail.first_timestamp,
+            last_append_ms=self._last_append_ms,
+            now_ms=now_ms,
+            jitter_ms=tail.jitter_ms,
+        )
+        return reason is not None
