@@ -221,7 +221,7 @@ class _Run:
             self._producer.close(0)
         except DeliveryError:
             pass  # as many as were counted
-        _say(f"interrupted again: {lost_count} of {self._sender.sent_count} records were not delivered")
+        _say(f"interrupted again: {lost_count} of {self._sender.sent_count} records are not known to be delivered")
         return INTERRUPTED
 
     def _tell_failure(self, line: int, error: Exception) -> None:

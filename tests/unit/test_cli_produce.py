@@ -19,12 +19,15 @@ import kstore
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.line_sending import LineSender
 from kstore.cli.main import main
+from kstore.cli.produce import _Run
 from kstore.cli.record_json import JsonRecord
+from kstore.cli.record_lines import line_parser
 from kstore.errors import ConfigError, KstoreError
 from kstore.pace import Pace
 from kstore.producer.mock import MockProducer
 from kstore.record._codec import Record
 from tests.fake_clock import ManualClock
+from tests.producer_helpers import unthreaded
 
 ROOT = Path(__file__).resolve().parents[2]
 T = 1_700_000_000_000
@@ -349,3 +352,25 @@ def test_a_pace_spreads_records_over_time() -> None:
     Pace(None, clock, sleep).wait_for(10**9)
     with pytest.raises(ConfigError):
         Pace(0)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_deliveries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with unthreaded(tmp_path / "data", partitions=1) as one:
+        run = _Run(one.producer, "orders", 1, line_parser(False, None), Pace(None), False)
+
+        class Interrupted(io.BytesIO):
+            def read1(self, size: int | None = -1) -> bytes:
+                if not (data := super().read1(size)):
+                    signal.raise_signal(signal.SIGINT)
+                return data
+
+        def settle() -> None:
+            signal.raise_signal(signal.SIGINT)
+
+        run._sender.settle = settle  # type: ignore[method-assign]  # as it would in the wait for a delivery
+        assert run.produce(Interrupted(b"a\nb\n")) == 130
+        assert one.producer.closed
+    assert capsys.readouterr().err.splitlines() == [
+        "kstore: interrupted behind line 2; what was sent is being delivered",
+        "kstore: interrupted again: 2 of 2 records are not known to be delivered",
+    ]
