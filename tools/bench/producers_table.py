@@ -36,7 +36,7 @@ class Rates(NamedTuple):
     read: float
 
 
-def producers(run: Run, records_each: int = RECORDS_EACH) -> str:
+def producers(run: Run, records_each: int = RECORDS_EACH, counts: Sequence[int] = COUNTS) -> str:
     """The table; each figure is the median of some rounds."""
     rows = [("", "M records/s sent", "MB/s sent", "M records/s read", "MB/s read")]
     ways: tuple[tuple[str, Callable[[Run, int, int], Rates]], ...] = (
@@ -44,7 +44,7 @@ def producers(run: Run, records_each: int = RECORDS_EACH) -> str:
         ("processes", with_processes),
     )
     for what, measured in ways:
-        for count in COUNTS:
+        for count in counts:
             taken = [measured(run, count, records_each) for _ in range(min(run.rounds, ROUNDS_MAX))]
             medians = [percentile([rates[which] for rates in taken], 0.5) for which in (0, 1)]
             name = f"{count} producer{'s'[: count > 1]} and {count} reader{'s'[: count > 1]}, {what}"
