@@ -328,6 +328,10 @@ cdef class Delivery:
 
     def exception(self, timeout=None):
         """What the record failed with, or None; waits as ``result``. Raises: TimeoutError."""
+        return self.seen_error(self.arrived(timeout))
+
+    cdef ProducerBatch arrived(self, timeout):
+        """The batch with the record's result, when there is one. Raises: TimeoutError."""
         cdef ProducerBatch batch = self.settled()
         cdef object deadline = None
         cdef object seconds = None
@@ -347,7 +351,7 @@ cdef class Delivery:
             if not batch.is_released and not batch.wait(seconds):
                 raise TimeoutError(f"no result for a record of {batch.topic}-{batch.partition} after {timeout} s")
             batch = self.settled()
-        return self.seen_error(batch)
+        return batch
 
     cdef object seen_error(self, ProducerBatch batch):
         if batch.state != FAILED:
@@ -442,7 +446,7 @@ cdef class Deliveries:
     cdef int32_t* at  # of each record: its batch, its index there
     cdef Py_ssize_t count
     cdef Py_ssize_t capacity
-    # Of records that were in no batch, by index.
+    # Deliveries that are there already, by index: of records that were in no batch, and of those that were asked for.
     cdef dict others
 
     def __cinit__(self, Py_ssize_t capacity=0):
@@ -498,6 +502,15 @@ cdef class Deliveries:
             index += self.count
         if not 0 <= index < self.count:
             raise IndexError(f"delivery {index} of {self.count}")
+        delivery = self.delivery_of(index)
+        if delivery.batch.state != SUCCEEDED:
+            # It knows whether somebody has looked at its failure: there must be one of it.
+            self.others[index] = delivery
+            self.at[2 * index] = -1
+        return delivery
+
+    cdef Delivery delivery_of(self, Py_ssize_t index):
+        cdef Delivery delivery
         if self.at[2 * index] < 0:
             return self.others[index]
         delivery = Delivery.__new__(Delivery)
@@ -515,9 +528,11 @@ cdef class Deliveries:
 
     def errors(self, timeout=None):
         """What failed, by index; waits for all records, ``timeout`` seconds for each batch. Raises: TimeoutError."""
+        cdef Delivery delivery
         found = {}
         for delivery in self._one_a_batch():
-            delivery.exception(timeout)
+            # Only waits: the failure of each is looked at once, below.
+            delivery.arrived(timeout)
         for index in range(self.count):
             if self.at[2 * index] < 0 or (<ProducerBatch>self.batches[self.at[2 * index]]).state in (FAILED, SPLIT):
                 error = self[index].exception(timeout)
@@ -537,7 +552,7 @@ cdef class Deliveries:
         for index in range(self.count):
             if self.at[2 * index] < 0 or self.at[2 * index] > last:
                 last = max(last, self.at[2 * index])
-                yield self[index]
+                yield self.delivery_of(index)
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------

@@ -679,6 +679,24 @@ def test_send_many_sends_each_record_and_says_which_failed(tmp_path: Path) -> No
                 assert (record.key, record.value) == (keys[number], b"%d" % number)
 
 
+def test_to_look_at_the_failures_of_send_many_again_hides_no_other(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", partitions=2, retries=0, enable_idempotence=False) as one:
+        for number in range(2):
+            one.store.log("orders", number)
+        one.fs.faults.append(full_disk())
+        looked_at = one.producer.send_many("orders", [b"a", b"b", b"c"], partition=0)
+        pending = looked_at[2]
+        one.producer.send("orders", b"nobody asks after this one", partition=1)
+        one.linger()
+        for _ in range(2):
+            assert list(looked_at.errors()) == [0, 1, 2]
+            assert all(isinstance(delivery.exception(), DiskFullError) for delivery in looked_at)
+        assert isinstance(pending.exception(), DiskFullError)
+        with pytest.raises(DeliveryError) as caught:
+            one.producer.flush()
+        assert caught.value.count == 1
+
+
 def test_send_many_without_keys_keeps_the_order(one: Unthreaded) -> None:
     values = [b"%d" % number for number in range(5000)]
     deliveries = one.producer.send_many("orders", values)
