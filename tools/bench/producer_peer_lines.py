@@ -58,7 +58,7 @@ def _peer_line(workload: Workload, rates: Rates, beside: float, times: float, wh
     if beside:
         ratio, reached = f"{rates.own / beside:.1f}", rates.own >= times * beside
     return Line(f"producer: {workload.name}", f"{rates.own / MILLION:.1f} M records/s",
-                _told(rates, MILLION, " M/s", 2), ratio, asked, reached)  # fmt: skip
+                _told(rates, in_millions=True), ratio, asked, reached)  # fmt: skip
 
 
 def producer_peers_synced(run: Run) -> list[Line]:
@@ -76,7 +76,7 @@ def _commit_line(run: Run, workload: Workload, size: int) -> Line:
     return Line(
         f"producer: {workload.name}",
         f"{rates.own:,.0f} records/s",
-        f"pwrite and fdatasync of {size:,} bytes {limit:,.0f}/s; {_told(rates, 1, '/s', 0)}",
+        f"pwrite and fdatasync of {size:,} bytes {limit:,.0f}/s; {_told(rates)}",
         f"{rates.own / limit:.2f}",
         f"{STEADY_SHARE} of it",
         rates.own >= STEADY_SHARE * limit,
@@ -175,8 +175,11 @@ def bare_commits(run: Run, size: int) -> float:
         path.unlink()
 
 
-def _told(rates: Rates, unit: float, suffix: str, digits: int) -> str:
+def _told(rates: Rates, *, in_millions: bool = False) -> str:
     """The peers from the fastest on, then those that there are not."""
     fastest_first = sorted(rates.peers.items(), key=lambda item: -item[1])
-    told = [f"{name} {rate / unit:,.{digits}f}{suffix}" for name, rate in fastest_first]
+    told = [
+        f"{name} {rate / MILLION:.2f} M/s" if in_millions and rate >= MILLION / 10 else f"{name} {rate:,.0f}/s"
+        for name, rate in fastest_first
+    ]
     return ", ".join(told + [f"{name}: {reason}" for name, reason in rates.missing.items()])
