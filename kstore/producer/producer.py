@@ -181,7 +181,9 @@ class Producer(SendPath):
                 except DELIVERED_ERRORS as error:
                     return Deliveries.of([self._refused(topic, partition, error, None) for _ in values])
             if partition is None or partition < found.partition_count:
-                return self._send_plain_many(found, *map(_listed, (values, keys, timestamps, headers)), partition)
+                return self._send_plain_many(
+                    found, _listed(values) or (), _listed(keys), _listed(timestamps), _listed(headers), partition
+                )
         return Deliveries.of(
             [
                 self._send_one(
