@@ -103,13 +103,16 @@ def first_uncleanable(
 
 
 def measure_dirt(sealed: Iterable[SegmentFacts], first_dirty: int, uncleanable: int) -> Dirt:
-    """Counts whole segments, as Kafka does: the one that holds the first dirty offset is dirty."""
+    """Counts whole segments, as Kafka does: the one that holds the first dirty offset is dirty.
+
+    One that ends behind ``uncleanable`` does not count: a pass leaves the rest of it, and it would be due for ever.
+    """
     clean = cleanable = 0
     oldest = NO_TIMESTAMP
     for segment in sealed:
         if segment.stop_offset <= first_dirty:
             clean += segment.size
-        elif segment.base_offset < uncleanable:
+        elif segment.stop_offset <= uncleanable:
             cleanable += segment.size
             if segment.size and segment.first_timestamp > NO_TIMESTAMP:
                 first = segment.first_timestamp

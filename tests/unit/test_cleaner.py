@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kstore.cleaner import compact
+from kstore.cleaner import compact, dirt_of
 from kstore.errors import ClosedError, ReadOnlyError
 from kstore.files.fs import FileSystem
 from kstore.log import Log
@@ -219,6 +219,16 @@ def test_nothing_behind_an_open_transaction_is_compacted(tmp_path: Path) -> None
         log.roll()
         assert log.compact().stop_offset == 2
         assert [offset for offset, _, _ in pairs(log)] == [1, 2, 3, 4]
+
+
+def test_a_segment_in_which_a_transaction_is_open_makes_no_log_due(tmp_path: Path) -> None:
+    with opened(tmp_path / "log", min_cleanable_dirty_ratio=0) as log:
+        put(log, ("a", "1"), ("a", "2"))
+        log.append_batches(transaction(7, 2), assign_offsets=False)
+        log.roll()
+        assert not dirt_of(writer_of(log))[1]
+        log.append_batches(marker(7, 3, commit=True), assign_offsets=False)
+        assert dirt_of(writer_of(log))[1]
 
 
 def test_young_records_wait(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ def test_dirt_is_counted_by_whole_segments() -> None:
     assert measure_dirt(SEGMENTS, 10, 30) == Dirt(100, 500, 3000)
     assert measure_dirt(SEGMENTS, 15, 20) == Dirt(100, 200, 3000)
     assert measure_dirt(SEGMENTS, 30, 30) == Dirt(600, 0, -1)
+    assert measure_dirt(SEGMENTS, 0, 17) == Dirt(0, 100, 1000)
+    assert measure_dirt(SEGMENTS, 17, 17) == Dirt(100, 0, -1)
 
 
 def test_a_log_is_due_by_its_share_of_dirt_or_by_its_age() -> None:
