@@ -72,6 +72,10 @@ class Readable(Protocol):
 
     def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]: ...
 
+    def refresh(self) -> None:
+        """Looks for what another process has done; waits for nothing."""
+        ...
+
     def settle(self) -> None:
         """Waits for a change of the segments that is under way, or takes one in."""
         ...
@@ -272,6 +276,7 @@ class _Course(Generic[Item]):
         """The runs of one segment, from ``self._offset`` on; offsets at or above ``end`` are not in it."""
         limit = bound.position if segment.base_offset == bound.base_offset else segment.size
         path = segment.log_file().path
+        checked: object = None
         for item in self._walk(segment, limit, end):
             if isinstance(item, Damage):
                 last = item.next_offset - 1 if item.next_offset is not None else end - 1
@@ -279,6 +284,14 @@ class _Course(Generic[Item]):
                 yield from self._leave_out(lost, stop)
             else:
                 position, batch = item
+                if batch.base_offset > self._offset:
+                    # No record there, or one that was cut while this read was on its way. What was read together was
+                    # there together, so that it is asked once for each chunk of a compacted log.
+                    chunk = batch.data.obj
+                    if chunk is not checked:
+                        self._log.refresh()
+                        self._ensure_not_cut()
+                        checked = chunk
                 if batch.base_offset >= stop:
                     self._offset = stop
                     return
@@ -286,6 +299,14 @@ class _Course(Generic[Item]):
                 if wanted and not (aborted is not None and aborted.holds(batch)):
                     yield from self._whole(position, batch, stop, path)
                 self._offset = max(self._offset, batch.last_offset + 1)
+        if self._offset < min(end, stop):
+            self._log.refresh()
+            self._ensure_not_cut()
+
+    def _ensure_not_cut(self) -> None:
+        """Raises: _TruncatedError where the log was cut, and perhaps written again, while it was read."""
+        if self._log.truncation_count != self._truncation_count:
+            raise _TruncatedError
 
     def _walk(self, segment: LogSegment, limit: int, end: int) -> Iterator[tuple[int, Batch] | Damage]:
         located = segment.locate(self._offset, limit)
@@ -333,9 +354,9 @@ class _Course(Generic[Item]):
         """Deals with damage as the caller asked; what lies outside the range that is read is no loss."""
         lost = lost._replace(last=min(lost.last, stop - 1))
         if lost.last >= lost.first:
+            # It may look like damage in the middle of a cut.
             self._log.settle()
-            if self._log.truncation_count != self._truncation_count:
-                raise _TruncatedError  # no damage: it was cut, and perhaps written again, while it was read
+            self._ensure_not_cut()
             self._counters.corrupt_ranges += 1
             if self._on_corrupt == "raise":
                 raise CorruptBatchError(

@@ -65,6 +65,8 @@ class LogView:
         # before every cut, and of many other things; and a cut, once it is made, can be seen.
         self._generation = self._cut_count = 0
         self._inode = 0
+        # The segments that were just being swapped in.
+        self._swapping: list[int] = []
         self._closed = False
         self.segments = LogSegments()
         self.published = Published(0, 0, 0, 0)
@@ -123,8 +125,9 @@ class LogView:
             # Truncated since, and perhaps written again: nothing that was known of the tail and its producers holds.
             known.clear()
             self._forget(names)
-        if self._was_compacted(names, generation_before) or swapped:
+        if self._was_compacted(names, generation_before) or swapped != self._swapping:
             # A sealed segment may be another one of the same name.
+            self._swapping = swapped
             known.clear()
             context.handles.clear()
             self._cut_count += 1

@@ -29,9 +29,10 @@ class MeddlingFs(WatchedFs):
     def before(self, number: int, meddle: Callable[[], object]) -> None:
         self._count_left, self._meddle = number, meddle
 
-    @property
-    def has_met(self) -> bool:
-        return self._count_left < 0
+    def is_past(self) -> bool:
+        """Whether it has happened; from here on it does not any more."""
+        is_past, self._count_left = self._count_left < 0, -1
+        return is_past
 
     def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
         if operation.kind in READS and self._count_left >= 0:
@@ -66,7 +67,7 @@ def test_a_truncation_between_any_two_operations_of_a_reader_is_no_damage(
             fs.before(number, rewrite)
             view = view or Log(path, read_only=True, fs=fs)
             list(view.read())
-            if not fs.has_met:
+            if not fs.is_past():
                 view.close()
                 tried("states", number)
                 return
@@ -74,4 +75,39 @@ def test_a_truncation_between_any_two_operations_of_a_reader_is_no_damage(
             assert [record.value for record in view.read()] == expected, f"before operation {number}"
             assert view.end_offset == 4
             view.close()
+    raise Hung(f"more than {OPERATIONS_MAX} operations")
+
+
+@pytest.mark.promise("bytes")
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("is_beside", [True, False], ids=["view", "writer"])
+def test_a_read_across_a_truncation_passes_over_no_offset(
+    is_beside: bool, first: int, tmp_path: Path, tried: Callable[[str, int], None]
+) -> None:
+    for number in range(OPERATIONS_MAX):
+        fs = MeddlingFs()
+        path = tmp_path / str(number)
+        with Log(path, durability="os", index_interval_bytes=0, fs=fs) as writer:
+            for _ in range(4):
+                writer.append(b"o" * 27)
+
+            def rewrite(writer: Log = writer) -> None:
+                writer.truncate_to(1)
+                # Two records in as many bytes as the one before: where offset 2 was, offset 3 is.
+                writer.append_many([b"n" * 10, b"n" * 10])
+                writer.append(b"n" * 27)
+                writer.append(b"n" * 27)
+
+            log = Log(path, read_only=True, fs=fs) if is_beside else writer
+            reader = log.read(first)
+            offsets = [next(reader).offset]
+            fs.before(number, rewrite)
+            offsets += [record.offset for record in reader]
+            is_past = fs.is_past()
+            if is_beside:
+                log.close()
+            assert offsets == list(range(first, max(offsets[-1] + 1, 4))), f"before operation {number}"
+            if not is_past:
+                tried("states", number)
+                return
     raise Hung(f"more than {OPERATIONS_MAX} operations")
