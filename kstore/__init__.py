@@ -28,6 +28,7 @@ from kstore.errors import (
     KstoreError,
     LockedError,
     LogNotFoundError,
+    MissingExtraError,
     NotALogError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
@@ -50,6 +51,7 @@ from kstore.errors import (
     UnsupportedFormatError,
 )
 from kstore.fetch import FetchSlice
+from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.producer._accumulate import Deliveries, Delivery
 from kstore.producer.producer import Producer
@@ -94,6 +96,7 @@ __all__ = [
     "LockedError",
     "Log",
     "LogNotFoundError",
+    "MissingExtraError",
     "NotALogError",
     "OffsetOutOfRangeError",
     "OpenTransaction",
@@ -116,6 +119,7 @@ __all__ = [
     "SyncFailedError",
     "TopicExistsError",
     "TopicNotFoundError",
+    "TopicPartition",
     "TopicWaitTimeoutError",
     "TransactionAbortedError",
     "TransactionCoordinatorFencedError",

@@ -227,6 +227,10 @@ class LogWriter(LogAppender):
                 published.offset,
             )
 
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
+
     def reconfigure(self, config: LogConfig) -> None:
         """Goes on by other settings, at once; what was decided by the old ones stays as it is."""
         with self._lock:

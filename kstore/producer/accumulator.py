@@ -20,6 +20,7 @@ from typing import Final
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.errors import ClosedError
+from kstore.log_writer import LogWriter
 from kstore.producer._accumulate import Delivery, PartitionQueue, ProducerBatch, TopicQueues
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.compression_ratio import CompressionRatios
@@ -55,6 +56,7 @@ class Queue(PartitionQueue):
         "producer",
         "retry_at",
         "retry_count",
+        "writer",
     )
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -68,6 +70,8 @@ class Queue(PartitionQueue):
         # Guarded by ``drain_lock``, as all below. Not before this: monotonic, seconds.
         self.retry_at = 0.0
         self.retry_count = 0
+        # Its log's, once it was written to.
+        self.writer: LogWriter | None = None
         # So many batches are written one by one.
         self.careful_count = 0
         # Of ``producer``, an id and an epoch.
@@ -172,7 +176,7 @@ class RecordAccumulator:
         Raises: BufferExhaustedError after ``timeout`` seconds, RecordTooLargeError, ClosedError.
         """
         buffer = None
-        size = 0
+        size = self._size_max(topic, value, key, headers)
         try:
             while True:
                 queue: Queue = topic.queues[topic.sticky_partition if partition is None else partition]
@@ -180,17 +184,21 @@ class RecordAccumulator:
                     if queue.is_retired:
                         return None
                     delivery = self._try(topic, queue, value, key, headers, timestamp, on_delivery)
-                    if delivery is None and buffer is not None:
-                        delivery = self._open(topic, queue, buffer, size, value, key, headers, timestamp, on_delivery)
-                        buffer = None
-                if delivery is not None:
-                    return delivery, queue
-                if not may_open:
-                    return None
-                if partition is None and topic.sticky_bytes >= self._batch_size:
-                    self._switch(topic)
-                if buffer is None:
-                    size = self._size_max(topic, value, key, headers)
+                    if delivery is not None:
+                        return delivery, queue
+                    if not may_open:
+                        return None
+                    is_elsewhere = partition is None and self._switches(topic)
+                    if not is_elsewhere:
+                        if buffer is None:
+                            buffer = self.pool.take_free(size)
+                        if buffer is not None:
+                            delivery = self._open(
+                                topic, queue, buffer, size, value, key, headers, timestamp, on_delivery
+                            )
+                            buffer = None
+                            return delivery, queue
+                if not is_elsewhere:
                     buffer = self.pool.allocate(size, timeout)
         finally:
             if buffer is not None:
@@ -268,15 +276,17 @@ class RecordAccumulator:
         # No further record may find room that is too large: the compiled send looks at nothing but the room.
         return max(min(size, self._config.max_request_size), size_upper_bound(value, key, headers))
 
-    def _switch(self, topic: Topic) -> None:
-        """The next records without a key go to another partition, where fewer batches wait the more often."""
-        topic.sticky_bytes = 0
-        if topic.partition_count == 1:
-            return
+    def _switches(self, topic: Topic) -> bool:
+        """Whether the next records without a key go to another partition now: to one where fewer batches wait the more
+        often, and so where a batch's worth went to this one."""
+        if topic.sticky_bytes < self._batch_size or topic.partition_count == 1:
+            return False
         counts = [topic.queue(number).batch_count for number in range(topic.partition_count)]
         if not self._config.partitioner_adaptive_partitioning_enable:
             counts = [0] * len(counts)
-        topic.sticky_partition = next_partition(counts, random.random)
+        topic.sticky_bytes = 0
+        before, topic.sticky_partition = topic.sticky_partition, next_partition(counts, random.random)
+        return topic.sticky_partition != before
 
     def close_open(self, queue: Queue) -> None:
         """Closes the open batch; it waits behind the others then. Needs the queue's lock."""

@@ -114,6 +114,18 @@ class BufferPool:
                 self._withdraw(claim)
             raise
 
+    def take_free(self, size: int) -> BatchBuffer | None:
+        """A buffer of the poolable size that is free and that nobody waits for; None where there is none. No wait."""
+        if size != self.poolable_bytes or not self._free:
+            return None
+        with self._lock:
+            if self._waiting or self._is_closed or not self._free:
+                return None
+            buffer = self._free.pop()
+            # In one step, so that no interrupt comes between.
+            self._available, self._lent[buffer] = self._available - size, size
+            return buffer
+
     def deallocate(self, buffer: BatchBuffer | None, size: int | None = None) -> None:
         """Takes a buffer back, whose content is gone; None is none. A closed pool takes buffers back too.
 

@@ -626,7 +626,7 @@ class Producer(SendPath):
         self._host.unwatch(self._metadata.note_change)
 
 
-def _listed(values: Sequence[Any] | None) -> Sequence[Any] | None:
+def _listed(values: Any) -> Any:
     """A list or tuple, which the compiled loop looks into."""
     return values if values is None or isinstance(values, (list, tuple)) else list(values)
 

@@ -207,9 +207,16 @@ class Sender:
 
     def _syncs(self, queue: Queue) -> bool:
         try:
-            return self._writer_of(queue.topic, queue.partition).syncs_appends
+            return self._writer(queue).syncs_appends
         except (KstoreError, OSError):
             return False
+
+    def _writer(self, queue: Queue) -> LogWriter:
+        """The writer of the queue's log; asked for anew where the log was closed. Raises: as ``Store.log``."""
+        writer = queue.writer
+        if writer is None or writer.closed:
+            writer = queue.writer = self._writer_of(queue.topic, queue.partition)
+        return writer
 
     def _write(self, queue: Queue, now: float) -> list[ProducerBatch]:
         """Writes batches of the queue; those that have a result now. Nothing where another thread is at it."""
@@ -267,7 +274,7 @@ class Sender:
         """
         try:
             topic = self._topic_of(queue.topic)
-            writer = self._writer_of(queue.topic, queue.partition)
+            writer = self._writer(queue)
             producer = self._ids.for_partition(queue.topic, queue.partition)
             append = self._seal(queue, topic, batches, producer)
             # One is too large: what it was split into, and those behind it, are in the queue again.

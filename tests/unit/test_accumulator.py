@@ -284,10 +284,10 @@ def test_where_many_batches_wait_fewer_records_go() -> None:
     gathering = Gathering(partitions=2, batch_size=256, linger_ms=60_000, buffer_memory=16 << 20)
     for _ in range(400):
         gathering.append(VALUE, 0)
-    gathering.topic.sticky_bytes = 1 << 20
     chosen = []
     for _ in range(40):
-        gathering.accumulator._switch(gathering.topic)
+        gathering.topic.sticky_bytes = 1 << 20
+        gathering.accumulator._switches(gathering.topic)
         chosen.append(gathering.topic.sticky_partition)
     assert chosen.count(1) > 30
 
