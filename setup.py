@@ -12,6 +12,7 @@ COMPILED = {
     "kstore.indexes._search": ["kstore/indexes/_search.pyx"],
     "kstore.producer._accumulate": ["kstore/producer/_accumulate.pyx"],
     "kstore.record._codec": ["kstore/record/_codec.pyx"],
+    "kstore.record._columns": ["kstore/record/_columns.pyx"],
     "kstore.record._compact": ["kstore/record/_compact.pyx"],
 }
 

@@ -42,6 +42,7 @@ __all__ = [
     "KstoreError",
     "LockedError",
     "LogNotFoundError",
+    "MissingExtraError",
     "NotALogError",
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
@@ -183,6 +184,10 @@ class RequestError(KstoreError):
 
 class ConfigError(RequestError, ValueError):
     """A setting that does not exist or has a value it cannot have."""
+
+
+class MissingExtraError(RequestError, ImportError):
+    """A package that only a part of kstore needs is not installed; the message names the extra that brings it."""
 
 
 class OffsetOutOfRangeError(RequestError, LookupError):

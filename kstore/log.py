@@ -2,7 +2,7 @@
 
 writes    log_writer   the lock, offsets, roll, flush, truncate; group_commit shares syncs
 opening   log_loader   believe or recover; log_view opens for reading
-reads     log_reader   over what was published, without a lock; fetch is one slice of it
+reads     log_reader   over what was published, without a lock; fetch is one slice of it; log_arrow gives columns
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
 from kstore.log_appender import Headers
+from kstore.log_arrow import LogColumns
 from kstore.log_check import check_batches
 from kstore.log_fetch import fetch_slice
 from kstore.log_loader import ensure_directory
@@ -82,7 +83,7 @@ ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_commit
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip", "yield")
 
 
-class Log:
+class Log(LogColumns):
     """An open log. Thread-safe: any thread may append and read; an iterator that it gives is for one thread.
 
     ``with Log(path) as log:`` closes it. A log that is only forgotten loses nothing that was acknowledged, but the next

@@ -314,7 +314,7 @@ class RecordBatch:
         """
         header = self.header
         return RecordCursor(
-            *self._payload(max_bytes_uncompressed),
+            *self.payload(max_bytes_uncompressed),
             header.record_count,
             header.base_offset,
             header.base_timestamp,
@@ -335,7 +335,7 @@ class RecordBatch:
         """The values of the records with offsets in [first_offset, stop_offset); errors as in ``records``."""
         header = self.header
         return decode_values(
-            *self._payload(max_bytes_uncompressed),
+            *self.payload(max_bytes_uncompressed),
             header.record_count,
             header.base_offset,
             header.last_offset_delta,
@@ -352,7 +352,7 @@ class RecordBatch:
         """Two ``array('q')`` over the records with offsets in [first_offset, stop_offset); errors as in ``records``."""
         header = self.header
         return decode_offsets_timestamps(
-            *self._payload(max_bytes_uncompressed),
+            *self.payload(max_bytes_uncompressed),
             header.record_count,
             header.base_offset,
             header.base_timestamp,
@@ -370,7 +370,7 @@ class RecordBatch:
         """
         header = self.header
         return check_records(
-            *self._payload(max_bytes_uncompressed),
+            *self.payload(max_bytes_uncompressed),
             header.record_count,
             header.last_offset_delta,
             header.base_timestamp,
@@ -382,7 +382,7 @@ class RecordBatch:
             raise UnsupportedCodecError(f"codec {codec_id}, expected 0 to {len(CODECS) - 1}", position=self._position)
         return CODECS[codec_id]
 
-    def _payload(self, max_bytes_uncompressed: int) -> tuple[Buffer, int, int]:
+    def payload(self, max_bytes_uncompressed: int) -> tuple[Buffer, int, int]:
         """Where the uncompressed records are: a buffer and the positions between which they lie in it."""
         start = self._position + BATCH_HEADER_BYTES
         stop = self._position + self.size
