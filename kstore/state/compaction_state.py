@@ -22,7 +22,7 @@ import crc32c
 from kstore.errors import CorruptDataError, CorruptFileError, FileMissingError, StorageError
 from kstore.files.checkpoint import read_offset_checkpoint, read_small_file, replace_file
 from kstore.files.fs import FileSystem
-from kstore.files.paths import CLEANER_OFFSETS, topic_partition
+from kstore.files.paths import CLEANER_OFFSETS, OFFSET_MAX, topic_partition
 
 __all__ = ["KSTORE_COMPACTION", "CompactionState", "read_compaction_state", "remembered_dirt", "write_compaction_state"]
 
@@ -49,7 +49,8 @@ def read_compaction_state(fs: FileSystem, path: Path) -> CompactionState | None:
     match = FORM.fullmatch(data)
     if match is None or int(match[3], 16) != crc32c.crc32c(data[:-CRC_LINE_SIZE]):
         return None
-    return CompactionState(int(match[1]), tuple(map(int, match[2].split())))
+    state = CompactionState(int(match[1]), tuple(map(int, match[2].split())))
+    return state if max((state.first_dirty, *state.swap)) <= OFFSET_MAX else None
 
 
 def remembered_dirt(fs: FileSystem, directory: Path) -> int | None:

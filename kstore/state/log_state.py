@@ -56,12 +56,19 @@ LIVE_POSITION = 2 * SLOT_SIZE
 # So often a reader looks again at what the writer was just storing; it takes nanoseconds.
 TORN_MAX = 8
 FILE_SIZE = 4096
+# No writer has counted so far, and from below it none counts to where int64 ends.
+GENERATION_MAX = 1 << 62
 RECORD = struct.Struct(">4shbbqqqq16sqqqqq")
 LIVE = struct.Struct(">4sqq")
 CRC = struct.Struct(">I")
 
 assert RECORD.size == 96
 assert LIVE.size == 20
+
+
+def _as_int64(value: int) -> int:
+    """Inodes, and times of a far future, may need the bit that is the field's sign."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +94,8 @@ class LogState:
             self.clean
             and self.clean_base == base_offset
             and self.clean_size == stat.size
-            and self.clean_inode == stat.inode
-            and self.clean_mtime_ns == stat.mtime_ns
+            and self.clean_inode == _as_int64(stat.inode)
+            and self.clean_mtime_ns == _as_int64(stat.mtime_ns)
         )
 
     def encode(self) -> bytes:
@@ -103,9 +110,9 @@ class LogState:
             self.durable_end,
             self.boot_id,
             self.clean_base,
-            self.clean_inode,
+            _as_int64(self.clean_inode),
             self.clean_size,
-            self.clean_mtime_ns,
+            _as_int64(self.clean_mtime_ns),
             self.clean_txn_bytes,
         )
         return record + CRC.pack(crc32c.crc32c(record))
@@ -122,7 +129,7 @@ class LogState:
         if not 0 <= durability < len(DURABILITIES):
             return None
         state = LogState(DURABILITIES[durability], bool(flags & CLEAN_FLAG), *rest)
-        if not state.log_start_offset >= 0 or state.recovery_point < 0 or state.durable_end < 0:
+        if min(state.generation, state.log_start_offset, state.recovery_point, state.durable_end) < 0:
             return None
         return state
 
@@ -201,6 +208,11 @@ class StateFile:
         if fs.exists(path):
             file = fs.open(path, write=True)
             current = _current(file.pread(FILE_SIZE, 0))
+            if current is not None and current.generation >= GENERATION_MAX:
+                # Nothing can outrank it: what cannot be counted on from is not believed, and goes.
+                current = None
+                file.write_all([bytes(FILE_SIZE)], 0)
+                file.fdatasync()
         else:
             file = fs.open(path, write=True, create=True, mode=mode)
             current = None
