@@ -165,7 +165,7 @@ class LogColumns:
             import polars
         except ModuleNotFoundError as error:
             raise MissingExtraError("a Polars DataFrame needs polars: pip install polars") from error
-        return polars.from_arrow(self.to_arrow(start, stop, **options))
+        return polars.DataFrame(self.to_arrow(start, stop, **options))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The whole log as a stream of columns, for what reads these: ``polars.DataFrame(log)``, DuckDB, pyarrow."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.bench.append_lines import append_many, append_one
+from tools.bench.arrow_lines import arrow
 from tools.bench.compaction_lines import compaction, compaction_beside
 from tools.bench.comparison import comparison
 from tools.bench.durable_lines import durable, durable_slow_disk
@@ -34,6 +35,7 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         append_one,
         read,
         read_values,
+        arrow,
         lookup_small,
         lookup_large,
         segments,

@@ -18,9 +18,6 @@ Values of 100 bytes, in the page cache. A figure and what stands beside it are t
 slow spell of the machine hits both: the figure is the median of the rounds, a limit of the machine the upper quartile,
 since a limit that stalls would flatter. "asked" is the project's own aim. The code is in `tools/bench/`."""
 
-NOT_THERE = """\
-Not measured, since it is not built yet: Arrow."""
-
 PRODUCERS = """\
 Producers that send one by one, to delivery with `acks=1`, and readers that follow them at the same time; values of 100
 bytes, in the page cache, nothing synced. Each producer has a log of its own, and each log one reader, which gets a
@@ -45,7 +42,7 @@ def report(
     """The page; parts without anything in them are left out."""
     parts = ["# Benchmarks", RERUN, "## The machine", "\n".join(f"- {what}: {which}" for what, which in machine)]
     if lines:
-        parts += ["## Beside the machine's own limit", HOW, table(lines), _missed(lines), NOT_THERE]
+        parts += ["## Beside the machine's own limit", HOW, table(lines), _missed(lines)]
     if producers:
         parts += ["## Producers beside readers", PRODUCERS, producers]
     if comparison:
