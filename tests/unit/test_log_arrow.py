@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -48,6 +50,7 @@ __all__ = ["directory"]  # a fixture
 
 Count = Callable[[str, int], None]
 
+ROOT = Path(__file__).resolve().parents[2]
 TREES = ("clean", "crashed", "recovered", "old", "damaged")
 PARTITIONS = [pytest.param(tree, name, id=f"{tree}-{name}") for tree in TREES for name in golden_partitions(tree)]
 SMALL_BATCHES: dict[str, Any] = {"max_records": 7, "max_bytes": 500}
@@ -412,3 +415,29 @@ def test_a_refused_row_leaves_none_of_the_table(log: Log) -> None:
     assert log.end_offset == 0
     with pytest.raises(TypeError, match="not list"):
         log.append_arrow([b"a"])
+
+
+# --- the guide --------------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_s_examples_print_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    (tmp_path / "example.py").write_text("\n\n".join(blocks))
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("example.py")
+    assert capsys.readouterr().out.splitlines() == re.findall(r"# -> (.*)", "\n".join(blocks))
+
+
+def test_the_readme_s_example_of_columns_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, text = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Columns")
+    example = text.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "example.py").write_text("import kstore\n\n" + example)
+    monkeypatch.chdir(tmp_path)
+    filled(tmp_path / "data" / "orders-0", 10).close()
+    runpy.run_path("example.py")
+    assert capsys.readouterr().out == f"10 {list(COLUMNS)}\n"

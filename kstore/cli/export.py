@@ -1,0 +1,171 @@
+"""``kstore export``: a log's records as Parquet, CSV or JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, get_args
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.progress import progress
+from kstore.cli.record_json import compact, record_fields
+from kstore.cli.status import DAMAGED, OK
+from kstore.cli.table_form import FORMS, form_of
+from kstore.log import Log
+from kstore.record.columns import COLUMNS
+from kstore.table_files import CSV_COLUMNS, Compression, TableForm, write_table
+from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
+
+__all__ = ["command"]
+
+STDOUT = "-"
+LINES_AT_ONCE = 1000
+
+EXAMPLES = """
+\b
+Examples:
+  kstore export data/orders-0 orders.parquet
+  kstore export --columns offset,timestamp,value data/orders-0 orders.csv
+  kstore export --start 1000 --stop 2000 --format jsonl data/orders-0 - | jq .
+  kstore export --isolation-level read_committed --on-corrupt skip data/orders-0 orders.parquet
+
+\b
+Exit status:
+  0  done
+  1  the log cannot be read, then no file is left; or damage was left out (--on-corrupt skip)
+  2  bad usage
+"""
+
+
+@click.command("export", cls=KstoreCommand, epilog=EXAMPLES, short_help="Write a log's records as Parquet, CSV, JSON.")
+@click.argument("directory", type=click.Path())
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--format", "form", type=click.Choice(FORMS), help="Default: what the name of FILE ends in.")
+@click.option("--columns", metavar="NAME,...", help=f"For a table, of {', '.join(COLUMNS)}. Default: all there can be.")
+@click.option("--start", type=int, metavar="N", help="Begin at this offset. Default: the first record.")
+@click.option("--stop", type=int, metavar="N", help="End before this offset. Default: the high watermark.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(list(get_args(IsolationLevel))),
+    default="read_uncommitted",
+    show_default=True,
+    help="read_committed: leave out records of transactions that were aborted or are open.",
+)
+@click.option(
+    "--on-corrupt",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="At a damaged batch: stop, or go on behind it.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(list(get_args(Compression))),
+    default="zstd",
+    show_default=True,
+    help="Of Parquet.",
+)
+@click.option("--base64", is_flag=True, help="In CSV, keys and values in base64; else they must be UTF-8.")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+def command(
+    directory: str,
+    file: str,
+    form: str | None,
+    columns: str | None,
+    start: int | None,
+    stop: int | None,
+    isolation_level: IsolationLevel,
+    on_corrupt: OnCorrupt,
+    compression: Compression,
+    base64: bool,
+    force: bool,
+) -> int:
+    """Write the records of the log in DIRECTORY to FILE ("-": standard output), which appears when it is whole.
+
+    A table has the columns of Spark's Kafka source. CSV has no headers. JSON lines are those of `kstore read`.
+    """
+    kind = form or form_of(file)
+    if kind is None:
+        raise click.UsageError(f"what is {file!r}? Name it .parquet, .csv or .jsonl, or give --format")
+    if file == STDOUT and kind == "parquet":
+        raise click.UsageError("Parquet needs a file: standard output cannot be gone back in")
+    if columns is not None and kind == "jsonl":
+        raise click.UsageError("--columns is for tables: a JSON line has all fields")
+    wanted = tuple(columns.split(",")) if columns is not None else CSV_COLUMNS if kind == "csv" else COLUMNS
+    if kind == "csv" and "headers" in wanted:
+        raise click.UsageError("CSV has no headers: leave them out, or write Parquet or JSON lines")
+    if file != STDOUT and not force and Path(file).exists():
+        raise click.UsageError(f"{file} is there already: --force replaces it")
+    with Log(directory, read_only=True) as log:
+        end = log.high_watermark if stop is None else min(stop, log.high_watermark)
+        total = max(end - (log.start_offset if start is None else start), 0)
+        with _written(file) as out, progress("export", total, unit="records") as advance:
+            if kind == "jsonl":
+                reader = log.read(start, stop, isolation_level=isolation_level, on_corrupt=on_corrupt)
+                corrupt, count = reader.corrupt, _write_lines(reader, out, advance)
+            else:
+                batches = log.to_arrow_batches(
+                    start, stop, columns=wanted, isolation_level=isolation_level, on_corrupt=on_corrupt
+                )
+                table: TableForm = "parquet" if kind == "parquet" else "csv"
+                count = write_table(
+                    batches, batches.schema, out, table, base64=base64, compression=compression, advance=advance
+                )
+                corrupt = batches.corrupt
+    _report(corrupt)
+    if file != STDOUT:
+        print(f"exported {count} records to {file}")
+    return DAMAGED if corrupt else OK
+
+
+def _write_lines(records: Iterator[object], out: BinaryIO, advance: Callable[[int], None]) -> int:
+    lines: list[str] = []
+    count = 0
+    for record in records:
+        lines.append(compact(record_fields(record)))  # type: ignore[arg-type]  # nothing else without "yield"
+        if len(lines) == LINES_AT_ONCE:
+            count += _drain(lines, out, advance)
+    return count + _drain(lines, out, advance)
+
+
+def _drain(lines: list[str], out: BinaryIO, advance: Callable[[int], None]) -> int:
+    count = len(lines)
+    out.write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
+    advance(count)
+    lines.clear()
+    return count
+
+
+@contextmanager
+def _written(file: str) -> Iterator[BinaryIO]:
+    """A file that has its name only when all is written; an error leaves none."""
+    if file == STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(file)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        out = part.open("wb")
+    except OSError as error:
+        raise click.ClickException(f"{part}: {error.strerror}") from None
+    try:
+        with out:
+            yield out
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _report(corrupt: list[CorruptRange]) -> None:
+    for lost in corrupt:
+        print(
+            f"kstore: {lost.path}: offsets {lost.first} to {lost.last} are damaged"
+            f" at position {lost.position}: {lost.reason}",
+            file=sys.stderr,
+        )

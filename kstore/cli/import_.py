@@ -1,0 +1,127 @@
+"""``kstore import``: the rows of Parquet, CSV or JSON lines as records of a log."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast, get_args
+
+import click
+
+from kstore.cli.append import command as append_command
+from kstore.cli.command import KstoreCommand
+from kstore.cli.progress import progress
+from kstore.cli.settings import parse_settings
+from kstore.cli.status import OK
+from kstore.cli.table_form import FORMS, form_of
+from kstore.config import LogConfig
+from kstore.errors import ConfigError
+from kstore.log import Log
+from kstore.table_files import TableForm, read_table, table_rows
+from kstore.types import Durability
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore import data/orders-0 orders.parquet
+  kstore import --durability os --set compression_type=zstd data/orders-0 orders.csv
+  kstore export data/a-0 - --format jsonl > a.jsonl; kstore import data/b-0 a.jsonl
+
+\b
+Exit status:
+  0  all rows are appended
+  1  a row is refused: what stands before its batch is appended, and the output says how much that is
+  2  bad usage
+"""
+
+
+@click.command("import", cls=KstoreCommand, epilog=EXAMPLES, short_help="Append the rows of Parquet, CSV, JSON.")
+@click.argument("directory", type=click.Path())
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--format", "form", type=click.Choice(FORMS), help="Default: what the name of FILE ends in.")
+@click.option(
+    "--durability",
+    type=click.Choice(list(get_args(Durability))),
+    default="sync",
+    show_default=True,
+    help="When a batch counts as appended: on disk (sync), or written (interval, os).",
+)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the log; may be repeated.")
+def command(directory: str, file: str, form: str | None, durability: Durability, settings: tuple[str, ...]) -> int:
+    """Append the rows of FILE to the log in DIRECTORY, which is created where there is none.
+
+    A table has a column value and may have key, timestamp and headers; a JSON line is one of `kstore read`. Offsets are
+    given anew.
+    """
+    kind = form or form_of(file)
+    if kind is None:
+        raise click.UsageError(f"what is {file!r}? Name it .parquet, .csv or .jsonl, or give --format")
+    given: dict[str, Any] = parse_settings(settings, option="--set")
+    try:
+        LogConfig.from_settings(**given)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    with Path(file).open("rb") as source:
+        if kind == "jsonl":
+            with progress("import", os.fstat(source.fileno()).st_size) as advance:
+                lines = cast(BinaryIO, io.BufferedReader(_Watched(source, advance)))
+                return _append_lines(directory, lines, durability, settings)
+        with Log(directory, durability=durability, **given) as log:
+            _append_table(log, source, "parquet" if kind == "parquet" else "csv")
+    return OK
+
+
+def _append_table(log: Log, source: BinaryIO, form: TableForm) -> None:
+    count, first, last = 0, -1, -1
+    try:
+        with progress("import", table_rows(source, form), unit="records") as advance:
+            for batch in read_table(source, form):
+                info = log.append_arrow(batch)
+                if count == 0:
+                    first = info.first_offset
+                last = info.last_offset
+                count += batch.num_rows
+                advance(batch.num_rows)
+    finally:
+        print(f"appended {count} records, offsets {first} to {last}" if count else "appended nothing")
+
+
+def _append_lines(directory: str, lines: BinaryIO, durability: str, settings: tuple[str, ...]) -> int:
+    """As `kstore append --json`."""
+    append = append_command.callback
+    assert append is not None
+    status: int = append(
+        directory,
+        lines,
+        is_json=True,
+        key_separator=None,
+        batch_records=1000,
+        durability=durability,
+        settings=settings,
+        quiet=False,
+    )
+    return status
+
+
+class _Watched(io.RawIOBase):
+    """A file that tells how much of it was read."""
+
+    def __init__(self, source: BinaryIO, advance: Callable[[int], None]) -> None:
+        self._source = source
+        self._advance = advance
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        data = self._source.read(memoryview(buffer).nbytes)
+        memoryview(buffer).cast("B")[: len(data)] = data
+        self._advance(len(data))
+        return len(data)

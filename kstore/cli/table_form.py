@@ -1,0 +1,15 @@
+"""Which kind of file ``kstore export`` writes and ``kstore import`` reads, by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["FORMS", "form_of"]
+
+FORMS = ("parquet", "csv", "jsonl")
+SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+def form_of(file: str) -> str | None:
+    """The form that the name of ``file`` tells, or None."""
+    return SUFFIXES.get(Path(file).suffix.lower())

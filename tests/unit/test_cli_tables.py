@@ -1,0 +1,183 @@
+"""``kstore export`` and ``kstore import``: what goes out comes back, and nothing half is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from kstore.cli.main import main
+from kstore.log import Log
+from kstore.types import IsolationLevel
+from tests.golden_data import golden_root
+from tests.log_helpers import TIME
+
+COUNT = 2500
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Path:
+    with Log(tmp_path / "orders-0", durability="os") as log:
+        log.append_many(
+            [None if number % 7 == 0 else b"" if number % 5 == 0 else b'v,"\n%d' % number for number in range(COUNT)],
+            keys=[b"k%d" % number if number % 3 else None for number in range(COUNT)],
+            timestamps=[TIME + number for number in range(COUNT)],
+            headers=[[("h", b"%d" % number), ("n", None)] if number % 4 == 0 else None for number in range(COUNT)],
+        )
+    return tmp_path / "orders-0"
+
+
+def records(path: Path, *, headers: bool = True) -> list[Any]:
+    with Log(path, read_only=True) as log:
+        return [
+            (record.offset, record.timestamp, record.key, record.value, record.headers if headers else ())
+            for record in log.read()
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("orders.parquet", []),
+        ("orders.parquet", ["--compression", "none"]),
+        ("orders.jsonl", []),
+        ("orders.csv", []),
+        ("orders.csv", ["--base64"]),
+    ],
+)
+def test_what_is_exported_is_imported_again(
+    name: str, options: list[str], orders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    assert main(["export", *options, str(orders), str(file)]) == 0
+    assert f"exported {COUNT} records" in capsys.readouterr().out
+    assert main(["import", "--durability", "os", str(tmp_path / "again-0"), str(file)]) == 0
+    assert f"appended {COUNT} records, offsets 0 to {COUNT - 1}" in capsys.readouterr().out
+    with_headers = not name.endswith(".csv")
+    assert records(tmp_path / "again-0", headers=with_headers) == records(orders, headers=with_headers)
+
+
+def test_columns_and_range_are_chosen(orders: Path, tmp_path: Path) -> None:
+    file = tmp_path / "some.parquet"
+    assert main(["export", "--columns", "offset,value", "--start", "10", "--stop", "20", str(orders), str(file)]) == 0
+    table = pa.parquet.read_table(file)
+    assert table.schema.names == ["offset", "value"]
+    assert table.column("offset").to_pylist() == list(range(10, 20))
+
+
+def test_json_lines_are_those_of_read(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--format", "jsonl", str(orders), "-"]) == 0
+    exported = capfd.readouterr().out
+    assert main(["read", "--format", "json", str(orders)]) == 0
+    assert exported == capfd.readouterr().out
+    assert len([json.loads(line) for line in exported.splitlines()]) == COUNT
+
+
+def test_a_broker_s_directory_is_exported(tmp_path: Path) -> None:
+    source = golden_root() / "clean" / "txn-rolled-0"
+    isolation_levels: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
+    for isolation_level in isolation_levels:
+        file = tmp_path / f"{isolation_level}.parquet"
+        assert main(["export", "--isolation-level", isolation_level, str(source), str(file)]) == 0
+        with Log(source, read_only=True) as log:
+            expected = [record.offset for record in log.read(isolation_level=isolation_level)]
+        assert pa.parquet.read_table(file).column("offset").to_pylist() == expected
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv", "out.jsonl"])
+def test_damage_leaves_no_file_or_is_told(
+    name: str, orders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Log(orders, durability="os") as log:
+        damaged = log.fetch(log.append(b"damaged"))
+        log.append(b"behind it")
+    content = bytearray(damaged.path.read_bytes())
+    content[damaged.position + 65] ^= 1
+    damaged.path.write_bytes(content)
+    out = tmp_path / "files" / name
+    out.parent.mkdir()
+    assert main(["export", str(orders), str(out)]) == 1
+    assert "crc" in capsys.readouterr().err
+    assert list(out.parent.iterdir()) == []
+    assert main(["export", "--on-corrupt", "skip", str(orders), str(out)]) == 1
+    captured = capsys.readouterr()
+    assert f"offsets {COUNT} to {COUNT} are damaged" in captured.err
+    assert f"exported {COUNT + 1} records" in captured.out
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_bytes_that_are_no_text_need_base64_in_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Log(tmp_path / "log", durability="os") as log:
+        log.append(b"\xff\x00", key=b"k")
+    out = tmp_path / "out.csv"
+    assert main(["export", str(tmp_path / "log"), str(out)]) == 1
+    assert "value has bytes that are not UTF-8" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(["export", "--base64", str(tmp_path / "log"), str(out)]) == 0
+    assert out.read_text().splitlines()[0].endswith('"key_base64","value_base64"')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["out.txt"], "--format"),
+        (["-"], "--format"),
+        (["--format", "parquet", "-"], "Parquet needs a file"),
+        (["--columns", "headers", "out.csv"], "CSV has no headers"),
+        (["--columns", "value", "out.jsonl"], "--columns is for tables"),
+        (["there.csv"], "--force"),
+    ],
+)
+def test_what_cannot_be_written_is_bad_usage(
+    arguments: list[str],
+    said: str,
+    orders: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.csv").touch()
+    assert main(["export", *arguments[:-1], str(orders), arguments[-1]]) == 2
+    assert said in capsys.readouterr().err
+    assert (tmp_path / "there.csv").read_bytes() == b""
+
+
+def test_an_unknown_column_names_the_nearest(orders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--columns", "vlaue", str(orders), str(tmp_path / "out.csv")]) == 1
+    assert "did you mean 'value'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("in.parquet", b"no parquet at all", "not Parquet"),
+        ("in.csv", b"", "not CSV"),
+        ("in.csv", b"key\nk\n", "expected value"),
+        ("in.csv", b"value_base64\n!!!\n", "no base64"),
+        ("in.jsonl", b"no json\n", "line 1: no JSON"),
+    ],
+)
+def test_what_is_no_table_of_records_is_refused(
+    name: str, content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert main(["import", str(tmp_path / "log"), str(tmp_path / name)]) == 1
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert "appended nothing" in captured.out
+
+
+def test_a_bad_setting_or_name_is_bad_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "in.csv"
+    file.write_bytes(b"value\nv\n")
+    assert main(["import", "--set", "segment_byte=1", str(tmp_path / "log"), str(file)]) == 2
+    assert "did you mean" in capsys.readouterr().err
+    file = file.rename(tmp_path / "in.txt")
+    assert main(["import", str(tmp_path / "log"), str(file)]) == 2
+    assert main(["import", "--format", "csv", str(tmp_path / "log"), str(file)]) == 0
+    assert records(tmp_path / "log")[0][2:4] == (None, b"v")
