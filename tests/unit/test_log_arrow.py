@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -315,6 +316,11 @@ def test_a_missing_package_is_named(
     with Log(tmp_path / "log", durability="os") as log, pytest.raises(MissingExtraError, match=said) as caught:
         getattr(log, method)()
     assert isinstance(caught.value, ImportError)
+
+
+def test_pyarrow_is_loaded_by_who_asks_for_columns() -> None:
+    program = "import kstore, sys; kstore.Log; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 # --- back again -------------------------------------------------------------------------------------------------------
