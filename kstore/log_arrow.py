@@ -131,7 +131,7 @@ class LogColumns:
     ) -> ArrowBatches:
         """As ``to_arrow``, a ``pyarrow.RecordBatch`` after the other: for more than memory holds.
 
-        A record batch has at most ``max_records`` (default 65,536) records and ``max_bytes`` (8 MiB) bytes; one record
+        A record batch has at most ``max_records`` (default 65,536) records and ``max_bytes`` (4 MiB) bytes; one record
         that is larger has a batch of its own. Beside it no more is kept than the batch of the log that is being read.
 
         Raises: as ``to_arrow``, what comes of damage or of the disk while it runs, behind the records in front of it.
