@@ -126,8 +126,16 @@ def test_the_memory_of_a_reader_is_that_of_what_it_reads(tmp_path: Path) -> None
     assert grown[1] - grown[0] > large.batch_bytes - 2 * small.batch_bytes
 
 
-@pytest.mark.parametrize("synced", [True, False], ids=["synced", "not synced"])
-@pytest.mark.parametrize("peer", PRODUCER_PEERS, ids=[peer.name for peer in PRODUCER_PEERS])
+# librdkafka's mock broker has no disk: it is no peer of what is synced.
+PEERS_TRIED = [
+    pytest.param(peer, synced, id=f"{peer.name}-{'synced' if synced else 'not synced'}")
+    for peer in PRODUCER_PEERS
+    for synced in (True, False)
+    if not (synced and peer.name.startswith("confluent-kafka"))
+]
+
+
+@pytest.mark.parametrize(("peer", "synced"), PEERS_TRIED)
 def test_a_peer_of_the_producer_has_what_was_sent(tmp_path: Path, peer: ProducerPeer, synced: bool) -> None:
     try:
         target = peer.open(tmp_path / "peer", synced)
