@@ -39,7 +39,7 @@ from kstore.files.paths import (
 from kstore.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.log_producers import LogProducers, TransactionRebuild
 from kstore.record.batch import MAGIC, Batch
-from kstore.record.scan import find_next_batch
+from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
 from kstore.segment import LogSegment, SegmentContext
@@ -412,7 +412,9 @@ def _holds_batch(file: File, position: int, stop: int) -> bool:
         size = int.from_bytes(head[8:12], "big", signed=True)
         if size >= 14 and position + 12 + size <= stop:
             return True
-    return find_next_batch(file, position, stop, next_offset=0) is not None
+    budget = SearchBudget(stop - position)
+    # What was not searched may hold one.
+    return find_next_batch(file, position, stop, next_offset=0, budget=budget) is not None or budget.is_spent
 
 
 def _free_name(fs: FileSystem, directory: Path, base_offset: int, position: int) -> Path:

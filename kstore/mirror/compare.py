@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from kstore.errors import TruncatedFileError
 from kstore.files.fs import File
 from kstore.record.parse import parse_batch
-from kstore.record.scan import find_next_batch
+from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import OFFSET_MAX, Damage, walk
 
 __all__ = ["Fit", "checked_chunks", "ends_equal", "fit", "plain_chunks"]
@@ -50,10 +50,12 @@ def _foreign_batch(source: File, target: File, position: int, stop: int, base_of
 
     A power cut may leave a hole in what was being appended, and whole batches of the source behind it.
     """
+    budget = SearchBudget(stop - position)
     while position < stop:
-        found = find_next_batch(target, position, stop, next_offset=base_offset)
+        found = find_next_batch(target, position, stop, next_offset=base_offset, budget=budget)
         if found is None:
-            return None
+            # What was not searched may be foreign.
+            return position if budget.is_spent else None
         size = parse_batch(target.pread(HEADER_BYTES, found), header_only=True).size
         if source.pread(size, found) != target.pread(size, found):
             return found

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +32,7 @@ from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, NO_TIMESTAM
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LegacyBatch", "parse_legacy"]
+__all__ = ["LegacyBatch", "has_size_of_fields", "parse_legacy"]
 
 LOG_OVERHEAD_BYTES = 12
 PREFIX = struct.Struct(">qiIbb")
@@ -304,3 +304,20 @@ def parse_legacy(data: Buffer, position: int = 0, *, header_only: bool = False) 
             f"{left} bytes, expected the {SIZE_MIN[magic]} of a message's fields", position=position
         )
     return LegacyBatch(data, position, offset, size, crc, magic, attributes)
+
+
+def has_size_of_fields(read: Callable[[int, int], Buffer], position: int, *, magic: int, size: int) -> bool:
+    """Whether an entry of ``size`` bytes is as large as its key and value, whose lengths ``read`` finds in the file.
+
+    ``read`` takes a size and a position. So much is known of an entry without its bytes, however large it is.
+    """
+    at, stop = position + KEY_POSITION[magic], position + size
+    for _ in range(2):
+        field = read(INT32.size, at) if at + INT32.size <= stop else b""
+        if len(memoryview(field)) != INT32.size:
+            return False
+        (length,) = INT32.unpack(field)
+        if length < -1:
+            return False
+        at += INT32.size + max(length, 0)
+    return at == stop

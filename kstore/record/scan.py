@@ -8,25 +8,40 @@ a crash, or a damaged length. ``find_next_batch`` then looks for the next whole 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from kstore.errors import CorruptBatchError, CorruptDataError
 from kstore.record.batch import LOG_OVERHEAD_BYTES, OFFSET_MAX, Batch
+from kstore.record.legacy import has_size_of_fields
 from kstore.record.parse import MAGIC_POSITION, parse_batch
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["BatchScan", "BufferSource", "ScanStop", "Source", "find_next_batch", "parse_batches", "scan"]
+__all__ = [
+    "BatchScan",
+    "BufferSource",
+    "ScanStop",
+    "SearchBudget",
+    "Source",
+    "find_next_batch",
+    "parse_batches",
+    "scan",
+]
 
 # Long reads in pieces of this size: a larger one leaves the processor's cache before it is decoded.
 CHUNK_BYTES = 1 << 20
 # Offset, size, epoch or CRC, and the magic that chooses the parser.
 PREFIX_BYTES = MAGIC_POSITION + 1
 HEADER_BYTES = 61
-# Behind damage, a batch may begin at any byte: so much is searched at a time.
+# Behind damage, a batch may begin at any byte: so much is searched at a time, and at first less, for it may be near.
 SEARCH_BYTES = 1 << 20
+SEARCH_BYTES_FIRST = 1 << 14
+# What may be checksummed in vain: so many times what is searched, and so much besides.
+SEARCH_PASSES = 4
+VAIN_BYTES_MIN = 64 << 20
 MAGIC_V2 = 2
 # A size from 14, the least of all versions, to below 128 MiB; zeros, the commonest of all garbage, are none.
 SIZE_PATTERN = rb"(?:[\x01-\x07].{3}|\x00[\x01-\xff].{2}|\x00\x00[\x01-\xff].|\x00\x00\x00[\x0e-\xff])"
@@ -55,12 +70,54 @@ class BufferSource:
 
 
 class ScanStop(NamedTuple):
-    """Why a scan ended at ``position``: ``size_left`` bytes were left of its range."""
+    """Why a scan ended at ``position``: ``size_left`` bytes were left of its range.
+
+    ``entry_size`` is what the corrupt entry there says that it has: so much was read and checksummed for nothing.
+    """
 
     kind: Literal["end", "torn", "corrupt"]
     position: int
     reason: str
     size_left: int
+    entry_size: int = 0
+
+
+class _Allowance:
+    """So many bytes and no more."""
+
+    __slots__ = ("_left", "is_spent")
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self.is_spent = False
+
+    def take(self, size: int) -> bool:
+        """Whether ``size`` bytes more may be checksummed; where they may not nothing may from then on."""
+        if size > self._left:
+            self.is_spent = True
+        self._left -= size
+        return not self.is_spent
+
+
+class SearchBudget:
+    """How many bytes all searches of a range of ``size`` bytes may checksum.
+
+    The work behind true damage is a pass or two. A hostile file may say at each of its bytes that a batch begins there
+    which reaches to its end: without a bound the work would grow with the square of the size. ``entries`` are those at
+    which walks stop, ``candidates`` those found by searching, ``hints`` those named by an index; each of the three may
+    be checksummed up to SEARCH_PASSES * size + VAIN_BYTES_MIN bytes.
+    """
+
+    __slots__ = ("candidates", "entries", "hints")
+
+    def __init__(self, size: int) -> None:
+        bytes_max = SEARCH_PASSES * size + VAIN_BYTES_MIN
+        self.entries, self.candidates, self.hints = (_Allowance(bytes_max) for _ in range(3))
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether anything was left unsearched."""
+        return self.entries.is_spent or self.candidates.is_spent or self.hints.is_spent
 
 
 class BatchScan:
@@ -70,7 +127,15 @@ class BatchScan:
     """
 
     def __init__(
-        self, source: Source, start: int, stop: int, *, check_crc: bool, next_offset: int, chunk_bytes: int
+        self,
+        source: Source,
+        start: int,
+        stop: int,
+        *,
+        check_crc: bool,
+        next_offset: int,
+        chunk_bytes: int,
+        first_bytes: int,
     ) -> None:
         self.stop: ScanStop | None = None
         self._source = source
@@ -79,6 +144,7 @@ class BatchScan:
         self._check_crc = check_crc
         self._next_offset = next_offset
         self._chunk_bytes = chunk_bytes
+        self._first_bytes = first_bytes
         self._steps = self._scan()
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
@@ -89,7 +155,7 @@ class BatchScan:
 
     def _scan(self) -> Iterator[tuple[int, Batch]]:
         position, end, check_crc = self._position, self._end, self._check_crc
-        next_offset, pread, wanted = self._next_offset, self._source.pread, self._chunk_bytes
+        next_offset, pread, wanted = self._next_offset, self._source.pread, self._first_bytes
         while position < end:
             chunk = pread(min(wanted, end - position), position)
             at = 0
@@ -110,7 +176,7 @@ class BatchScan:
                     if offset < next_offset:
                         raise CorruptBatchError(f"a batch of offset {offset}, expected at least {next_offset}")
                 except CorruptDataError as error:
-                    self.stop = ScanStop("corrupt", position + at, error.reason, end - position - at)
+                    self.stop = ScanStop("corrupt", position + at, error.reason, end - position - at, max(needed, 0))
                     return
                 yield position + at, batch
                 next_offset = batch.last_offset + 1
@@ -119,7 +185,7 @@ class BatchScan:
             position += at
             if needed > end - position or not (at or len(chunk) >= min(wanted, end - position)):
                 break
-            wanted = max(self._chunk_bytes, needed)
+            wanted = max(min(2 * wanted, self._chunk_bytes), needed)
         left = end - position
         self.stop = (
             ScanStop("torn", position, f"{left} bytes, expected the {needed} of a whole batch", left)
@@ -136,6 +202,7 @@ def scan(
     check_crc: bool = True,
     next_offset: int = 0,
     chunk_bytes: int = CHUNK_BYTES,
+    first_bytes: int | None = None,
 ) -> BatchScan:
     """The batches in bytes ``start`` to ``stop`` of ``source``, where an entry begins.
 
@@ -143,10 +210,19 @@ def scan(
         check_crc: stop at a wrong CRC; without it nothing but headers is checked.
         next_offset: stop at a batch below it, and at each that does not follow the one before it.
         chunk_bytes: how much is read at a time; an entry that is larger is read as a whole.
+        first_bytes: how much is read first, where the scan may not come far; ``chunk_bytes`` by default.
 
     Raises: what reading the source raises.
     """
-    return BatchScan(source, start, stop, check_crc=check_crc, next_offset=next_offset, chunk_bytes=chunk_bytes)
+    return BatchScan(
+        source,
+        start,
+        stop,
+        check_crc=check_crc,
+        next_offset=next_offset,
+        chunk_bytes=chunk_bytes,
+        first_bytes=chunk_bytes if first_bytes is None else min(first_bytes, chunk_bytes),
+    )
 
 
 def find_next_batch(
@@ -156,32 +232,51 @@ def find_next_batch(
     *,
     next_offset: int,
     last_offset_max: int = OFFSET_MAX,
-    hints: Iterable[int] = (),
+    hints: Sequence[int] = (),
+    budget: SearchBudget | None = None,
 ) -> int | None:
     """The position of the next whole batch at or behind ``position``, None where there is none up to ``stop``.
 
     Whole: a header that can be, a CRC that holds, and offsets in ``next_offset`` to ``last_offset_max``. ``hints`` are
-    positions where one may begin (index entries): the first that is whole bounds the search. A batch that is found by
-    searching must be followed by another header that fits, or end where the range or the hint begins: the records of a
-    damaged batch may hold bytes that are a batch.
+    positions where one may begin (index entries), in their order: the first that is whole bounds the search. A batch
+    that is found by searching must be followed by another header that fits, or end where the range or the hint begins:
+    the records of a damaged batch may hold bytes that are a batch.
+
+    ``budget`` is that of all searches of one walk; without it the search has one of its own. Where it is spent the
+    search is over: at the hint, if there is a whole one.
     """
+    if budget is None:
+        budget = SearchBudget(stop - position)
+    fitting = _Fitting(source, next_offset, last_offset_max)
     bound = stop
-    for hint in sorted(hints):
-        if position <= hint < stop and _whole(source, hint, stop, next_offset, last_offset_max) is not None:
+    for number in range(bisect_left(hints, position), len(hints)):
+        hint = hints[number]
+        if hint >= stop or budget.hints.is_spent:
+            break
+        head = fitting.header(hint, stop)
+        if head is not None and budget.hints.take(head.size) and fitting.is_whole(hint, head):
             bound = hint
             break
     candidates = _candidate_pattern(next_offset)
-    at = position
-    while at < bound:
-        window = source.pread(min(SEARCH_BYTES + PREFIX_BYTES - 1, bound - at), at)
+    at, search_bytes = position, SEARCH_BYTES_FIRST
+    while at < bound and not budget.candidates.is_spent:
+        window = source.pread(min(search_bytes + PREFIX_BYTES - 1, bound - at), at)
         # Zeros, the commonest garbage, go by at memory speed: no entry has its size and magic among them.
         zero_count = len(window) - len(window.lstrip(b"\0"))
         for candidate in candidates.finditer(window, max(zero_count - PREFIX_BYTES, 0)):
             start = at + candidate.start()
-            batch = _whole(source, start, bound, next_offset, last_offset_max)
-            if batch is not None and _is_followed(source, start + batch.size, bound, batch.last_offset):
+            head = fitting.header(start, bound, window, at)
+            # What can be told for a few bytes comes first: a CRC may cost as much as the file has.
+            if head is None or not fitting.has_its_size(start, head):
+                continue
+            if not fitting.is_followed(start + head.size, bound, head.last_offset, window, at):
+                continue
+            if not budget.candidates.take(head.size):
+                break
+            if fitting.is_whole(start, head):
                 return start
-        at += SEARCH_BYTES
+        at += search_bytes
+        search_bytes = min(2 * search_bytes, SEARCH_BYTES)
     return bound if bound < stop else None
 
 
@@ -196,27 +291,53 @@ def _candidate_pattern(next_offset: int) -> re.Pattern[bytes]:
     return re.compile(b"(?=(?:" + highs + b").{4}" + SIZE_PATTERN + MAGIC_PATTERN + b")", re.DOTALL)
 
 
-def _whole(source: Source, position: int, stop: int, next_offset: int, last_offset_max: int) -> Batch | None:
-    try:
-        head = parse_batch(source.pread(min(HEADER_BYTES, stop - position), position), header_only=True)
-        if head.size > stop - position or head.last_offset < next_offset or head.last_offset > last_offset_max:
-            return None
-        if head.magic == MAGIC_V2 and head.base_offset < next_offset:
-            return None
-        batch = parse_batch(source.pread(head.size, position))
-        return batch if batch.is_valid() else None
-    except CorruptDataError:
-        return None
+class _Fitting:
+    """What can be told of the batch that may begin at a position."""
 
+    __slots__ = ("_last_offset_max", "_next_offset", "_source")
 
-def _is_followed(source: Source, position: int, stop: int, last_offset: int) -> bool:
-    """Whether the range ends at ``position``, or another header that fits stands there, or too few bytes for one."""
-    if stop - position < HEADER_BYTES:
-        return True
-    try:
-        return parse_batch(source.pread(HEADER_BYTES, position), header_only=True).last_offset > last_offset
-    except CorruptDataError:
-        return False
+    def __init__(self, source: Source, next_offset: int, last_offset_max: int) -> None:
+        self._source = source
+        self._next_offset = next_offset
+        self._last_offset_max = last_offset_max
+
+    def header(self, position: int, stop: int, window: bytes = b"", window_start: int = 0) -> Batch | None:
+        """The header at ``position``, None where none stands there that fits; ``window`` is what was read already."""
+        head = self._parse(position, stop, window, window_start)
+        if head is None or head.size > stop - position:
+            return None
+        if not self._next_offset <= head.last_offset <= self._last_offset_max:
+            return None
+        return None if head.magic == MAGIC_V2 and head.base_offset < self._next_offset else head
+
+    def has_its_size(self, position: int, head: Batch) -> bool:
+        """False where the fields of an old message contradict its size: nearly any bytes look like its header."""
+        if head.magic == MAGIC_V2:
+            return True
+        return has_size_of_fields(self._source.pread, position, magic=head.magic, size=head.size)
+
+    def is_whole(self, position: int, head: Batch) -> bool:
+        """Whether the CRC of the batch with that header holds."""
+        try:
+            return parse_batch(self._source.pread(head.size, position)).is_valid()
+        except CorruptDataError:
+            return False
+
+    def is_followed(self, position: int, stop: int, last_offset: int, window: bytes, window_start: int) -> bool:
+        """Whether the range ends at ``position``, or another header that fits is there, or too few bytes for one."""
+        if stop - position < HEADER_BYTES:
+            return True
+        head = self._parse(position, stop, window, window_start)
+        return head is not None and head.last_offset > last_offset
+
+    def _parse(self, position: int, stop: int, window: bytes, window_start: int) -> Batch | None:
+        at = position - window_start
+        if not 0 <= at <= len(window) - HEADER_BYTES:
+            window, at = self._source.pread(min(HEADER_BYTES, stop - position), position), 0
+        try:
+            return parse_batch(window, at, header_only=True)
+        except CorruptDataError:
+            return None
 
 
 def parse_batches(buffer: Buffer) -> Iterator[Batch]:

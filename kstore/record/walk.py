@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kstore.errors import CorruptDataError
 from kstore.record.batch import Batch
 from kstore.record.parse import parse_batch
-from kstore.record.scan import Source, find_next_batch, scan
+from kstore.record.scan import SearchBudget, Source, find_next_batch, scan
 
 __all__ = ["OFFSET_MAX", "Damage", "walk"]
 
@@ -23,6 +23,9 @@ OFFSET_COUNT_MAX = 2**31
 MAGIC_V2 = 2
 # Every header is whole within this many bytes, and so is a legacy message's prefix.
 HEADER_PEEK_BYTES = 61
+# Behind damage there may be more of it soon.
+FIRST_BYTES_BEHIND = 1 << 12
+NOT_SEARCHED = "; there is so much damage that the rest was not searched"
 
 
 class Damage(NamedTuple):
@@ -56,17 +59,24 @@ def walk(
         next_offset: no batch may begin below it.
         offset_stop: no batch may end at or above it: the next segment's base, or the log's end. An offset too far
             from ``next_offset`` to be in one segment is never believed.
-        hints: positions at which batches may begin behind damage, from an index; asked for only when needed.
+        hints: positions at which batches may begin behind damage, from an index; asked for once, when needed.
+
+    However it is damaged, the bytes that are checksummed for it are bounded (``SearchBudget``).
     """
     offset_stop = min(offset_stop, next_offset + OFFSET_COUNT_MAX)
+    budget = SearchBudget(stop - start)
+    positions: Sequence[int] | None = None
+    first_bytes = chunk_bytes
     while True:
-        scanned = scan(source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes)
+        scanned = scan(source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes, first_bytes=first_bytes)
+        vain_bytes = 0
         damage: tuple[int, str, bool] | None = None
         for position, batch in scanned:
             if batch.base_offset != next_offset or batch.last_offset >= offset_stop:
                 reason = _misplaced(source, position, stop, batch, next_offset, offset_stop)
                 if reason:
                     damage = (position, reason, False)
+                    vain_bytes = batch.size
                     break
             yield position, batch
             next_offset = batch.last_offset + 1
@@ -76,11 +86,17 @@ def walk(
             if end.kind == "end":
                 return
             damage = (end.position, end.reason, end.kind == "torn")
+            vain_bytes = end.entry_size
         position, reason, torn = damage
-        behind = _next_fitting(source, position, stop, next_offset, offset_stop, hints())
+        if positions is None:
+            positions = sorted(hints())
+        behind = None
+        if budget.entries.take(vain_bytes):
+            behind = _next_fitting(source, position, stop, next_offset, offset_stop, positions, budget)
         if behind is None:
-            yield Damage(position, stop, next_offset, None, reason, torn)
+            yield Damage(position, stop, next_offset, None, reason + NOT_SEARCHED * budget.is_spent, torn)
             return
+        first_bytes = FIRST_BYTES_BEHIND
         start, base_offset = behind
         yield Damage(position, start, next_offset, base_offset, reason, False)
         next_offset = base_offset
@@ -112,11 +128,23 @@ def _misplaced(
 
 
 def _next_fitting(
-    source: Source, position: int, stop: int, next_offset: int, offset_stop: int, hints: Sequence[int]
+    source: Source,
+    position: int,
+    stop: int,
+    next_offset: int,
+    offset_stop: int,
+    hints: Sequence[int],
+    budget: SearchBudget,
 ) -> tuple[int, int] | None:
     """Position and base offset of the next whole batch behind the damage at ``position``, or None."""
     found = find_next_batch(
-        source, position + 1, stop, next_offset=next_offset, last_offset_max=offset_stop - 1, hints=hints
+        source,
+        position + 1,
+        stop,
+        next_offset=next_offset,
+        last_offset_max=offset_stop - 1,
+        hints=hints,
+        budget=budget,
     )
     if found is None:
         return None

@@ -13,7 +13,7 @@ from kstore.cli.dump.reports import FileReport
 from kstore.errors import CorruptBatchError, CorruptDataError
 from kstore.record._codec import Record
 from kstore.record.batch import MAGIC
-from kstore.record.scan import find_next_batch
+from kstore.record.scan import SearchBudget, find_next_batch
 
 __all__ = ["dump_log", "dump_metadata_snapshot"]
 
@@ -52,6 +52,7 @@ class _LogDump:
         self._file = job.open(path)
         self._gaps = _Gaps(job.reports.of(path), last_offset)
         self._next_offset = next_offset
+        self._budget = SearchBudget(self._file.size())
 
     def run(self) -> None:
         self._file.advise(0, 0, "sequential")
@@ -123,7 +124,7 @@ class _LogDump:
             return None
         if not is_damaged and job.options.max_bytes != MAX_BYTES:
             return None  # the last batch is cut by the user's own limit
-        found = find_next_batch(self._file, position + 1, stop, next_offset=self._next_offset)
+        found = find_next_batch(self._file, position + 1, stop, next_offset=self._next_offset, budget=self._budget)
         goes_on = found is not None and job.options.past_damage
         if not is_damaged and goes_on:
             job.damage(self._path, "a batch that is not whole", position)
