@@ -5,8 +5,8 @@ from __future__ import annotations
 from kstore.config import LogConfig
 from kstore.errors import CorruptDataError
 from kstore.log_source import LogSource
-from kstore.record.walk import OFFSET_MAX, Damage, walk
-from kstore.segment import LogSegment
+from kstore.record.walk import OFFSET_MAX, Damage
+from kstore.segment import START, LogSegment
 from kstore.types import CorruptRange, RecoveryReport
 
 __all__ = ["check_batches"]
@@ -32,7 +32,7 @@ def _check_segment(segment: LogSegment, limit: int, end: int, config: LogConfig,
     file = segment.log_file()
     path = str(file.path)
     dropped = 0
-    for item in walk(file, 0, limit, next_offset=segment.base_offset, offset_stop=end):
+    for item in segment.walk_from(START, limit, offset_stop=end):
         if isinstance(item, Damage):
             last = item.next_offset - 1 if item.next_offset is not None else end - 1
             report.corrupt.append(CorruptRange(item.first_offset, last, item.position, item.reason, path))

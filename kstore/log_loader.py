@@ -327,6 +327,7 @@ def _scan(
     report = loaded.report
     limit = loaded.context.config.max_batch_bytes_uncompressed
     following = loaded.segments.higher(segment.base_offset)
+    hints = _indexed_positions(segment)
     tail = segment.activate(empty_indexes=True)
     # What a failed writeback left in the page cache may be newer than what is on disk: ask the disk.
     tail.file.fsync()
@@ -342,9 +343,11 @@ def _scan(
         tail.position,
         next_offset=next_offset,
         offset_stop=following.base_offset if following else 2**63 - 1,
+        hints=hints,
     ):
         if isinstance(item, Damage):
             damages.append(item)
+            tail.note_damage()
             continue
         position, batch = item
         if position >= ahead - READ_AHEAD_BYTES:
@@ -367,6 +370,18 @@ def _scan(
     report.batches_scanned += batch_count
     report.rebuilt.append(path)
     return SegmentFindings(path, segment.base_offset, tail.position, next_offset, damages, batch_count)
+
+
+def _indexed_positions(segment: LogSegment) -> Callable[[], Sequence[int]]:
+    """Gives the positions that a segment's index has now, before it is made anew.
+
+    Behind damage recovery must find what readers have found, who look there too.
+    """
+    try:
+        index = segment.offset_index()
+    except (StorageError, CorruptDataError):
+        return tuple
+    return lambda: [entry.position for entry in index.entries()]
 
 
 def _cut(

@@ -176,7 +176,9 @@ class SegmentTail:
         """Makes both indexes anew from the log."""
         self.reset()
         for item in walk(self.file, 0, self.position, next_offset=self.base_offset):
-            if not isinstance(item, Damage):
+            if isinstance(item, Damage):
+                self.note_damage()
+            else:
                 position, batch = item
                 self.note(position, batch.size, batch.last_offset, batch.max_timestamp)
 
@@ -246,6 +248,10 @@ class SegmentTail:
         if self._since_entry > self._index_interval_bytes:
             self._add_entry(last_offset, position)
         self._since_entry += size
+
+    def note_damage(self) -> None:
+        """The batch behind it gets an index entry: where more damage follows, nothing else bears that batch out."""
+        self._since_entry = self._index_interval_bytes + 1
 
     def _note_timestamp(self, last_offset: int, max_timestamp: int) -> None:
         if max_timestamp > self.max_timestamp:

@@ -126,6 +126,30 @@ def test_without_room_to_set_aside_nothing_is_cut(tmp_path: Path) -> None:
 # --- damage in the middle ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("damage below", "damage above")
+def test_recovery_finds_the_batch_between_two_damaged_ones_that_readers_find(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = Log(path, durability="os", index_interval_bytes=0)
+    for _ in range(BATCHES):
+        log.append_many(BATCH)
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    log.close()
+    starts = batch_positions(copy)
+    # Of the first the records, of the other the magic: no header that fits follows what is between them.
+    edit(only_log(copy), lambda data: data.__setitem__(starts[3] + 70, data[starts[3] + 70] ^ 1))
+    edit(only_log(copy), lambda data: data.__setitem__(starts[5] + 16, 77))
+    expected = [*range(6), 8, 9, *range(12, 20)]
+    with Log(copy, read_only=True) as view:
+        assert [record.offset for record in view.read(on_corrupt="skip")] == expected
+        lost = [(each.first, each.last) for each in view.verify().corrupt]
+        assert lost == [(6, 7), (10, 11)]
+    with Log(copy) as log:
+        assert [(each.first, each.last) for each in log.recovery.corrupt] == lost
+        # The index was made anew, with fewer entries, and still with those that readers need.
+        assert [record.offset for record in log.read(on_corrupt="skip")] == expected
+
+
 def damaged_in_the_middle(tmp_path: Path) -> Path:
     path = crashed(tmp_path / "log")
     start = batch_positions(path)[4]
