@@ -32,9 +32,9 @@ from kstore.log_view import LogView
 from kstore.log_writer import LogWriter
 from kstore.metrics import LogCounters
 from kstore.record.batch import Batch
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import Damage
 from kstore.rules.handover import EpochTrack
-from kstore.segment import LogSegment, SegmentContext
+from kstore.segment import START, LogSegment, SegmentContext
 from kstore.state.log_state import LogState, read_state
 from kstore.types import NO_TIMESTAMP, CorruptRange, RecoveryReport
 
@@ -212,7 +212,7 @@ class Partition:
         whole_end = segment.base_offset
         # To the end of the file: of a log that is not closed, a view passes over what it cannot read there.
         size = self._context.fs.stat(segment.path(LOG_SUFFIX)).size
-        for item in walk(segment.log_file(), 0, size, next_offset=segment.base_offset, offset_stop=stop):
+        for item in segment.walk_from(START, size, offset_stop=stop):
             if isinstance(item, Damage):
                 last = (stop if item.next_offset is None else item.next_offset) - 1
                 damage.append(

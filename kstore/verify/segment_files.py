@@ -58,7 +58,7 @@ def verify_segment(
     size = file.size()
     next_offset = files.base_offset
     dropped = 0
-    for item in walk(file, 0, size, next_offset=next_offset, offset_stop=files.offset_stop):
+    for item in walk(file, 0, size, next_offset=next_offset, offset_stop=files.offset_stop, hints=offsets.positions):
         if isinstance(item, Damage):
             log.findings.append(_damage(files, item, size))
             offsets.skip(item.position, item.stop)
@@ -147,6 +147,10 @@ class _OffsetEntries:
             previous = entry
         # Up to these slots positions, and offsets, have been held against batches.
         self._position_slot = self._offset_slot = 0
+
+    def positions(self) -> Sequence[int]:
+        """Where batches begin, as far as the entries are in order."""
+        return [entry.position for entry in self._entries]
 
     def _add(self, reason: str, slot: int) -> None:
         self._findings.append(Finding("damage", "index", self._path, reason, slot * 8))

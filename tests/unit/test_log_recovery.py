@@ -19,6 +19,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.state.log_state import LogState, StateFile, read_state
 from kstore.types import CorruptRange
+from kstore.verify import verify_log
 from tests.fake_fs import FailingFs, Fault
 
 BATCHES = 10
@@ -144,6 +145,7 @@ def test_recovery_finds_the_batch_between_two_damaged_ones_that_readers_find(tmp
         assert [record.offset for record in view.read(on_corrupt="skip")] == expected
         lost = [(each.first, each.last) for each in view.verify().corrupt]
         assert lost == [(6, 7), (10, 11)]
+    assert [(each.first, each.last) for each in verify_log(copy).damages] == lost
     with Log(copy) as log:
         assert [(each.first, each.last) for each in log.recovery.corrupt] == lost
         # The index was made anew, with fewer entries, and still with those that readers need.
