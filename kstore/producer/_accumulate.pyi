@@ -1,6 +1,7 @@
 """Types of the compiled send; what each thing does is said in _accumulate.pyx."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, final
 
 from typing_extensions import Buffer
@@ -26,13 +27,13 @@ class ProducerBatch:
     buffer: BatchBuffer | None
     pool_size: int
     encoded: EncodedBatch | None
+    compressed: bytes | None
     producer_id: int
     producer_epoch: int
     base_sequence: int
     attempts: int
     is_transactional: bool
     is_released: bool
-    awaited: list[Any] | None
     def __init__(
         self,
         topic: str,
@@ -62,6 +63,7 @@ class ProducerBatch:
     def fail(self, error: Exception, record_errors: dict[int, Exception] | None = None) -> bool: ...
     def split(self, children: list[tuple[int, ProducerBatch]]) -> bool: ...
     def release(self) -> list[Any] | None: ...
+    def tell(self, waiter: Any) -> bool: ...
     def wait(self, timeout: float | None = None) -> bool: ...
     def append(
         self,
@@ -71,7 +73,6 @@ class ProducerBatch:
         timestamp: int = -1,
         on_delivery: Callback | None = None,
     ) -> Delivery | None: ...
-    def adopt(self, delivery: Delivery, on_delivery: Callback) -> None: ...
 
 @final
 class Delivery:
@@ -108,6 +109,12 @@ class Deliveries:
     def done(self) -> bool: ...
     def errors(self, timeout: float | None = None) -> dict[int, Exception]: ...
     def result(self, timeout: float | None = None) -> list[int]: ...
+
+@final
+class DrainLock:
+    @property
+    def is_held(self) -> bool: ...
+    def attempt(self) -> AbstractContextManager[bool]: ...
 
 class PartitionQueue:
     topic: str

@@ -27,7 +27,7 @@ from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_head
 from kstore.errors import ClosedError
 from kstore.producer.records import RecordMetadata
 
-__all__ = ["Deliveries", "Delivery", "PartitionQueue", "ProducerBatch", "SendPath", "TopicQueues", "calling", "checked_record_headers"]
+__all__ = ["Deliveries", "Delivery", "DrainLock", "PartitionQueue", "ProducerBatch", "SendPath", "TopicQueues", "calling", "checked_record_headers"]
 
 cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object, object) except? NULL
@@ -94,12 +94,14 @@ cdef class ProducerBatch:
     cdef public object buffer
     cdef public object pool_size
     cdef public object encoded
+    # The compressed records, from before they replace the others until they have.
+    cdef public object compressed
     cdef public int64_t producer_id
     cdef public int32_t producer_epoch
     cdef public int32_t base_sequence
     cdef public int32_t attempts
     cdef public bint is_transactional
-    cdef public list awaited
+    cdef list awaited
 
     def __init__(
         self,
@@ -183,12 +185,24 @@ cdef class ProducerBatch:
         return True
 
     def split(self, list children not None):
-        """Its records are in ``children``, pairs of the first index and a batch, now; False where it has a result."""
+        """Its records, with their callbacks, are in ``children`` now, pairs of the first index and a batch; False where
+        it has a result. In one step, which no interrupt ends half way."""
+        cdef list callbacks = self.callbacks
+        cdef list none = []
+        cdef Delivery delivery
+        cdef ProducerBatch owner
+        cdef tuple pair
+        cdef int32_t index
         if self.state != PENDING:
             return False
         self.children = children
-        self.callbacks = []
+        self.callbacks = none
         self.state = SPLIT
+        for pair in callbacks:
+            delivery = pair[0]
+            index = delivery.index
+            owner = self.owner_of(&index)
+            owner.callbacks.append(pair)
         return True
 
     def release(self):
@@ -199,6 +213,17 @@ cdef class ProducerBatch:
             self.released_event.set()
         awaited, self.awaited = self.awaited, None
         return awaited
+
+    def tell(self, waiter not None):
+        """Has ``waiter`` among those that ``release`` returns; False where it was released."""
+        cdef list first = [waiter]
+        if self.is_released:
+            return False
+        if self.awaited is None:
+            self.awaited = first
+        else:
+            self.awaited.append(waiter)
+        return True
 
     def wait(self, timeout=None):
         """Waits until it was released, ``timeout`` seconds at most; whether it was. Of a split batch: its children."""
@@ -238,10 +263,6 @@ cdef class ProducerBatch:
         if callback is not None:
             self.callbacks.append(callback)
         return delivery
-
-    def adopt(self, Delivery delivery not None, on_delivery):
-        """Takes over a callback of a record that was in a batch that was split."""
-        self.callbacks.append((delivery, on_delivery))
 
 
 cdef inline bint append_to(
@@ -323,7 +344,8 @@ cdef class Delivery:
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            # It is raised once for each record of its batch: it must not gather the frames of all who caught it.
+            raise error.with_traceback(None)
         return self.metadata()
 
     def exception(self, timeout=None):
@@ -342,7 +364,7 @@ cdef class Delivery:
                     raise RuntimeError("result() in a callback of a delivery would wait for itself")
                 if batch.state != SPLIT:
                     break
-            if batch.hurry is not None and batch.state == PENDING:
+            if batch.hurry is not None:
                 batch.hurry(batch)
             if timeout is not None:
                 if deadline is None:
@@ -544,7 +566,7 @@ cdef class Deliveries:
         """The offsets of all records, in order; waits for them. Raises: TimeoutError, what the first failed with."""
         errors = self.errors(timeout)
         for error in errors.values():
-            raise error
+            raise error.with_traceback(None)
         return [self[index].offset for index in range(self.count)]
 
     def _one_a_batch(self):
@@ -556,6 +578,33 @@ cdef class Deliveries:
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class DrainLock:
+    """A lock that nobody waits for: ``with lock.attempt() as is_mine``. No interrupt leaves it held."""
+
+    cdef readonly bint is_held
+
+    def attempt(self):
+        cdef Attempt made = Attempt.__new__(Attempt)
+        made.lock = self
+        return made
+
+
+@cython.final
+cdef class Attempt:
+    cdef DrainLock lock
+    cdef bint is_mine
+
+    def __enter__(self):
+        if not self.lock.is_held:
+            self.is_mine = self.lock.is_held = True
+        return self.is_mine
+
+    def __exit__(self, *_):
+        if self.is_mine:
+            self.is_mine = self.lock.is_held = False
 
 
 cdef class PartitionQueue:

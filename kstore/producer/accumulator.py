@@ -19,9 +19,9 @@ from typing import Final
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import ClosedError
+from kstore.errors import ClosedError, InvalidTransactionStateError
 from kstore.log_writer import LogWriter
-from kstore.producer._accumulate import Delivery, PartitionQueue, ProducerBatch, TopicQueues
+from kstore.producer._accumulate import Delivery, DrainLock, PartitionQueue, ProducerBatch, TopicQueues
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.compression_ratio import CompressionRatios
 from kstore.producer.config import ProducerConfig
@@ -49,8 +49,10 @@ class Queue(PartitionQueue):
         "careful_count",
         "closed",
         "drain_lock",
+        "is_doubtful",
         "is_hurried",
         "is_retired",
+        "last_error",
         "lock",
         "next_sequence",
         "producer",
@@ -63,7 +65,7 @@ class Queue(PartitionQueue):
         super().__init__(topic, partition)
         self.closed: deque[ProducerBatch] = deque()  # guarded by ``lock``, as ``open_batch``
         self.lock = threading.Lock()
-        self.drain_lock = threading.Lock()
+        self.drain_lock = DrainLock()
         self.is_retired = False
         # Somebody waits for its open batch.
         self.is_hurried = False
@@ -72,6 +74,9 @@ class Queue(PartitionQueue):
         self.retry_count = 0
         # Its log's, once it was written to.
         self.writer: LogWriter | None = None
+        # Whether an interrupt came into a write: batches without a result may be in the log.
+        self.is_doubtful = False
+        self.last_error = ""
         # So many batches are written one by one.
         self.careful_count = 0
         # Of ``producer``, an id and an epoch.
@@ -141,16 +146,17 @@ class RecordAccumulator:
         # The batches without a result.
         self.incomplete: set[ProducerBatch] = set()
         self.is_closed = False
+        # Between transactions it takes nothing.
+        self.is_paused = False
         # Batches opened from now on belong to a transaction.
         self.is_transactional = False
-        # While this is above 0 all batches are ready: flushes, and ends of transactions.
-        self.hurry_count = 0
+        # Whoever is in a hurry: while somebody is all batches are ready. Flushes, and ends of transactions.
+        self.hurries: set[object] = set()
         self.opened_count = 0
         self._config = config
         self._clock = clock
         self._hurry = hurry
         self._failures = failures
-        self._counts = threading.Lock()
         self._linger = config.linger_ms / 1000
         self._timeout = config.delivery_timeout_ms / 1000
         self._batch_size = max(config.batch_size, 1)
@@ -177,6 +183,7 @@ class RecordAccumulator:
         """
         buffer = None
         size = self._size_max(topic, value, key, headers)
+        is_opened = False
         try:
             while True:
                 queue: Queue = topic.queues[topic.sticky_partition if partition is None else partition]
@@ -196,12 +203,13 @@ class RecordAccumulator:
                             delivery = self._open(
                                 topic, queue, buffer, size, value, key, headers, timestamp, on_delivery
                             )
-                            buffer = None
+                            is_opened = True
                             return delivery, queue
                 if not is_elsewhere:
                     buffer = self.pool.allocate(size, timeout)
         finally:
-            if buffer is not None:
+            # After an interrupt it may be that of a batch all the same.
+            if buffer is not None and not is_opened and all(one.buffer is not buffer for one in list(self.incomplete)):
                 self.pool.deallocate(buffer, size)
 
     def _try(
@@ -215,8 +223,8 @@ class RecordAccumulator:
         on_delivery: Callback | None,
     ) -> Delivery | None:
         """Appends to the open batch; closes it where that is not possible. Needs the queue's lock."""
-        if self.is_closed:
-            raise ClosedError("the producer is closed")
+        if self.is_closed or self.is_paused:
+            raise self._refusal()
         batch = queue.open_batch
         if batch is None:
             return None
@@ -242,25 +250,27 @@ class RecordAccumulator:
     ) -> Delivery:
         """Opens a batch with this record in it. Needs the queue's lock."""
         now = self._clock.monotonic()
-        batch = ProducerBatch(
-            queue.topic,
-            queue.partition,
-            buffer,
-            size,
-            now,
-            self._failures,
-            self._hurry,
-            size,
-        )
-        batch.is_transactional = self.is_transactional
-        delivery = batch.append(value, key, headers, timestamp, on_delivery)
-        assert delivery is not None, "the first record finds room"
+        # Before the batch: one that is in the queue is never out of sight.
+        self.active[queue] = None
+        batch = None
+        try:
+            batch = ProducerBatch(queue.topic, queue.partition, buffer, size, now, self._failures, self._hurry, size)
+            batch.is_transactional = self.is_transactional
+            delivery = batch.append(value, key, headers, timestamp, on_delivery)
+            assert delivery is not None, "the first record finds room"
+            self.incomplete.add(batch)
+            # Whoever closes, or ends a transaction, says so first and then looks for batches.
+            if self.is_closed or self.is_paused:
+                raise self._refusal()
+            queue.open_batch = batch
+        except BaseException:
+            if batch is not None and queue.open_batch is not batch:
+                batch.abort()
+                self.incomplete.discard(batch)
+            raise
         topic.sticky_bytes += batch.size
         topic.last_used = now
-        self.incomplete.add(batch)
         self.opened_count += 1
-        queue.open_batch = batch
-        self.active[queue] = None
         if batch.size >= self._batch_size and topic.codec == "none":
             # Full with one record: it does not linger.
             self.close_open(queue)
@@ -293,8 +303,15 @@ class RecordAccumulator:
         batch = queue.open_batch
         if batch is not None:
             batch.close()
+            # In this order, so that an interrupt loses none: it is then in both places, and is found here again.
+            if not queue.closed or queue.closed[-1] is not batch:
+                queue.closed.append(batch)
             queue.open_batch = None
-            queue.closed.append(batch)
+
+    def _refusal(self) -> Exception:
+        if self.is_closed:
+            return ClosedError("the producer is closed")
+        return InvalidTransactionStateError("send: the transaction has ended meanwhile")
 
     # --- ready ------------------------------------------------------------------------------------------------------
 
@@ -308,16 +325,25 @@ class RecordAccumulator:
         batch = queue.open_batch
         if batch is None:
             return self._linger
-        if queue.is_hurried or self.hurry_count or self.is_closed or self.pool.waiting_count:
+        if queue.is_hurried or self.hurries or self.is_closed or self.pool.waiting_count or not batch.is_open:
             return 0.0
         return batch.created_at + self._linger - now
 
-    def take(self, queue: Queue, size_max: int, now: float, *, all_now: bool = False) -> list[ProducerBatch]:
+    def take(
+        self,
+        queue: Queue,
+        size_max: int,
+        now: float,
+        *,
+        all_now: bool = False,
+        taken: list[ProducerBatch] | None = None,
+    ) -> list[ProducerBatch]:
         """Takes batches of the queue, in order, ``size_max`` bytes of them but one at least.
 
-        The open one is among them where it is due, or ``all_now``. Needs the queue's ``drain_lock``.
+        The open one is among them where it is due, or ``all_now``. Needs the queue's ``drain_lock``. They are put into
+        ``taken``, which is returned: after an interrupt ``restore`` brings back what is in it.
         """
-        taken: list[ProducerBatch] = []
+        taken = [] if taken is None else taken
         size = 0
         with queue.lock:
             if queue.open_batch is not None and (all_now or self._open_due_in(queue, now) <= 0):
@@ -325,7 +351,8 @@ class RecordAccumulator:
                 self.close_open(queue)
             closed = queue.closed
             while closed and (not taken or size + closed[0].size <= size_max):
-                taken.append(closed.popleft())
+                taken.append(closed[0])
+                closed.popleft()
                 size += taken[-1].size
         return taken
 
@@ -335,12 +362,22 @@ class RecordAccumulator:
             queue.closed.extendleft(reversed(list(batches)))
             self.active[queue] = None
 
+    def restore(self, queue: Queue, batches: Iterable[ProducerBatch]) -> None:
+        """As ``put_back``, after an interrupt: some of the batches may be in the queue."""
+        with queue.lock:
+            missing = [batch for batch in batches if batch not in queue.closed]
+            queue.closed.extendleft(reversed(missing))
+            self.incomplete.update(missing)
+            self.active[queue] = None
+
     def take_expired(self, queue: Queue, now: float) -> list[ProducerBatch]:
         """Takes batches that have waited ``delivery_timeout_ms``, from the front. Needs the queue's ``drain_lock``."""
         expired: list[ProducerBatch] = []
         with queue.lock:
             open_batch = queue.open_batch
-            if not queue.closed and open_batch is not None and self._is_expired(open_batch, now):
+            if open_batch is not None and (
+                not open_batch.is_open or (not queue.closed and self._is_expired(open_batch, now))
+            ):
                 self.close_open(queue)
             while queue.closed and self._is_expired(queue.closed[0], now):
                 expired.append(queue.closed.popleft())
@@ -362,25 +399,15 @@ class RecordAccumulator:
 
     # --- in a hurry -------------------------------------------------------------------------------------------------
 
-    def begin_hurry(self) -> list[ProducerBatch]:
+    def begin_hurry(self, who: object) -> list[ProducerBatch]:
         """All batches are ready until ``end_hurry``; returns those that have no result yet."""
-        with self._counts:
-            self.hurry_count += 1
+        self.hurries.add(who)
         return list(self.incomplete)
 
-    def end_hurry(self) -> None:
-        with self._counts:
-            self.hurry_count -= 1
+    def end_hurry(self, who: object) -> None:
+        self.hurries.discard(who)
 
     # --- topics -----------------------------------------------------------------------------------------------------
-
-    def close(self, topics: Iterable[Topic]) -> None:
-        """Takes no more records; on return none is on its way into a batch of ``topics``."""
-        self.is_closed = True
-        for topic in topics:
-            for number in range(topic.partition_count):
-                with topic.queue(number).lock:
-                    pass
 
     def retire(self, topic: Topic) -> bool:
         """Gives up the queues of a topic that have nothing in them, and nothing on its way; whether it could all."""
@@ -388,13 +415,11 @@ class RecordAccumulator:
             queue = topic.queue(number)
             if queue.is_retired:
                 continue
-            if not queue.drain_lock.acquire(blocking=False):
-                return False
-            try:
+            with queue.drain_lock.attempt() as is_mine:
+                if not is_mine:
+                    return False
                 with queue.lock:
                     if queue.batch_count:
                         return False
                     queue.is_retired = True
-            finally:
-                queue.drain_lock.release()
         return True

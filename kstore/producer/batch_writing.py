@@ -16,7 +16,8 @@ from kstore.record.batch import (
     BatchHeader,
     batch_crc,
 )
-from kstore.record.builder import compress_batch
+from kstore.record.builder import replace_records
+from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.parse import parse_batch
 from kstore.types import NO_TIMESTAMP
 
@@ -35,11 +36,9 @@ def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, append_t
     assert buffer is not None, "it has no result"
     at = encoded.position
     if topic.codec != "none" and not batch.attempts:
-        size = encoded.size
-        encoded = compress_batch(buffer, encoded, topic.codec, topic.level, size)
-        batch.encoded = encoded
-        ratios.observe(topic.name, topic.codec, encoded.size / size)
+        batch.encoded = encoded = _compressed(batch, buffer, encoded, topic, ratios)
     batch.attempts += 1
+    batch.compressed = None
     size_max = min(config.max_message_bytes, config.segment_bytes)
     if encoded.size > size_max:
         raise RecordTooLargeError(encoded.size, size_max)
@@ -56,6 +55,24 @@ def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, append_t
         patch_producer(buffer, at, batch.producer_id, batch.producer_epoch, batch.base_sequence)
     patch_crc(buffer, at, batch_crc(buffer.view(at + CRC_START)))
     return encoded
+
+
+def _compressed(
+    batch: ProducerBatch, buffer: BatchBuffer, encoded: EncodedBatch, topic: Topic, ratios: CompressionRatios
+) -> EncodedBatch:
+    """Compresses a batch in its buffer. Where an interrupt ends it half way it does all of it when called again."""
+    compressed = batch.compressed
+    if compressed is None:
+        codec = CODECS_BY_NAME[topic.codec]
+        compressed = codec.compress(buffer.view(encoded.position + BATCH_HEADER_BYTES), topic.level)
+        size = BATCH_HEADER_BYTES + len(compressed)
+        if size > encoded.size:
+            ratios.observe(topic.name, topic.codec, 1.0)
+            return encoded
+        ratios.observe(topic.name, topic.codec, size / encoded.size)
+        # From here on the buffer holds neither the one nor the other wholly.
+        batch.compressed = compressed
+    return replace_records(buffer, encoded, topic.codec, compressed)
 
 
 def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBatch]:
@@ -86,10 +103,7 @@ def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBat
             child.append(record.value, record.key, record.headers, record.timestamp)
             child.close()
     children[-1][1].close()
-    callbacks = batch.callbacks
     batch.split(children)
-    for delivery, on_delivery in callbacks:
-        delivery._batch().adopt(delivery, on_delivery)
     return [child for _, child in children]
 
 

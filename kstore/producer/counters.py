@@ -39,7 +39,6 @@ class ProducerCounters:
         "bytes",
         "failed_records",
         "flush_seconds",
-        "last_error",
         "queue_max_seconds",
         "queue_seconds",
         "records",
@@ -58,7 +57,6 @@ class ProducerCounters:
         self.flush_seconds = 0.0
         self.transaction_seconds = dict.fromkeys(TRANSACTION_CALLS, 0.0)
         self.topics: dict[str, TopicCounters] = {}
-        self.last_error: Exception | None = None
 
     def wrote(
         self, name: str, batches: Sequence[ProducerBatch], append: PendingAppend, begun: float, now: float

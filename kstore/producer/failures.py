@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["Failures"]
+__all__ = ["Failures", "without_frames"]
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """The error, and what caused it, without the frames that they came through: those hold what was to be written,
+    for as long as somebody keeps the error. A pooled buffer with a view of it alive cannot grow."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
+    return error
 
 
 class Failures:

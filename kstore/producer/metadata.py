@@ -29,7 +29,9 @@ class TopicMetadata:
         self._host = host
         self._idle_seconds = config.metadata_max_idle_ms / 1000
         self._changed = threading.Condition()
-        self._stale: set[str] = set()  # guarded by _changed
+        # Guarded by _changed: topics to be looked up again, and how often there was news of any.
+        self._stale: set[str] = set()
+        self._news_count = 0
         self._looked_at = 0.0
         # Queues of topics that were idle, for their sequences.
         self._given_up: dict[tuple[str, int], Queue] = {}
@@ -37,7 +39,9 @@ class TopicMetadata:
     def note_change(self, name: str) -> None:
         """A topic was made, deleted, grown or altered."""
         with self._changed:
-            self._stale.add(name)
+            if name in self.topics:
+                self._stale.add(name)
+            self._news_count += 1
             self._changed.notify_all()
 
     @property
@@ -63,6 +67,7 @@ class TopicMetadata:
         clock = self._host.clock
         deadline = clock.monotonic() + timeout
         while True:
+            news_count = self._news_count
             topic = self.topics.get(name)
             if topic is None or name in self._stale:
                 topic = self._look_up(name)
@@ -76,7 +81,7 @@ class TopicMetadata:
                     raise TopicWaitTimeoutError(
                         f"there is no {wanted}, which has {count} partitions, after {round(timeout * 1000)} ms"
                     )
-                if name not in self._stale:
+                if self._news_count == news_count:
                     self._changed.wait(remaining)
 
     def known(self, name: str) -> Topic:
@@ -95,6 +100,7 @@ class TopicMetadata:
                 count, config = self._host.partition_count(name), self._host.topic_config(name)
             except TopicNotFoundError:
                 self.topics.pop(name, None)
+                self._given_up = {place: queue for place, queue in self._given_up.items() if place[0] != name}
                 return None
             topic = self._topic(name, count, config, self.topics.get(name))
             self.topics[name] = topic

@@ -52,6 +52,7 @@ from kstore.producer.records import Callback, ProducerRecord, unknown_metadata
 from kstore.producer.sender import INLINE_BATCHES, Sender
 from kstore.producer.serializers import Serializers
 from kstore.producer.transactions import TransactionManager
+from kstore.producer.waiting import Wakeup
 from kstore.record._codec import murmur2
 from kstore.rules.arguments import check_timestamps
 
@@ -98,7 +99,7 @@ class Producer(SendPath):
         self._metadata = TopicMetadata(config, host)
         super().__init__(self._metadata.topics, None if _is_system(clock) else clock.now_ms)
         self._failures = Failures()
-        self._wakeup = threading.Event()
+        self._wakeup = Wakeup()
         self._pool = BufferPool(
             config.buffer_memory, max(config.batch_size, 1), clock, on_wait=_weakly(self, Producer._make_room)
         )
@@ -133,12 +134,17 @@ class Producer(SendPath):
             and self._serializers.is_plain
             and config.transactional_id is None
         )
+        self._accumulator.is_transactional = self._accumulator.is_paused = config.transactional_id is not None
+        self._is_threaded = is_threaded
         host.watch(self._metadata.note_change)
+        try:
+            if is_threaded:
+                self.sender.start()
+        except BaseException:
+            host.unwatch(self._metadata.note_change)
+            raise
         self._closed = False
         self.is_plain = self._is_plain_now
-        self._is_threaded = is_threaded
-        if is_threaded:
-            self.sender.start()
         _live.add(self)
 
     def __repr__(self) -> str:
@@ -373,6 +379,10 @@ class Producer(SendPath):
 
     def _hurry(self, batch: ProducerBatch) -> None:
         """Somebody waits for a batch: it goes at once, if it can by this thread."""
+        if self._guard.forked:
+            self._guard.check(f"the producer {self.client_id}")
+        if batch.is_done:
+            return
         topic = self._metadata.topics.get(batch.topic)
         if topic is None or batch.partition >= topic.partition_count:
             self._wakeup.set()
@@ -387,9 +397,12 @@ class Producer(SendPath):
     def _make_room(self) -> None:
         """Who is about to wait for memory writes what holds it, as far as nobody else does."""
         self._wakeup.set()
-        if self._is_threaded and not self.sender.is_this_thread:
+        if self._is_threaded:
             for queue in list(self._accumulator.active):
                 self.sender.write_here(queue)
+            if self.sender.is_this_thread:
+                # A callback sends: what gives the memory back is behind it.
+                self.sender.give_memory_back()
 
     def _check_open(self) -> None:
         if self._guard.forked:
@@ -422,7 +435,7 @@ class Producer(SendPath):
         self._check_open()
         with self.counters.transaction_call("begin", self._clock):
             self._transactions.begin()
-            self._accumulator.is_transactional = True
+            self._accumulator.is_paused = False
 
     def commit_transaction(self) -> None:
         """Writes all that was sent and ends the transaction: on return it is there, in every partition, for good.
@@ -432,11 +445,13 @@ class Producer(SendPath):
         Raises: what a record failed with, InvalidTransactionStateError, ProducerFencedError, StorageError.
         """
         self._check_open()
+        self._refuse_in_callback("commit_transaction()")
         with self.counters.transaction_call("commit", self._clock):
             self._transactions.begin_end(commit=True)
+            # A send that was under way is in the transaction, or is refused.
+            self._accumulator.is_paused = True
             self._drain(None)
             self._transactions.end(commit=True)
-            self._accumulator.is_transactional = False
 
     def abort_transaction(self) -> None:
         """Ends the transaction: what was sent in it is never read as committed; what was not written yet fails.
@@ -444,17 +459,20 @@ class Producer(SendPath):
         Raises: InvalidTransactionStateError, ProducerFencedError, StorageError.
         """
         self._check_open()
+        self._refuse_in_callback("abort_transaction()")
         self._transactions.begin_end(commit=False)
         self._abort()
 
-    def _abort(self) -> None:
+    def _abort(self, timeout: float | None = None) -> None:
+        """Raises: TimeoutError, and as ``abort_transaction``."""
+        self._accumulator.is_paused = True
         cause = self._transactions.error
         error = TransactionAbortedError("the transaction was aborted") if cause is None else cause
         with self.counters.transaction_call("abort", self._clock):
             self.sender.abandon(error)
-            self._drain(None)
+            if not self._drain(timeout):
+                raise TimeoutError(f"not all records were given up within {timeout} s")
             self._transactions.end(commit=False)
-            self._accumulator.is_transactional = False
         # Whoever aborts knows that its records are lost.
         self._failures.take()
 
@@ -495,8 +513,7 @@ class Producer(SendPath):
         """
         if self._guard.forked:
             self._guard.check(f"the producer {self.client_id}")
-        if self.sender.is_this_thread:
-            raise RuntimeError("flush() in a callback of a delivery would wait for itself")
+        self._refuse_in_callback("flush()")
         started = self._clock.monotonic()
         try:
             if not self._drain(timeout):
@@ -505,11 +522,16 @@ class Producer(SendPath):
             self.counters.flushed(self._clock.monotonic() - started)
         self._report_failures()
 
+    def _refuse_in_callback(self, what: str) -> None:
+        if self.sender.is_this_thread:
+            raise RuntimeError(f"{what} in a callback of a delivery would wait for itself")
+
     def _drain(self, timeout: float | None) -> bool:
         """Waits until every batch there is now has a result; whether all have."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
-        batches = self._accumulator.begin_hurry()
+        who = object()
         try:
+            batches = self._accumulator.begin_hurry(who)
             self._wakeup.set()
             while batches:
                 batch = batches.pop()
@@ -522,7 +544,7 @@ class Producer(SendPath):
                 batches += [child for _, child in batch.children or ()]
             return True
         finally:
-            self._accumulator.end_hurry()
+            self._accumulator.end_hurry(who)
 
     def _report_failures(self) -> None:
         found = self._failures.take()
@@ -539,14 +561,15 @@ class Producer(SendPath):
         """
         if timeout is not None and timeout < 0:
             raise ValueError(f"a timeout of {timeout} s, expected at least 0")
+        if self._guard.forked:
+            self._closed = True
+            return  # all of it is the parent's
         with self._closing:
             if self._closed:
                 return
             self.is_plain = False
             self._closed = True
         _live.discard(self)
-        if self._guard.forked:
-            return  # all of it is the parent's
         if self.sender.is_this_thread:
             timeout = 0.0
         try:
@@ -564,12 +587,12 @@ class Producer(SendPath):
             try:
                 self._transactions.begin_end(commit=False)
                 if timeout != 0:
-                    self._abort()
+                    self._abort(timeout)
             except (KstoreError, OSError) as error:
                 logger.warning(
                     "%s: its transaction is aborted when the store is next opened: %s", self.client_id, error
                 )
-        self._accumulator.close(list(self._metadata.topics.values()))
+        self._accumulator.is_closed = True
         self._pool.close()
         self._wakeup.set()
         if not self._is_threaded:
@@ -618,10 +641,10 @@ class Producer(SendPath):
         if getattr(self, "_closed", True) or self._guard.forked:
             return
         warnings.warn(f"unclosed {self!r}: it is closed now, and delivers what it has", ResourceWarning, stacklevel=2)
-        # Its thread goes on until all is delivered, and ends.
+        # Its thread goes on until all is delivered, and ends. No lock is taken here: the collector comes in any thread,
+        # also in one that holds it.
         self._closed = True
-        self._accumulator.close(list(self._metadata.topics.values()))
-        self._pool.close()
+        self._accumulator.is_closed = True
         self._wakeup.set()
         self._host.unwatch(self._metadata.note_change)
 

@@ -14,9 +14,8 @@ import errno
 import logging
 import random
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Protocol
 
 from kstore.clock import Clock
@@ -33,15 +32,18 @@ from kstore.errors import (
     RecordTooLargeError,
     StorageError,
     SyncFailedError,
+    TopicNotFoundError,
 )
 from kstore.log_writer import LogWriter
 from kstore.pending_append import PendingAppend
-from kstore.producer._accumulate import ProducerBatch, calling
+from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic, retry_delay
 from kstore.producer.batch_writing import seal, split
+from kstore.producer.completions import Completions
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
-from kstore.producer.waiting import wake
+from kstore.producer.failures import without_frames
+from kstore.producer.waiting import Wakeup
 from kstore.record._codec import BatchBuffer, EncodedBatch
 from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
@@ -92,7 +94,7 @@ class Sender:
         topic_of: Callable[[str], Topic],
         ids: ProducerIds,
         counters: ProducerCounters,
-        wakeup: threading.Event,
+        wakeup: Wakeup,
         on_idle: Callable[[], None] = lambda: None,
         name: str = "kstore-producer",
     ) -> None:
@@ -111,8 +113,7 @@ class Sender:
         self.sleeps_until = 0.0
         self._thread: threading.Thread | None = None
         self._sync_threads: ThreadPoolExecutor | None = None
-        # Batches with a result whose callbacks are to be called here.
-        self._completed: deque[ProducerBatch] = deque()
+        self._completions = Completions(accumulator)
         # What everything fails with from now on.
         self._forced: Exception | None = None
 
@@ -136,7 +137,7 @@ class Sender:
             try:
                 opened_count = accumulator.opened_count
                 wait = self.run_once()
-                if accumulator.is_closed and not accumulator.incomplete and not self._completed:
+                if accumulator.is_closed and not accumulator.incomplete and not self._completions:
                     break
                 if wait > 0:
                     self.sleeps_until = self._clock.monotonic() + wait
@@ -144,8 +145,7 @@ class Sender:
                     self._wakeup.wait(0 if self._accumulator.opened_count != opened_count else wait)
                     self.sleeps_until = 0.0
                     self._on_idle()
-                self._wakeup.clear()
-            except Exception:
+            except BaseException:
                 # It never dies: what cannot be written expires.
                 logger.exception("%s: a round failed", self._name)
                 self._wakeup.wait(FAILED_ROUND_SECONDS)
@@ -170,7 +170,7 @@ class Sender:
     def run_once(self) -> float:
         """Writes what is ready; returns the seconds until there may be something again."""
         accumulator = self._accumulator
-        self._complete_handed_over()
+        self._completions.run()
         now = self._clock.monotonic()
         wait = ROUND_SECONDS_MAX
         ready: list[Queue] = []
@@ -185,25 +185,33 @@ class Sender:
                 wait = min(wait, due, accumulator.expires_in(queue, now))
         if not ready:
             return wait
-        syncing = [queue for queue in ready if self._syncs(queue)] if len(ready) > 1 else []
-        if len(syncing) > 1:
-            ready = [queue for queue in ready if queue not in syncing]
-            if self._sync_threads is None:
-                self._sync_threads = ThreadPoolExecutor(SYNC_THREADS_MAX, f"{self._name}-sync")
-            written = [self._sync_threads.submit(self._write, queue, now) for queue in syncing]
-            finished = [batch for queue in ready for batch in self._write(queue, now)]
-            for future in written:
-                finished += future.result()
-        else:
-            finished = [batch for queue in ready for batch in self._write(queue, now)]
-        self._complete(finished)
-        if finished or self._completed:
+        self._write_all(ready, now)
+        if self._completions:
+            self._completions.run()
             return 0.0
         for queue in ready:
             # What is in other hands: whoever has it wakes this thread for what they leave.
-            if queue.batch_count and not queue.drain_lock.locked():
+            if queue.batch_count and not queue.drain_lock.is_held:
                 wait = min(wait, max(accumulator.ready_in(queue, now), 0.0))
         return wait
+
+    def _write_all(self, queues: list[Queue], now: float) -> None:
+        """Writes queues, those whose logs sync every append side by side."""
+        syncing = [queue for queue in queues if self._syncs(queue)] if len(queues) > 1 else []
+        written: list[Future[None]] = []
+        if len(syncing) > 1:
+            try:
+                if self._sync_threads is None:
+                    self._sync_threads = ThreadPoolExecutor(SYNC_THREADS_MAX, f"{self._name}-sync")
+                written += [self._sync_threads.submit(self._write, queue, now) for queue in syncing]
+            except RuntimeError:
+                # There are no more threads, as at the interpreter's exit: one after the other then.
+                written = []
+        for queue in queues:
+            if not written or queue not in syncing:
+                self._write(queue, now)
+        for future in written:
+            future.result()
 
     def _syncs(self, queue: Queue) -> bool:
         try:
@@ -218,52 +226,57 @@ class Sender:
             writer = queue.writer = self._writer_of(queue.topic, queue.partition)
         return writer
 
-    def _write(self, queue: Queue, now: float) -> list[ProducerBatch]:
-        """Writes batches of the queue; those that have a result now. Nothing where another thread is at it."""
-        if not queue.drain_lock.acquire(blocking=False):
-            return []
-        try:
-            accumulator = self._accumulator
-            finished = self._fail_expired(queue, now)
+    def _write(self, queue: Queue, now: float) -> None:
+        """Writes batches of the queue. Nothing where another thread is at it."""
+        with queue.drain_lock.attempt() as is_mine:
+            if not is_mine:
+                return
+            self._fail_expired(queue, now)
             if self._forced is not None:
-                return finished + self._abandon(queue, now, self._forced)
-            if batches := self._take(queue, now):
-                finished += self._append(queue, batches, now)
-            accumulator.rest(queue)
-            return finished
-        finally:
-            queue.drain_lock.release()
+                self._abandon(queue, now, self._forced)
+            else:
+                self._write_ready(queue, now, self._completions.hand_over)
+            self._accumulator.rest(queue)
 
     def write_here(self, queue: Queue) -> None:
         """Writes what is ready in a queue in the caller's thread, if nobody is at it and no callback waits."""
-        if not queue.drain_lock.acquire(blocking=False):
-            return
+        is_mine = False
         try:
-            now = self._clock.monotonic()
-            accumulator = self._accumulator
-            if self._completed or self._forced is not None or accumulator.ready_in(queue, now) > 0:
-                return
-            batches = self._take(queue, now)
-            finished = self._append(queue, batches, now) if batches else []
+            with queue.drain_lock.attempt() as is_mine:
+                if not is_mine or self._forced is not None or (self._completions and not self.is_this_thread):
+                    return
+                now = self._clock.monotonic()
+                if self._accumulator.ready_in(queue, now) <= 0:
+                    self._write_ready(queue, now, self._completions.complete_here)
         finally:
-            queue.drain_lock.release()
-            if queue.batch_count or self._completed:
+            # When the lock is free again: the sender leaves alone what is in other hands.
+            if is_mine and (queue.batch_count or self._completions):
                 self._wakeup.set()
-        is_held = bool(self._completed)
-        for batch in finished:
-            if is_held or batch.callbacks or batch.error is not None:
-                self._completed.append(batch)
-            else:
-                self._release(batch)
-        if self._completed:
-            self._wakeup.set()
 
-    def _take(self, queue: Queue, now: float) -> list[ProducerBatch]:
-        """What one write takes. Needs the queue's ``drain_lock``."""
-        if not queue.careful_count:
-            return self._accumulator.take(queue, WRITE_BYTES_MAX, now)
-        queue.careful_count -= 1
-        return self._accumulator.take(queue, 1, now)
+    def _write_ready(self, queue: Queue, now: float, complete: Callable[[list[ProducerBatch]], None]) -> None:
+        """Writes what is ready, and has what then has a result completed. Whatever ends it, no batch is lost, nor its
+        place. Needs the queue's ``drain_lock``."""
+        taken: list[ProducerBatch] = []
+        try:
+            size_max = WRITE_BYTES_MAX
+            if queue.careful_count:
+                queue.careful_count, size_max = queue.careful_count - 1, 1
+            self._accumulator.take(queue, size_max, now, taken=taken)
+            if taken:
+                complete(self._append(queue, taken, now))
+        except BaseException:
+            self._restore(queue, taken)
+            raise
+
+    def _restore(self, queue: Queue, taken: list[ProducerBatch]) -> None:
+        """After an interrupt: what has a result is completed, all else is in its queue again."""
+        queue.is_doubtful = True
+        incomplete, completions = self._accumulator.incomplete, self._completions
+        completions.hand_over(
+            [batch for batch in taken if batch.is_done and batch in incomplete and batch not in completions]
+        )
+        self._accumulator.restore(queue, [pending for batch in taken for pending in _pending_of(batch)])
+        self._wakeup.set()
 
     # --- append -----------------------------------------------------------------------------------------------------
 
@@ -274,6 +287,8 @@ class Sender:
         """
         try:
             topic = self._topic_of(queue.topic)
+            if queue.partition >= topic.partition_count or topic.queue(queue.partition) is not queue:
+                raise TopicNotFoundError(f"topic {queue.topic} was deleted; there is another of its name")
             writer = self._writer(queue)
             producer = self._ids.for_partition(queue.topic, queue.partition)
             append = self._seal(queue, topic, batches, producer)
@@ -299,6 +314,7 @@ class Sender:
         except BaseException as error:
             return self._failed(queue, batches, error, now)
         queue.retry_count = 0
+        queue.is_doubtful = False
         ended = self._clock.monotonic()
         self._succeed(batches, append)
         self._counters.wrote(queue.topic, batches, append, begun, ended)
@@ -326,10 +342,12 @@ class Sender:
         sealed: list[EncodedBatch] = []
         buffers: list[BatchBuffer] = []
         for number, batch in enumerate(batches):
-            if producer[0] >= 0 and (batch.producer_id, batch.producer_epoch) != producer:
-                batch.producer_id, batch.producer_epoch = producer
-                batch.base_sequence = queue.next_sequence
-                queue.next_sequence = (queue.next_sequence + batch.record_count) % SEQUENCE_COUNT
+            if producer[0] >= 0:
+                if (batch.producer_id, batch.producer_epoch) != producer:
+                    batch.base_sequence = queue.next_sequence
+                    batch.producer_id, batch.producer_epoch = producer
+                # Of one that was stamped before too: what is put in its place, or behind it, goes on from there.
+                queue.next_sequence = (batch.base_sequence + batch.record_count) % SEQUENCE_COUNT
             try:
                 sealed.append(seal(batch, topic, accumulator.ratios, append_time_ms))
                 assert batch.buffer is not None
@@ -339,7 +357,9 @@ class Sender:
                     queue.next_sequence = batch.base_sequence
                 if batch.record_count == 1:
                     accumulator.put_back(queue, batches[number + 1 :])
-                    self._fail_alone(batch, error)
+                    self._forget_sequences(queue)
+                    self._fail(batch, error)
+                    self._completions.hand_over([batch])
                 else:
                     self._split(queue, topic, batch, batches[number + 1 :])
                 break
@@ -351,10 +371,6 @@ class Sender:
             with_producers=producer[0] >= 0,
             buffers=buffers,
         )
-
-    def _fail_alone(self, batch: ProducerBatch, error: Exception) -> None:
-        self._fail(batch, error)
-        self._completed.append(batch)
 
     def _split(self, queue: Queue, topic: Topic, batch: ProducerBatch, behind: list[ProducerBatch]) -> None:
         accumulator = self._accumulator
@@ -368,7 +384,7 @@ class Sender:
         accumulator.incomplete.update(children)
         accumulator.put_back(queue, [*children, *behind])
         self._counters.splits += 1
-        self._release(batch)
+        self._completions.release(batch)
 
     # --- what fails -------------------------------------------------------------------------------------------------
 
@@ -377,21 +393,23 @@ class Sender:
     ) -> list[ProducerBatch]:
         """Batches that are not in the log: back into the queue, or failed. All of them, for the order must hold."""
         if not isinstance(error, Exception):
-            # Ctrl-C in a thread that writes for itself: nothing was written, and it is not the batches' fault.
-            self._accumulator.put_back(queue, batches)
-            self._wakeup.set()
+            # Ctrl-C in a thread that writes for itself: it is not the batches' fault.
             raise error
         if self._acks == 0 and all(batch.is_done for batch in batches):
             logger.warning("%s-%d: records were lost, as acks=0 allows: %s", queue.topic, queue.partition, error)
             self._counters.failed(queue.topic, sum(batch.record_count for batch in batches))
             return batches
         first = batches[0]
-        self._counters.last_error = error
+        queue.last_error = repr(error)
         if isinstance(error, (OutOfOrderSequenceError, DuplicateSequenceError)) and not first.is_transactional:
             stamp = (first.producer_id, first.producer_epoch)
-            if first.attempts <= 2 and self._ids.renew(stamp):
-                self._accumulator.put_back(queue, batches)
-                return []
+            try:
+                if first.attempts <= 2 and self._ids.renew(stamp):
+                    self._accumulator.put_back(queue, batches)
+                    return []
+            except Exception as refusal:
+                first.attempts -= 1
+                error = refusal
         if self._can_retry(queue, first, error):
             queue.retry_at = now + retry_delay(self._config, queue.retry_count, random.uniform)
             queue.retry_count += 1
@@ -403,13 +421,19 @@ class Sender:
             # What is wrong is wrong with the first alone.
             lost, rest = batches[:1], batches[1:]
             self._accumulator.put_back(queue, rest)
-        if first.base_sequence >= 0:
-            # Known not to be in the log: what comes next takes its place.
-            queue.next_sequence = first.base_sequence
+        self._lose(queue, lost, error)
+        return lost
+
+    def _lose(self, queue: Queue, lost: list[ProducerBatch], error: Exception) -> None:
+        """Fails batches that are not in the queue any more. Needs its ``drain_lock``."""
+        is_doubtful = queue.is_doubtful or isinstance(error, (SyncFailedError, PoisonedError))
+        if lost and lost[0].base_sequence >= 0 and not is_doubtful:
+            # Known not to be in the log: what comes next takes its place. Where that is not known the sequences are
+            # not used again: what follows them has others, or, where the log misses them, a new producer id.
+            queue.next_sequence = lost[0].base_sequence
             self._forget_sequences(queue)
         for batch in lost:
             self._fail(batch, error)
-        return lost
 
     def _forget_sequences(self, queue: Queue) -> None:
         for batch in list(queue.closed):
@@ -426,23 +450,25 @@ class Sender:
         record_errors: dict[int, Exception] | None = None
         if isinstance(error, InvalidRecordError):
             record_errors = {one.index: InvalidRecordError(one.message, [one]) for one in error.record_errors}
+        without_frames(error)
         if batch.fail(error, record_errors):
             self._counters.failed(batch.topic, batch.record_count)
             self._ids.failed(batch, error)
 
     def _expire(self, queue: Queue, now: float) -> None:
-        if queue.drain_lock.acquire(blocking=False):
-            try:
-                finished = self._fail_expired(queue, now)
-            finally:
-                queue.drain_lock.release()
-            self._complete(finished)
+        with queue.drain_lock.attempt() as is_mine:
+            if is_mine:
+                self._fail_expired(queue, now)
+        self._completions.run()
 
-    def _fail_expired(self, queue: Queue, now: float) -> list[ProducerBatch]:
+    def _fail_expired(self, queue: Queue, now: float) -> None:
         expired = self._accumulator.take_expired(queue, now)
+        if expired and expired[0].base_sequence >= 0 and not queue.is_doubtful:
+            queue.next_sequence = expired[0].base_sequence
+            self._forget_sequences(queue)
         for batch in expired:
             waited_ms = round((now - batch.created_at) * 1000)
-            reason = f": the last try failed with {self._counters.last_error!r}" if batch.attempts else ""
+            reason = f": the last try failed with {queue.last_error}" if batch.attempts else ""
             self._fail(
                 batch,
                 DeliveryTimeoutError(
@@ -450,54 +476,33 @@ class Sender:
                     f"passed since their batch was made, expected at most {self._config.delivery_timeout_ms}{reason}"
                 ),
             )
-        if expired and expired[0].base_sequence >= 0:
-            queue.next_sequence = expired[0].base_sequence
-            self._forget_sequences(queue)
-        return expired
+        self._completions.hand_over(expired)
 
     def abandon(self, error: Exception) -> None:
         """Fails all batches that wait, but for those behind a write that is under way."""
         for queue in list(self._accumulator.active):
-            if queue.drain_lock.acquire(blocking=False):
-                try:
-                    self._completed.extend(self._abandon(queue, self._clock.monotonic(), error))
-                finally:
-                    queue.drain_lock.release()
+            with queue.drain_lock.attempt() as is_mine:
+                if is_mine:
+                    self._abandon(queue, self._clock.monotonic(), error)
         self._wakeup.set()
 
-    def _abandon(self, queue: Queue, now: float, error: Exception) -> list[ProducerBatch]:
-        batches = self._accumulator.take(queue, 1 << 62, now, all_now=True)
-        if batches and batches[0].base_sequence >= 0:
-            queue.next_sequence = batches[0].base_sequence
-        for batch in batches:
-            self._fail(batch, error)
-        return batches
+    def _abandon(self, queue: Queue, now: float, error: Exception) -> None:
+        taken: list[ProducerBatch] = []
+        try:
+            self._accumulator.take(queue, 1 << 62, now, all_now=True, taken=taken)
+            self._lose(queue, taken, error)
+            self._completions.hand_over(taken)
+        except BaseException:
+            self._restore(queue, taken)
+            raise
 
-    # --- complete ---------------------------------------------------------------------------------------------------
+    def give_memory_back(self) -> None:
+        """For a callback that waits for memory: that of batches whose callbacks are behind it."""
+        self._completions.give_memory_back()
 
-    def _complete_handed_over(self) -> None:
-        while self._completed:
-            self._complete([self._completed.popleft()])
 
-    def _complete(self, batches: Sequence[ProducerBatch]) -> None:
-        """Calls back, then lets go whoever waits, and gives the memory back."""
-        for batch in batches:
-            if batch.callbacks:
-                with calling():
-                    for delivery, on_delivery in batch.callbacks:
-                        try:
-                            delivery.call(on_delivery)
-                        except Exception:
-                            logger.exception("%s-%d: a callback failed", batch.topic, batch.partition)
-                batch.callbacks.clear()
-            self._release(batch)
-
-    def _release(self, batch: ProducerBatch) -> None:
-        accumulator = self._accumulator
-        buffer, batch.buffer = batch.buffer, None
-        if buffer is not None and batch.pool_size:
-            accumulator.pool.deallocate(buffer, batch.pool_size)
-        awaited = batch.release()
-        accumulator.incomplete.discard(batch)
-        if awaited:
-            wake(awaited)
+def _pending_of(batch: ProducerBatch) -> list[ProducerBatch]:
+    """What of a batch has no result: itself, or those that it was split into."""
+    if batch.children is not None:
+        return [pending for _, child in batch.children for pending in _pending_of(child)]
+    return [] if batch.is_done else [batch]

@@ -1,35 +1,53 @@
-"""Awaits a delivery in asyncio: one wake-up of a loop for each batch, however many of its records are awaited."""
+"""How threads of a producer, and tasks of asyncio, are woken.
+
+Tasks: one wake-up of a loop for each batch, however many of its records are awaited.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable
 
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
 
-__all__ = ["Awaited", "awaited", "wake"]
+__all__ = ["Awaited", "Wakeup", "awaited", "wake"]
 
 # A loop, and what its tasks wait for.
 Awaited = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
+
+
+class Wakeup:
+    """What one thread waits for and others set. ``set`` takes no lock: the collector may call it in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Ends the wait that there is, or the next one."""
+        if self._lock.locked():
+            try:
+                self._lock.release()
+            except RuntimeError:
+                pass  # another thread was faster
+
+    def wait(self, timeout: float) -> bool:
+        """Waits until it is set, ``timeout`` seconds at most; it is not set any more then."""
+        return self._lock.acquire(timeout=timeout)
 
 
 async def awaited(delivery: Delivery) -> RecordMetadata:
     """Where the record is; waits for it, and makes it go at once. Raises: what the record failed with."""
     while not delivery.done():
         batch = delivery._batch()
-        if batch.hurry is not None and not batch.is_done:
+        if batch.hurry is not None:
             batch.hurry(batch)
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        # The list is replaced by one store, when the batch is released: what comes later sees that it is.
-        waiters = batch.awaited
-        if waiters is None:
-            waiters = batch.awaited = []
-        waiters.append((loop, future))
-        if batch.is_released:
-            break
-        await future
+        if batch.tell((loop, future)):
+            await future
     return delivery.result(0)
 
 

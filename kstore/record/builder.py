@@ -181,11 +181,17 @@ def compress_batch(
 ) -> EncodedBatch:
     """Replaces the records of the last batch in ``buffer`` by their compressed stream, if that fits ``size_max``."""
     codec = CODECS_BY_NAME[codec_name]
-    records_start = batch.position + BATCH_HEADER_BYTES
-    compressed = codec.compress(buffer.view(records_start), level)
-    size = BATCH_HEADER_BYTES + len(compressed)
-    if size > size_max:
+    compressed = codec.compress(buffer.view(batch.position + BATCH_HEADER_BYTES), level)
+    if BATCH_HEADER_BYTES + len(compressed) > size_max:
         return batch
+    return replace_records(buffer, batch, codec_name, compressed)
+
+
+def replace_records(buffer: BatchBuffer, batch: EncodedBatch, codec_name: str, compressed: bytes) -> EncodedBatch:
+    """Puts ``compressed`` in the place of the records of the last batch in ``buffer``; again does the same again."""
+    codec = CODECS_BY_NAME[codec_name]
+    records_start = batch.position + BATCH_HEADER_BYTES
+    size = BATCH_HEADER_BYTES + len(compressed)
     header = BatchHeader._make(BATCH_HEADER.unpack_from(buffer, batch.position))
     buffer.truncate(records_start)
     buffer.extend(compressed)

@@ -409,6 +409,25 @@ for number in range(1000):
         assert log.end_offset == 1000
 
 
+def test_logs_that_sync_are_written_at_the_end_of_the_interpreter_though_there_are_no_more_threads(
+    tmp_path: Path,
+) -> None:
+    run = run_script(
+        """
+store.close()
+store = kstore.open(sys.argv[1], background=False)
+store.create_topic("payments", 3)
+producer = store.producer(linger_ms=60_000)
+for number in range(300):
+    producer.send("payments", b"%d" % number, partition=number % 3)
+""",
+        tmp_path,
+    )
+    assert "lost" not in run.stderr
+    with kstore.open(tmp_path / "data", background=False) as store:
+        assert [len(list(store.log("payments", number).read())) for number in range(3)] == [100, 100, 100]
+
+
 def test_what_is_lost_at_the_end_of_the_interpreter_is_said(tmp_path: Path) -> None:
     run = run_script(
         """

@@ -91,11 +91,11 @@ def test_everything_is_ready_while_somebody_flushes_and_only_then() -> None:
     for partition in range(3):
         gathering.append(VALUE, partition)
     assert gathering.ready() == []
-    waited_for = gathering.accumulator.begin_hurry()
+    waited_for = gathering.accumulator.begin_hurry("somebody")
     assert gathering.ready() == [0, 1, 2]
     assert len(waited_for) == 3
-    gathering.accumulator.end_hurry()
-    assert gathering.accumulator.hurry_count == 0
+    gathering.accumulator.end_hurry("somebody")
+    assert not gathering.accumulator.hurries
     assert gathering.ready() == []
 
 
@@ -349,10 +349,11 @@ def test_threads_that_append_while_others_take_lose_nothing(seed: int) -> None:
         while not done.is_set() or any(queue.batch_count for queue in gathering.topic.queues):
             for partition in (0, 1):
                 queue = gathering.queue(partition)
-                with queue.drain_lock:
+                with queue.drain_lock.attempt():
                     for batch in gathering.accumulator.take(queue, 4096, gathering.now(), all_now=done.is_set()):
                         taken[partition] += values_of(batch)
-                        gathering.pool.deallocate(batch.buffer, batch.pool_size)
+                        buffer, batch.buffer = batch.buffer, None
+                        gathering.pool.deallocate(buffer, batch.pool_size)
 
     def send(thread: int) -> None:
         for number in range(per_thread):

@@ -1,0 +1,85 @@
+"""Batches that have a result: their callbacks are called, in order, then whoever waits is let go."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+
+from kstore.producer._accumulate import ProducerBatch, calling
+from kstore.producer.accumulator import RecordAccumulator
+from kstore.producer.waiting import wake
+
+__all__ = ["Completions"]
+
+logger = logging.getLogger(__name__)
+
+
+class Completions:
+    """Thread-safe. Batches of a partition are handed over while its ``drain_lock`` is held: so they are in order."""
+
+    def __init__(self, accumulator: RecordAccumulator) -> None:
+        self._accumulator = accumulator
+        self._waiting: deque[ProducerBatch] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def __contains__(self, batch: ProducerBatch) -> bool:
+        return batch in self._waiting
+
+    def hand_over(self, batches: Iterable[ProducerBatch]) -> None:
+        """Has batches completed by ``run``."""
+        self._waiting.extend(batches)
+
+    def run(self) -> None:
+        """Completes what was handed over; in one thread at a time."""
+        while self._waiting:
+            batch = self._waiting.popleft()
+            try:
+                if batch.callbacks:
+                    self._call_back(batch)
+            finally:
+                self.release(batch)
+
+    def _call_back(self, batch: ProducerBatch) -> None:
+        with calling():
+            for delivery, on_delivery in batch.callbacks:
+                try:
+                    delivery.call(on_delivery)
+                except BaseException:
+                    # SystemExit too: it would end the thread that all others rely on.
+                    logger.exception("%s-%d: a callback failed", batch.topic, batch.partition)
+        batch.callbacks.clear()
+
+    def complete_here(self, batches: list[ProducerBatch]) -> None:
+        """Completes batches without callbacks at once; hands over the others, and those that come behind some."""
+        done_count = 0
+        try:
+            for batch in batches:
+                if self._waiting or batch.callbacks or batch.error is not None:
+                    break
+                self.release(batch)
+                done_count += 1
+        finally:
+            self.hand_over(batches[done_count:])
+
+    def release(self, batch: ProducerBatch) -> None:
+        """Gives the batch's memory back, and lets go whoever waits for it; again does nothing."""
+        try:
+            self._give_back(batch)
+        finally:
+            awaited = batch.release()
+            self._accumulator.incomplete.discard(batch)
+            if awaited:
+                wake(awaited)
+
+    def give_memory_back(self) -> None:
+        """Gives back the memory of batches whose callbacks wait."""
+        for batch in list(self._waiting):
+            self._give_back(batch)
+
+    def _give_back(self, batch: ProducerBatch) -> None:
+        buffer, batch.buffer = batch.buffer, None
+        if buffer is not None and batch.pool_size:
+            self._accumulator.pool.deallocate(buffer, batch.pool_size)
