@@ -44,11 +44,14 @@ BEGINNING = (append(), append(), transaction(1, 2, aborts=True), append())
 
 
 class InterruptAt:
-    """Raises KeyboardInterrupt before the line ``number`` (from 1) that is run in the package, in this thread."""
+    """Raises ``error`` before the line ``number`` (from 1) that is run in the package, in this thread."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, error: type[BaseException] = KeyboardInterrupt) -> None:
         self._left = number
+        self._error = error
         self.struck = False
+        # Where, for whoever looks into a failure.
+        self.place = ""
 
     def __enter__(self) -> InterruptAt:
         self._before = sys.gettrace()
@@ -68,6 +71,7 @@ class InterruptAt:
             if event == "line":
                 before, previous = previous, frame.f_lineno
                 if not is_between(frame, comes_back=before > previous):
+                    self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if self._left == 1 else self.place
                     self._count_line()
             return line
 
@@ -77,7 +81,7 @@ class InterruptAt:
         self._left -= 1
         if self._left == 0:
             self.struck = True
-            raise KeyboardInterrupt
+            raise self._error
 
 
 def in_finalizer(frame: FrameType | None) -> bool:
