@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 
-from kstore.errors import LogNotFoundError, OffsetOutOfRangeError
+from kstore.errors import CorruptBatchError, LogNotFoundError, OffsetOutOfRangeError
 from kstore.fetch import FetchSlice
 from kstore.log_reader import Readable, ReadBound
 from kstore.log_source import LogSource
-from kstore.segment import LogSegment
+from kstore.record.walk import Damage
+from kstore.segment import SHORT_CHUNK_BYTES, START, BatchPosition, LogSegment
 
 __all__ = ["fetch_slice"]
 
@@ -16,9 +17,21 @@ __all__ = ["fetch_slice"]
 def fetch_slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
     """A slice that begins with the batch of ``offset``; empty at the end of what can be read.
 
-    Raises: OffsetOutOfRangeError, LogNotFoundError (no segment yet), FileNotFoundError where a segment has just gone,
-    StorageError.
+    Raises: OffsetOutOfRangeError, CorruptBatchError where that batch is damaged, LogNotFoundError (no segment yet),
+    FileNotFoundError where a segment has just gone, StorageError.
     """
+    while True:
+        truncation_count = log.truncation_count
+        try:
+            return _slice(log, source, offset, max_bytes, committed=committed)
+        except CorruptBatchError:
+            log.settle()
+            if log.truncation_count == truncation_count:
+                raise
+            # No damage: it was cut, and perhaps written again, while it was looked up.
+
+
+def _slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
     bound = log.read_bound(committed=committed)
     if not source.start_offset <= offset <= source.published.high_watermark:
         raise OffsetOutOfRangeError(
@@ -28,7 +41,7 @@ def fetch_slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *
     while found is not None:
         segment, end = found
         limit = bound.position if segment.base_offset == bound.base_offset else segment.size
-        batch = segment.batch_at(offset, limit)
+        batch = _batch_of(segment, offset, limit, min(end, bound.offset))
         if batch is not None:
             size = min(max(max_bytes, batch.size), _position_of(source, segment, bound, limit) - batch.position)
             aborted = None
@@ -49,6 +62,35 @@ def fetch_slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *
         raise LogNotFoundError(errno.ENOENT, "the log has no segment yet", str(source.context.directory))
     last = source.segments.last
     return FetchSlice(last.log_file(), last.base_offset, bound.position, 0, offset, bound.offset)
+
+
+def _batch_of(segment: LogSegment, offset: int, limit: int, end: int) -> BatchPosition | None:
+    """Where the batch of ``offset`` is or, in a gap, the next one; None where ``segment`` ends before.
+
+    Raises: CorruptBatchError where damage stands in the place of that batch: what it held is not passed over.
+    """
+    located = segment.locate(offset, limit)
+    for start in (located, START) if located.position else (START,):
+        for item in segment.walk_from(start, limit, chunk_bytes=SHORT_CHUNK_BYTES):
+            if not isinstance(item, Damage):
+                position, batch = item
+                if batch.last_offset >= offset:
+                    return BatchPosition(batch.base_offset, position, batch.size)
+                continue
+            if start is not START:
+                break  # a damaged index, or a damaged header on the way from its entry, may have led here
+            last = (end if item.next_offset is None else item.next_offset) - 1
+            if offset <= last:
+                raise CorruptBatchError(
+                    item.reason,
+                    path=segment.log_file().path,
+                    position=item.position,
+                    first_offset=max(item.first_offset, offset),
+                    last_offset=last,
+                )
+        else:
+            return None
+    return None
 
 
 def _position_of(source: LogSource, segment: LogSegment, bound: ReadBound, limit: int) -> int:

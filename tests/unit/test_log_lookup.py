@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kstore.errors import OffsetOutOfRangeError
+from kstore.errors import CorruptBatchError, OffsetOutOfRangeError
 from kstore.log import Log
 from tests.fake_clock import ManualClock
 from tests.log_cases import data, edit, marker, offsets, segment_bases, transaction
@@ -149,6 +149,30 @@ def test_damaged_batches_have_no_time(tmp_path: Path) -> None:
 
 
 # --- slices -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("damage below")
+@pytest.mark.parametrize("interval", [0, 4096])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_slice_of_a_damaged_batch_is_an_error_and_not_the_next_batch(
+    interval: int, read_only: bool, tmp_path: Path
+) -> None:
+    with Log(tmp_path / "log", durability="os", index_interval_bytes=interval) as log:
+        for _ in range(50):
+            log.append_many([b"x" * 100] * 2)
+        middle, last = log.fetch(40).position, log.fetch(90).position
+        path = log.fetch(0).path
+    edit(path, lambda content: content.__setitem__(middle + 70, content[middle + 70] ^ 1))
+    edit(path, lambda content: content.__setitem__(last + 70, content[last + 70] ^ 1))
+    with Log(tmp_path / "log", read_only=read_only) as log:
+        for offset, damaged, position in ((40, 41, middle), (41, 41, middle), (90, 91, last), (91, 91, last)):
+            with pytest.raises(CorruptBatchError) as raised:
+                log.fetch(offset)
+            error = raised.value
+            assert (error.first_offset, error.last_offset, error.position) == (offset, damaged, position)
+        for offset in (0, 39, 42, 92):
+            assert next(log.fetch(offset).records()).offset == offset
+        assert log.fetch(100).size == 0
 
 
 def test_every_offset_is_fetched_up_to_the_end(tmp_path: Path, tried: Callable[[str, int], None]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from kstore.errors import OffsetOutOfRangeError
 from kstore.log import Log
 from kstore.types import Durability
 from tests.evidence import Hung
@@ -107,6 +109,38 @@ def test_a_read_across_a_truncation_passes_over_no_offset(
             if is_beside:
                 log.close()
             assert offsets == list(range(first, max(offsets[-1] + 1, 4))), f"before operation {number}"
+            if not is_past:
+                tried("states", number)
+                return
+    raise Hung(f"more than {OPERATIONS_MAX} operations")
+
+
+@pytest.mark.promise("bytes")
+@pytest.mark.parametrize("is_beside", [True, False], ids=["view", "writer"])
+def test_a_slice_across_a_truncation_meets_no_damage(
+    is_beside: bool, tmp_path: Path, tried: Callable[[str, int], None]
+) -> None:
+    for number in range(OPERATIONS_MAX):
+        fs = MeddlingFs()
+        path = tmp_path / str(number)
+        with Log(path, durability="os", index_interval_bytes=0, fs=fs) as writer:
+            for _ in range(4):
+                writer.append(b"o" * 27)
+
+            def rewrite(writer: Log = writer) -> None:
+                writer.truncate_to(1)
+                writer.append_many([b"n" * 300] * 3)
+
+            log = Log(path, read_only=True, fs=fs) if is_beside else writer
+            fs.before(number, rewrite)
+            # A view may see the log as it was cut, and not yet what was appended.
+            with contextlib.suppress(OffsetOutOfRangeError):
+                log.fetch(2)
+            is_past = fs.is_past()
+            if is_past:
+                assert next(log.fetch(2).records()).value == b"n" * 300
+            if is_beside:
+                log.close()
             if not is_past:
                 tried("states", number)
                 return
