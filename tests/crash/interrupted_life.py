@@ -14,7 +14,7 @@ import logging
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -50,8 +50,9 @@ class InterruptAt:
         self._left = number
         self._error = error
         self.struck = False
-        # Where, for whoever looks into a failure.
+        # Where, for whoever looks into a failure: the file's line, and the functions that it was in.
         self.place = ""
+        self.functions: list[str] = []
 
     def __enter__(self) -> InterruptAt:
         self._before = sys.gettrace()
@@ -71,7 +72,9 @@ class InterruptAt:
             if event == "line":
                 before, previous = previous, frame.f_lineno
                 if not is_between(frame, comes_back=before > previous):
-                    self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if self._left == 1 else self.place
+                    if self._left == 1:
+                        self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                        self.functions = [one.f_code.co_name for one in ends_of(frame)]
                     self._count_line()
             return line
 
@@ -82,6 +85,13 @@ class InterruptAt:
         if self._left == 0:
             self.struck = True
             raise self._error
+
+
+def ends_of(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame, and those that it was called from."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def in_finalizer(frame: FrameType | None) -> bool:

@@ -1,0 +1,49 @@
+"""A KeyboardInterrupt or a MemoryError at every line of a producer's call: nothing waits for ever, or comes twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.crash.interrupted_producer import CALLS
+from tests.evidence import VERDICTS, Crashed, verdict_of
+
+ROOT = Path(__file__).parents[2]
+ERRORS = ("KeyboardInterrupt", "MemoryError")
+# In ``make test`` only so many lines apart.
+SAMPLE_STEP = {"send": 9, "send-into-another-batch": 23, "send-many": 43, "abandon": 17}
+SAMPLE_STEP_LONG = 131
+
+
+def interrupt_all(directory: Path, error: str, call: str, first: int, step: int) -> int:
+    """Interrupts every ``step``-th line from ``first`` on; returns how many."""
+    program = [sys.executable, "-m", "tests.crash.interrupted_producer"]
+    command = [*program, str(directory), error, call, str(first), str(step)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
+    if ended.returncode:
+        said = [line for line in ended.stderr.splitlines() if line.startswith("tests.evidence.")]
+        raise VERDICTS.get(verdict_of(said[-1] if said else ""), Crashed)(f"status {ended.returncode}: {ended.stderr}")
+    return int(ended.stdout)
+
+
+@pytest.mark.promise("whole or absent")
+@pytest.mark.parametrize("call", CALLS)
+def test_an_interrupted_producer_goes_on(
+    call: str, directory: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    step = SAMPLE_STEP.get(call, SAMPLE_STEP_LONG)
+    tried("faults", interrupt_all(directory, ERRORS[(seed + len(call)) % 2], call, 1 + seed % step, step))
+
+
+@pytest.mark.soak
+@pytest.mark.promise("whole or absent")
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_producer_that_is_interrupted_at_any_line_goes_on(
+    call: str, error: str, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    tried("faults", interrupt_all(directory, error, call, 1, 1 if call in SAMPLE_STEP else 5))
