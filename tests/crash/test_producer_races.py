@@ -371,11 +371,11 @@ def test_a_child_has_nothing_of_a_producer_with_full_batches_and_the_parent_all(
 import os
 producer = store.producer(linger_ms=60_000)
 for number in range(1000):
-    producer.send("orders", b"%d" % number)
+    delivery = producer.send("orders", b"%d" % number)
 child = os.fork()
 if child == 0:
     for call in (lambda: producer.send("orders", b"child"), lambda: producer.send_many("orders", [b"child"]),
-                 producer.flush, lambda: producer.partitions_for("orders")):
+                 producer.flush, lambda: producer.partitions_for("orders"), delivery.result):
         try:
             call()
         except kstore.ForkedError:

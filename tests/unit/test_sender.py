@@ -10,8 +10,20 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore.errors import DiskFullError, OutOfOrderSequenceError, StorageError, TopicWaitTimeoutError
+from kstore.errors import (
+    ClosedError,
+    DeliveryTimeoutError,
+    DiskFullError,
+    InvalidRecordError,
+    OutOfOrderSequenceError,
+    RecordError,
+    StorageError,
+    SyncFailedError,
+    TopicWaitTimeoutError,
+)
+from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
+from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import Unthreaded, unthreaded
 
 SECONDS_MAX = 20.0
@@ -133,3 +145,224 @@ def test_news_of_topics_that_nobody_sends_to_are_none(one: Unthreaded) -> None:
     one.producer.send("orders", b"v")
     one.store.create_topic("others")
     assert not one.producer._metadata.has_news
+
+
+# --- order, sequences, expiry -----------------------------------------------------------------------------------------
+
+
+def batches_of(one: Unthreaded, partition: int = 0) -> list[tuple[int, int]]:
+    """The first sequence and the number of records of each batch in the log."""
+    log = one.store.log("orders", partition)
+    return [(batch.base_sequence, batch.record_count) for batch in log.fetch(0, 1 << 20).batches()]
+
+
+def test_the_sequences_of_what_failed_for_good_are_those_of_what_follows(one: Unthreaded) -> None:
+    """Kafka: testCorrectHandlingOfOutOfOrderResponses..., testUnresolvedSequencesAreNotFatal, the first batch fails."""
+    one.producer.send("orders", b"a", partition=0)
+    one.linger()
+    fail_next(one, 0, StorageError(errno.EIO, "broken", "orders-0"))
+    lost = one.producer.send("orders", b"lost", partition=0)
+    one.linger()
+    one.producer.send("orders", b"b", partition=0)
+    one.linger()
+    assert isinstance(lost.exception(0), StorageError)
+    assert one.values() == [b"a", b"b"]
+    assert batches_of(one) == [(0, 1), (1, 1)]
+
+
+def test_batches_behind_one_that_failed_get_its_sequences(tmp_path: Path) -> None:
+    """They were tried, and had sequences, before the first of them failed for good."""
+    with unthreaded(tmp_path / "data", batch_size=0) as one:
+        one.store.log("orders")
+        full = DiskFullError(errno.ENOSPC, "full", "orders-0")
+        bad = InvalidRecordError("the record is bad", [RecordError(0, "bad")])
+        fail_next(one, 0, full, bad)
+        deliveries = [one.producer.send("orders", b"%d" % number) for number in range(3)]
+        for _ in range(4):
+            one.clock.advance(500)
+            one.round()
+        assert isinstance(deliveries[0].exception(0), InvalidRecordError)
+        assert [delivery.result(0).offset for delivery in deliveries[1:]] == [0, 1]
+        assert batches_of(one) == [(0, 1), (1, 1)]
+
+
+def test_sequences_that_may_be_in_the_log_are_not_used_again(one: Unthreaded) -> None:
+    fail_next(one, 0, SyncFailedError(errno.EIO, "a sync failed", "orders-0"))
+    lost = one.producer.send("orders", b"lost", partition=0)
+    one.linger()
+    first = one.producer._transactions.producer
+    after = one.producer.send("orders", b"after", partition=0)
+    one.linger()
+    one.linger()
+    assert isinstance(lost.exception(0), SyncFailedError)
+    assert after.result(0).offset == 0
+    (batch,) = one.store.log("orders").fetch(0, 1 << 20).batches()
+    assert (batch.producer_id, batch.base_sequence) != (first[0], 0)
+
+
+def test_what_a_tried_batch_is_split_into_and_what_is_behind_it_follow_each_other(tmp_path: Path) -> None:
+    """All had sequences already, when the log's limit became smaller."""
+    with unthreaded(tmp_path / "data", batch_size=1000) as one:
+        one.store.log("orders")
+        values = [b"%d" % number + b"v" * 300 for number in range(9)]
+        deliveries = [one.producer.send("orders", value) for value in values]
+        fail_next(one, 0, DiskFullError(errno.ENOSPC, "full", "orders-0"))
+        one.linger()
+        one.store.alter_topic("orders", max_message_bytes=800)
+        deliveries.append(one.producer.send("orders", b"later"))
+        for _ in range(20):
+            one.clock.advance(200)
+            one.round()
+        assert [delivery.result(0).offset for delivery in deliveries] == list(range(10))
+        assert one.values() == [*values, b"later"]
+        sequence = 0
+        for first, count in batches_of(one):
+            assert first == sequence
+            sequence += count
+
+
+def test_batches_that_wait_to_be_tried_again_expire_in_order(tmp_path: Path) -> None:
+    """Kafka: testExpiryOfBatches..., testWhenFirstBatchExpireNoSendSecondBatchIfGuaranteeOrder."""
+    with unthreaded(tmp_path / "data", batch_size=0, delivery_timeout_ms=1000, retry_backoff_ms=400) as one:
+        one.store.log("orders")
+        told: list[int] = []
+        one.fs.faults.append(Fault(1, errno.ENOSPC, sticky=True, kinds=WRITES, suffix=".log"))
+        deliveries = []
+        for number in range(3):
+            deliveries.append(
+                one.producer.send("orders", b"%d" % number, on_delivery=lambda *_, number=number: told.append(number))
+            )
+            one.round()
+            one.clock.advance(100)
+        one.clock.advance(720)
+        one.round()
+        assert told == [0]
+        one.fs.faults.clear()
+        assert not deliveries[1].done(), "what follows waits for its own time"
+        one.clock.advance(2000)
+        one.round()
+        assert told == [0, 1, 2]
+        assert one.values() == []
+
+
+def test_the_sender_sleeps_until_the_next_batch_is_due_or_expires(tmp_path: Path) -> None:
+    """Kafka: testNextReadyCheckDelay, testSoonToExpireBatchesArePickedUpForExpiry, testResetNextBatchExpiry."""
+    with unthreaded(tmp_path / "data", partitions=2, linger_ms=1000, delivery_timeout_ms=5000) as one:
+        one.store.log("orders", 0)
+        one.producer.send("orders", b"a", partition=0)
+        one.clock.advance(400)
+        one.producer.send("orders", b"b", partition=1)
+        assert one.round() == pytest.approx(0.6)
+        one.clock.advance(600)
+        one.fs.faults.append(Fault(1, errno.ENOSPC, sticky=True, kinds=WRITES, suffix=".log"))
+        assert 0 < one.round() <= 0.4
+        one.fs.faults.clear()
+        one.clock.advance(1000)
+        assert one.round() == 0, "it looks at once for more"
+        assert one.round() == 60
+
+
+def test_what_is_in_other_hands_is_left_alone(one: Unthreaded) -> None:
+    """Kafka: testMutedPartitions: neither ready nor drained."""
+    one.producer.send("orders", b"a", partition=0)
+    one.producer.send("orders", b"b", partition=1)
+    queue = one.producer._metadata.topics["orders"].queue(0)
+    with queue.drain_lock.attempt() as is_mine:
+        assert is_mine
+        one.linger()
+        assert (one.values(0), one.values(1)) == ([], [b"b"])
+        one.clock.advance(200_000)
+        one.round()
+        assert queue.batch_count == 1, "it does not expire either"
+    one.round()
+    assert queue.batch_count == 0
+    assert one.producer._failures.take() is not None
+
+
+def test_what_is_given_up_leaves_alone_what_is_being_written(one: Unthreaded) -> None:
+    """Kafka: testAbortUnsentIncompleteBatches."""
+    kept = one.producer.send("orders", b"kept", partition=0)
+    lost = one.producer.send("orders", b"lost", partition=1)
+    queue = one.producer._metadata.topics["orders"].queue(0)
+    with queue.drain_lock.attempt():
+        one.producer.sender.abandon(ClosedError("for the test"))
+    one.linger()
+    assert kept.result(0).offset == 0
+    assert isinstance(lost.exception(0), ClosedError)
+    one.producer._failures.take()
+
+
+def test_a_batch_that_expires_while_it_is_written_takes_the_result_of_the_write(one: Unthreaded) -> None:
+    """Kafka: testInflightBatchesExpire...; here nobody gives up what is on its way to the disk."""
+    writer = one.store.log("orders", 0).writer
+    commit = writer.commit_many
+
+    def slowly(appends: Any) -> None:
+        one.clock.advance(500_000)
+        commit(appends)
+
+    writer.commit_many = slowly  # type: ignore[method-assign]
+    delivery = one.producer.send("orders", b"v", partition=0)
+    one.linger()
+    assert delivery.result(0).offset == 0
+
+
+def test_a_callback_of_a_batch_that_expired_may_send(tmp_path: Path) -> None:
+    """Kafka: testAppendInExpiryCallback: no deadlock."""
+    with unthreaded(tmp_path / "data", delivery_timeout_ms=1000, buffer_memory=16384) as one:
+        one.store.log("orders")
+        again: list[Delivery] = []
+
+        def send_again(metadata: RecordMetadata, error: Exception | None) -> None:
+            assert isinstance(error, DeliveryTimeoutError)
+            again.append(one.producer.send("orders", b"again"))
+
+        one.fs.faults.append(Fault(1, errno.ENOSPC, sticky=True, kinds=WRITES, suffix=".log"))
+        one.producer.send("orders", b"v", on_delivery=send_again)
+        one.linger()
+        one.clock.advance(5000)
+        one.fs.faults.clear()
+        one.round()
+        one.linger()
+        assert isinstance(again[0].exception(0), kstore.BufferExhaustedError), "there is memory after its callbacks"
+        assert one.producer.send("orders", b"w").exception is not None
+
+
+def test_everything_is_written_when_a_flush_begins_in_the_order_of_the_sends(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", batch_size=200, linger_ms=60_000) as one:
+        for number in range(100):
+            one.producer.send("orders", b"%d" % number)
+        one.producer.flush()
+        assert one.values() == [b"%d" % number for number in range(100)]
+
+
+def test_flush_waits_for_what_batches_are_split_into(tmp_path: Path) -> None:
+    """Kafka completed the parent at the split, and so a flush could return early."""
+    with kstore.open(tmp_path / "data", durability="os", background=False) as store:
+        store.create_topic("orders", max_message_bytes=500)
+        with store.producer(linger_ms=60_000) as producer:
+            for _ in range(20):
+                deliveries = [producer.send("orders", b"v" * 100) for _ in range(30)]
+                producer.flush(SECONDS_MAX)
+                assert all(delivery.done() and delivery.offset >= 0 for delivery in deliveries)
+            assert producer.counters.splits >= 20
+
+
+def test_a_record_is_read_as_soon_as_it_is_acknowledged(tmp_path: Path) -> None:
+    for durability in ("sync", "interval", "os"):
+        with kstore.open(tmp_path / durability, durability=durability, background=False) as store:
+            store.create_topic("orders")
+            with store.producer() as producer:
+                seen: list[bool] = []
+
+                def look(
+                    metadata: RecordMetadata, _: Exception | None, store: kstore.Store = store, seen: Any = seen
+                ) -> None:
+                    (record,) = store.log("orders").read(metadata.offset)
+                    seen.append(record.offset == metadata.offset)
+
+                for number in range(50):
+                    offset = producer.send("orders", b"%d" % number, on_delivery=look).result(SECONDS_MAX).offset
+                    (record,) = store.log("orders").read(offset)
+                    assert record.value == b"%d" % number
+            assert seen == [True] * 50

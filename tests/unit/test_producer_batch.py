@@ -1,0 +1,279 @@
+"""One batch of a producer: its result is set once, and what it was split into has all that it had."""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.config import LogConfig
+from kstore.errors import ClosedError, InvalidRecordError, KstoreError, RecordError, TransactionAbortedError
+from kstore.producer._accumulate import Delivery, ProducerBatch
+from kstore.producer.accumulator import Queue, Topic
+from kstore.producer.batch_writing import seal, split
+from kstore.producer.compression_ratio import CompressionRatios
+from kstore.producer.failures import Failures
+from kstore.producer.records import RecordMetadata
+from kstore.record._codec import BatchBuffer
+from kstore.record.parse import parse_batch
+from kstore.types import NO_TIMESTAMP
+from tests.fake_fs import WRITES, Fault
+from tests.producer_helpers import TIME_MS, Unthreaded, records_of, unthreaded
+
+SIZE_MAX = 4096
+SECONDS_MAX = 20.0
+
+
+def batch_of(*values: bytes, failures: Failures | None = None, **fields: Any) -> tuple[ProducerBatch, list[Delivery]]:
+    batch = ProducerBatch("orders", 0, BatchBuffer(), SIZE_MAX, 0.0, failures)
+    deliveries = [batch.append(value, timestamp=TIME_MS, **fields) for value in values]
+    assert None not in deliveries
+    return batch, deliveries  # type: ignore[return-value]
+
+
+def topic_of(codec: str = "none", **settings: Any) -> Topic:
+    config = LogConfig.from_settings(**settings)
+    return Topic("orders", [Queue("orders", 0)], config, codec, None, ignores_keys=False)
+
+
+def sealed(batch: ProducerBatch, topic: Topic) -> None:
+    batch.close()
+    seal(batch, topic, CompressionRatios(), NO_TIMESTAMP)
+
+
+# --- its result -------------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_batch_takes_no_more() -> None:
+    batch, (first,) = batch_of(b"a")
+    batch.close()
+    batch.close()
+    assert batch.append(b"b") is None
+    assert [record.value for record in records_of(batch)] == [b"a"]
+    assert not first.done()
+
+
+def test_a_batch_that_failed_cannot_succeed_and_keeps_its_first_error() -> None:
+    """Kafka: testBatchAbort, testBatchAbortTwice, testBatchCannotCompleteTwice."""
+    batch, (first, second) = batch_of(b"a", b"b")
+    batch.close()
+    abort, late = TransactionAbortedError("aborted"), ClosedError("late")
+    assert batch.fail(abort)
+    assert not batch.fail(late)
+    assert not batch.succeed(500)
+    batch.release()
+    batch.release()
+    for delivery in (first, second):
+        assert delivery.exception(0) is abort
+        assert delivery.offset == -1
+
+
+def test_a_batch_that_succeeded_cannot_fail() -> None:
+    batch, deliveries = batch_of(b"a", b"b")
+    assert batch.succeed(500)
+    assert not batch.succeed(700)
+    assert not batch.fail(ClosedError("late"))
+    assert not batch.split([])
+    batch.release()
+    assert [delivery.result(0).offset for delivery in deliveries] == [500, 501]
+
+
+def test_the_result_is_known_before_the_callbacks_and_waiters_go_behind_them() -> None:
+    batch, (delivery,) = batch_of(b"a")
+    released: list[bool] = []
+    waiter = threading.Thread(target=lambda: released.append(delivery.result(SECONDS_MAX).offset == 7))
+    waiter.start()
+    batch.succeed(7)
+    assert delivery.offset == 7
+    assert not delivery.done()
+    assert released == []
+    batch.release()
+    waiter.join(SECONDS_MAX)
+    assert released == [True]
+
+
+def test_one_bad_record_has_its_own_error_and_the_others_one_that_says_so() -> None:
+    batch, deliveries = batch_of(b"a", b"bad", b"c")
+    common = InvalidRecordError("record 1 of 3 is invalid", [RecordError(1, "no key")])
+    own = InvalidRecordError("no key", [RecordError(1, "no key")])
+    batch.fail(common, {1: own})
+    batch.release()
+    assert [delivery.exception(0) for delivery in deliveries] == [common, own, common]
+
+
+def test_an_error_that_is_raised_for_each_record_gathers_no_frames() -> None:
+    batch, deliveries = batch_of(*[b"v"] * 50)
+    error = KstoreError("for all of them")
+    batch.fail(error)
+    batch.release()
+    for delivery in deliveries:
+        with pytest.raises(KstoreError):
+            delivery.result(0)
+    depth, trace = 0, error.__traceback__
+    while trace is not None:
+        depth, trace = depth + 1, trace.tb_next
+    assert depth < 5
+
+
+def test_failures_count_the_records_that_nobody_was_told_of() -> None:
+    failures = Failures()
+    batch, (first, *_) = batch_of(b"a", b"b", b"c", failures=failures)
+    first.add_callback(lambda metadata, error: None)
+    batch.fail(ClosedError("closed"))
+    assert failures.take() == (2, batch.error)
+
+
+# --- split ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "snappy", "zstd"])
+def test_what_a_batch_was_split_into_has_its_records_headers_times_and_codec(codec: str) -> None:
+    """Kafka: testSplitPreservesHeaders, testSplitPreservesMagicAndCompressionType."""
+    topic = topic_of(codec)
+    values = [b"%03d" % number * 100 for number in range(10)]
+    batch, _ = batch_of(*values, key=b"k", headers=[("h", b"1"), ("n", None)])
+    batch.is_transactional = True
+    sealed(batch, topic)
+    children = split(batch, topic, 1000)
+    assert len(children) > 3
+    records = []
+    for child in children:
+        assert child.is_transactional
+        assert child.created_at == batch.created_at
+        sealed(child, topic)
+        assert child.buffer is not None
+        parsed = parse_batch(child.buffer, 0)
+        assert (parsed.magic, parsed.codec) == (2, codec)
+        records += list(parsed.records())
+    assert [record.value for record in records] == values
+    assert {(record.key, record.headers, record.timestamp) for record in records} == {
+        (b"k", (("h", b"1"), ("n", None)), TIME_MS)
+    }
+
+
+def test_deliveries_and_callbacks_follow_the_records_through_splits_of_splits() -> None:
+    topic, told = topic_of(), []
+    batch, deliveries = batch_of(*[b"%03d" % number * 30 for number in range(20)])
+    for delivery in deliveries:
+        delivery.add_callback(lambda metadata, error: told.append(metadata.offset))
+    sealed(batch, topic)
+    leaves = []
+    for child in split(batch, topic, 1000):
+        sealed(child, topic)
+        leaves += split(child, topic, 300)
+    batch.release()
+    offset = 100
+    for leaf in leaves:
+        leaf.succeed(offset)
+        offset += leaf.record_count
+        for delivery, callback in leaf.callbacks:
+            delivery.call(callback)
+        leaf.release()
+    assert [delivery.result(0).offset for delivery in deliveries] == list(range(100, 120))
+    assert told == list(range(100, 120))
+
+
+def test_who_waits_for_a_record_waits_for_what_its_batch_was_split_into() -> None:
+    """Kafka: FutureRecordMetadataTest, testFutureGetWithSeconds and its chained future."""
+    topic = topic_of()
+    batch, deliveries = batch_of(*[b"%03d" % number * 30 for number in range(4)])
+    got: list[int] = []
+    waiter = threading.Thread(target=lambda: got.append(deliveries[3].result(SECONDS_MAX).offset))
+    waiter.start()
+    sealed(batch, topic)
+    *others, last = split(batch, topic, 200)
+    batch.release()
+    for number, child in enumerate(others):
+        child.succeed(number)
+        child.release()
+    with pytest.raises(TimeoutError):
+        deliveries[3].result(0.01)
+    assert got == []
+    last.succeed(50)
+    last.release()
+    waiter.join(SECONDS_MAX)
+    assert got == [50 + last.record_count - 1]
+
+
+def test_a_callback_added_to_a_record_of_a_split_batch_is_called_once() -> None:
+    topic, told = topic_of(), []
+    batch, (delivery,) = batch_of(b"v")
+    sealed(batch, topic)
+    (child,) = split(batch, topic, 1000)
+
+    def tell(metadata: RecordMetadata, error: Exception | None) -> None:
+        told.append(metadata.offset)
+
+    delivery.add_callback(tell)
+    child.succeed(3)
+    ((added, callback),) = child.callbacks
+    added.call(callback)
+    child.release()
+    delivery.add_callback(tell)
+    assert told == [3, 3]
+
+
+# --- seal -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_compressed_once_however_often_it_is_written() -> None:
+    topic = topic_of("lz4")
+    batch, _ = batch_of(b"a" * 2000, b"b" * 500)
+    sealed(batch, topic)
+    assert batch.buffer is not None
+    once = bytes(batch.buffer)
+    sealed(batch, topic)
+    assert bytes(batch.buffer) == once
+    assert [record.value for record in parse_batch(batch.buffer, 0).records()] == [b"a" * 2000, b"b" * 500]
+
+
+def test_what_does_not_get_smaller_is_not_compressed() -> None:
+    topic = topic_of("zstd")
+    batch, _ = batch_of(b"x")
+    sealed(batch, topic)
+    assert batch.buffer is not None
+    assert parse_batch(batch.buffer, 0).codec == "none"
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Unthreaded]:
+    with unthreaded(tmp_path / "data") as made:
+        yield made
+
+
+def test_an_error_keeps_nothing_of_what_was_to_be_written(one: Unthreaded) -> None:
+    """A buffer with a view of it alive cannot grow, and the next batch in it may have to."""
+    one.store.log("orders")
+    one.fs.faults.append(Fault(1, errno.EIO, kinds=WRITES, suffix=".log"))
+    failed = one.producer.send("orders", b"v")
+    one.linger()
+    assert failed.exception(0) is not None
+    (buffer,) = one.producer._pool._free
+    buffer.extend(b"x" * (buffer.capacity + 1))
+
+
+# --- compression ------------------------------------------------------------------------------------------------------
+
+
+def test_few_batches_are_split_whatever_mix_of_good_and_bad_there_is(tmp_path: Path, seed: int) -> None:
+    """Kafka: testSplitFrequency: less than a tenth, for 99 mixes of values that compress well and badly."""
+    with unthreaded(
+        tmp_path / "data", topic={"max_message_bytes": 1024}, batch_size=1024, compression_type="gzip", linger_ms=60_000
+    ) as one:
+        for good in range(1, 100):
+            generator = random.Random(f"{seed} {good}")
+            one.producer._accumulator.ratios.reset("orders", "gzip", 1.0)
+            before, splits = one.producer.counters.batches, one.producer.counters.splits
+            for _ in range(400):
+                size = generator.randrange(1, 300)
+                is_good = generator.randrange(100) < good
+                one.producer.send("orders", generator.randbytes(1) * size if is_good else generator.randbytes(size))
+                one.round()
+            one.producer.flush()
+            batch_count = one.producer.counters.batches - before
+            assert (one.producer.counters.splits - splits) / batch_count < 0.1, f"{good} in a hundred are good"

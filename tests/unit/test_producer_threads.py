@@ -1,0 +1,183 @@
+"""What threads, callbacks, forks and the collector do to a producer."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kstore
+from kstore.producer.producer import Producer
+from tests.crash.test_producer_races import until
+from tests.fake_fs import WRITES, Fault
+from tests.producer_helpers import Unthreaded, unthreaded
+
+SECONDS_MAX = 20.0
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Unthreaded]:
+    with unthreaded(tmp_path / "data", partitions=2) as made:
+        yield made
+
+
+# --- callbacks that do what they should not ---------------------------------------------------------------------------
+
+
+def test_a_callback_that_sends_without_memory_writes_what_holds_it(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "data", durability="os", background=False) as store:
+        store.create_topic("orders")
+        started, sent = time.monotonic(), []
+        with store.producer(linger_ms=0, buffer_memory=4096, batch_size=1024) as producer:
+            gate = threading.Event()
+
+            def send_more(*_: object) -> None:
+                gate.wait(SECONDS_MAX)
+                sent.append(producer.send("orders", b"x" * 900))
+
+            first = producer.send("orders", b"v", on_delivery=send_more)
+            for _ in range(3):
+                producer.send("orders", b"x" * 900, on_delivery=lambda *_: None)
+            gate.set()
+            first.result(SECONDS_MAX)
+            assert sent[0].result(SECONDS_MAX).offset == 4
+        assert time.monotonic() - started < SECONDS_MAX, "max_block_ms is a minute"
+
+
+def test_a_callback_cannot_end_a_transaction(tmp_path: Path) -> None:
+    raised: list[type[Exception]] = []
+    with kstore.open(tmp_path / "data", durability="os", background=False) as store:
+        store.create_topic("orders")
+        with store.producer(transactional_id="t") as producer, producer.transaction():
+
+            def end(*_: object) -> None:
+                for call in (producer.commit_transaction, producer.abort_transaction, producer.flush):
+                    try:
+                        call()
+                    except Exception as error:
+                        raised.append(type(error))
+
+            producer.send("orders", b"v", on_delivery=end).result(SECONDS_MAX)
+        assert raised == [RuntimeError] * 3
+        assert list(store.log("orders").read_values()) == [b"v"]
+
+
+# --- transactions and sends at the same time --------------------------------------------------------------------------
+
+
+def test_a_send_that_is_under_way_when_its_transaction_ends_is_in_it_or_refused(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", transactional_id="t", max_block_ms=60_000) as one:
+        producer = one.producer
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"in it")
+        allocate, errors = producer._pool.allocate, []
+        reached, go_on = threading.Event(), threading.Event()
+
+        def paused(size: int, timeout_seconds: float) -> Any:
+            reached.set()
+            assert go_on.wait(SECONDS_MAX)
+            return allocate(size, timeout_seconds)
+
+        producer._pool.allocate = paused  # type: ignore[method-assign]
+
+        def late() -> None:
+            try:
+                producer.send("orders", b"x" * 20_000)
+            except kstore.InvalidTransactionStateError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=late)
+        thread.start()
+        assert reached.wait(SECONDS_MAX)
+        producer.commit_transaction()
+        go_on.set()
+        thread.join(SECONDS_MAX)
+        assert len(errors) == 1
+        assert one.values() == [b"in it"]
+        assert producer._pool.available == producer.config.buffer_memory
+        assert one.store.log("orders").transactions() == []
+
+
+def test_close_gives_up_a_transaction_within_its_time(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data") as one:
+        producer = Producer(one.store._producer_host, transactional_id="t", max_block_ms=0)
+        producer.init_transactions()
+        producer.begin_transaction()
+        one.store.log("orders")
+        one.fs.faults.append(Fault(1, errno.ENOSPC, sticky=True, kinds=WRITES, suffix=".log"))
+        producer.send("orders", b"v")
+        started = time.monotonic()
+        producer.close(0.2)
+        assert time.monotonic() - started < SECONDS_MAX
+        one.fs.faults.clear()
+
+
+# --- what is never held -----------------------------------------------------------------------------------------------
+
+
+def test_a_producer_is_collected_in_a_thread_that_holds_any_of_its_locks(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "data", durability="os", background=False) as store:
+        store.create_topic("orders")
+        made = [store.producer(linger_ms=60_000)]
+        made[0].send("orders", b"v")
+        pool, metadata, host = made[0]._pool, made[0]._metadata, made[0]._host
+        queue = metadata.topics["orders"].queue(0)
+        ended = threading.Event()
+
+        def collect() -> None:
+            with queue.lock, pool._lock, host._lock, warnings.catch_warnings():  # type: ignore[attr-defined]
+                warnings.simplefilter("ignore")
+                made.clear()
+            ended.set()
+
+        threading.Thread(target=collect, daemon=True).start()
+        assert ended.wait(SECONDS_MAX)
+        until(lambda: store.log("orders").end_offset == 1)
+
+
+def test_without_a_thread_there_is_no_producer_and_nothing_of_it(
+    one: Unthreaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    watchers = len(one.producer._host._watchers)  # type: ignore[attr-defined]
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError):
+        Producer(one.store._producer_host)
+    assert len(one.producer._host._watchers) == watchers  # type: ignore[attr-defined]
+
+
+def test_logs_are_written_one_after_the_other_where_there_are_no_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with unthreaded(tmp_path / "data", partitions=3, topic={"durability": "sync"}) as one:
+        deliveries = [one.producer.send("orders", b"v", partition=number) for number in range(3)]
+        with monkeypatch.context() as patch:
+            patch.setattr(ThreadPoolExecutor, "submit", _refuse)
+            one.linger()
+        assert [delivery.result(0).offset for delivery in deliveries] == [0, 0, 0]
+
+
+def _refuse(*_: object) -> None:
+    raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+
+def test_two_loops_await_one_batch(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data") as one:
+        delivery = one.producer.send("orders", b"v")
+        batch = delivery._batch()
+        assert batch.tell("first")
+        assert batch.tell("second")
+        assert batch.release() == ["first", "second"]
+        assert not batch.tell("third")
+        assert batch.release() is None
+        one.linger()
