@@ -207,7 +207,7 @@ class _Course(Generic[Item]):
         except (CorruptDataError, StorageError):
             return None  # what it means is found out by the walk
         self._count(batch, stop)
-        self._offset = batch.last_offset + 1
+        self._offset = min(batch.last_offset + 1, stop)
         return run
 
     def _indexed_batch(self, segment: LogSegment, limit: int, file: File) -> Batch | None:
@@ -298,9 +298,11 @@ class _Course(Generic[Item]):
                 wanted = batch.last_offset >= self._offset and not batch.is_control
                 if wanted and not (aborted is not None and aborted.holds(batch)):
                     yield from self._whole(position, batch, stop, path)
-                self._offset = max(self._offset, batch.last_offset + 1)
+                # The end may lie within a batch, behind which something else follows later: a log begun anew there.
+                self._offset = max(self._offset, min(batch.last_offset + 1, stop))
         if self._offset < min(end, stop):
-            self._log.refresh()
+            # In the middle of a cut the segments may be others already, and the bound that of before.
+            self._log.settle()
             self._ensure_not_cut()
 
     def _ensure_not_cut(self) -> None:

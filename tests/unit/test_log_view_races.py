@@ -21,10 +21,11 @@ OPERATIONS_MAX = 500
 
 
 class MeddlingFs(WatchedFs):
-    """Before the read operation of that number something else happens, once."""
+    """Before the operation of that number something else happens, once; reads count, or what ``kinds`` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: frozenset[str] = READS) -> None:
         super().__init__()
+        self._kinds = kinds
         self._count_left = -1
         self._meddle: Callable[[], object] = int
 
@@ -37,7 +38,7 @@ class MeddlingFs(WatchedFs):
         return is_past
 
     def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
-        if operation.kind in READS and self._count_left >= 0:
+        if operation.kind in self._kinds and self._count_left >= 0:
             self._count_left -= 1
             if self._count_left < 0:
                 self._meddle()
@@ -145,3 +146,20 @@ def test_a_slice_across_a_truncation_meets_no_damage(
                 tried("states", number)
                 return
     raise Hung(f"more than {OPERATIONS_MAX} operations")
+
+
+def test_a_reader_that_came_to_a_log_begun_anew_within_a_batch_goes_on_there(tmp_path: Path) -> None:
+    fs = MeddlingFs(frozenset({"unlink"}))
+    path = tmp_path / "log"
+    with Log(path, durability="sync", fs=fs) as writer, Log(path, read_only=True) as view:
+        writer.append(b"0")
+        reader = view.read(0, follow=True, timeout=0)
+        found = [next(reader).value]
+        writer.append_many([b"1", b"2", b"3 of old"])
+        # What is durable ends at offset 3 then, and the old files are still there.
+        fs.before(0, lambda: found.extend([next(reader).value, next(reader).value]))
+        writer.truncate_fully_and_start_at(3)
+        assert fs.is_past()
+        writer.append(b"3 anew")
+        found.append(next(reader).value)
+    assert found == [b"0", b"1", b"2", b"3 anew"]
