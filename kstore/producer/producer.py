@@ -179,6 +179,7 @@ class Producer(SendPath):
             if others is not None and len(others) != len(values):
                 raise ValueError(f"{len(others)} {name} for {len(values)} values")
         self._check_open()
+        self._transactions.check_send()
         if self.is_plain and values:
             found = self._metadata.topics.get(topic)
             if found is None or self._metadata.has_news:

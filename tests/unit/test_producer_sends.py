@@ -1,0 +1,282 @@
+"""What a send does, in which order: what it raises, what fails the delivery instead, and who is told of what."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kstore
+from kstore.errors import (
+    BufferExhaustedError,
+    ClosedError,
+    ConfigError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    InvalidTransactionStateError,
+    RecordTooLargeError,
+    SerializationError,
+    TopicWaitTimeoutError,
+    TransactionAbortedError,
+)
+from kstore.producer.interceptors import ProducerInterceptor
+from kstore.producer.partitioner import partition_for_key
+from kstore.producer.records import ProducerRecord, RecordMetadata
+from tests.producer_helpers import Unthreaded, unthreaded
+
+SECONDS_MAX = 20.0
+Told = list[tuple[RecordMetadata, Exception | None]]
+
+
+class Spy(ProducerInterceptor):
+    def __init__(self) -> None:
+        self.sent: list[ProducerRecord] = []
+        self.told: Told = []
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        self.sent.append(record)
+        return record
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+        self.told.append((metadata, error))
+
+
+@pytest.fixture
+def spy() -> Spy:
+    return Spy()
+
+
+@pytest.fixture
+def one(tmp_path: Path, spy: Spy) -> Iterator[Unthreaded]:
+    settings: dict[str, Any] = {"interceptors": [spy], "buffer_memory": 40_000, "partitioner": FirstOrNone()}
+    with unthreaded(tmp_path / "data", partitions=3, **settings) as made:
+        yield made
+
+
+class FirstOrNone:
+    """Chooses partition 1, and a wrong one for a value that asks for it."""
+
+    def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+        return -1 if value == b"wrong" else 1
+
+
+# --- raised, or delivered ---------------------------------------------------------------------------------------------
+
+RAISED: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+    "a value of a wrong type": ({"value": 5}, TypeError),
+    "headers of a wrong type": ({"value": b"v", "headers": [("h", 5)]}, TypeError),
+    "a partitioner's wrong answer": ({"value": b"wrong"}, ValueError),
+}
+
+
+@pytest.mark.parametrize("what", RAISED)
+def test_what_is_wrong_with_the_call_is_raised_and_the_interceptors_are_told(
+    one: Unthreaded, spy: Spy, what: str
+) -> None:
+    fields, error = RAISED[what]
+    with pytest.raises(error):
+        one.producer.send("orders", **fields)
+    ((metadata, told),) = spy.told
+    assert isinstance(told, error)
+    assert (metadata.topic, metadata.offset) == ("orders", -1)
+
+
+def test_interceptors_see_a_record_before_anything_is_checked(one: Unthreaded, spy: Spy) -> None:
+    one.producer.close()
+    with pytest.raises(ClosedError):
+        one.producer.send("orders", b"late")
+    assert [record.value for record in spy.sent] == [b"late"]
+    assert [type(error) for _, error in spy.told] == [ClosedError]
+
+
+def test_a_serializer_s_refusal_is_raised(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", value_serializer="str") as one:
+        send = one.producer.send
+        with pytest.raises(SerializationError, match="value_serializer"):
+            send("orders", 5)
+
+
+DELIVERED: dict[str, tuple[dict[str, Any], type[Exception], int]] = {
+    "too large for a request": ({"value": b"x" * (1 << 20)}, RecordTooLargeError, 1),
+    "too large for all memory": ({"value": b"x" * 50_000}, RecordTooLargeError, 1),
+    "no such topic": ({"topic": "payments", "value": b"v"}, TopicWaitTimeoutError, -1),
+    "no such partition": ({"value": b"v", "partition": 9}, TopicWaitTimeoutError, 9),
+    "no topic can have that name": ({"topic": "a/b", "value": b"v"}, ConfigError, -1),
+    "a time out of bounds": ({"value": b"v", "timestamp": 1 << 60}, InvalidTimestampError, 1),
+    "no memory": ({"value": b"x" * 30_000}, BufferExhaustedError, 1),
+}
+
+
+@pytest.mark.parametrize("what", DELIVERED)
+def test_what_is_wrong_with_the_record_or_the_moment_fails_the_delivery(one: Unthreaded, spy: Spy, what: str) -> None:
+    """The callback gets metadata that say what is known, and the interceptors the same."""
+    fields, expected, partition = DELIVERED[what]
+    one.producer.send("orders", b"x" * 20_000, partition=0)
+    told: Told = []
+    fields = {"topic": "orders", **fields}
+    delivery = one.producer.send(on_delivery=lambda *what: told.append(what), **fields)
+    assert delivery.done()
+    assert isinstance(delivery.exception(), expected)
+    ((metadata, error),) = told
+    assert (metadata.topic, metadata.partition, metadata.offset) == (fields["topic"], partition, -1)
+    assert error is delivery.exception()
+    assert spy.told[-1] == (metadata, error)
+
+
+def test_one_time_covers_the_wait_for_the_topic_and_for_memory(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "data", durability="os", background=False) as store:
+        store.create_topic("orders")
+        with store.producer(max_block_ms=600, buffer_memory=16384, linger_ms=60_000) as producer:
+            everything = producer._pool.allocate(16384, 0)
+            threading.Timer(0.3, lambda: store.create_topic("later")).start()
+            started = time.monotonic()
+            delivery = producer.send("later", b"v")
+            waited = time.monotonic() - started
+            producer._pool.deallocate(everything)
+            assert isinstance(delivery.exception(), BufferExhaustedError)
+            assert 0.55 < waited < 5
+
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_is_named_wins_over_partitioner_and_key(one: Unthreaded) -> None:
+    assert one.producer.send("orders", b"v", key=b"k", partition=2).partition == 2
+    assert one.producer.send("orders", b"v", key=b"k").partition == 1
+
+
+def test_a_key_decides_unless_keys_are_ignored(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", partitions=7) as one:
+        keys = [b"%d" % number for number in range(50)]
+        expected = [partition_for_key(key, 7) for key in keys]
+        assert [one.producer.send("orders", b"v", key=key).partition for key in keys] == expected
+        assert [one.producer.send("orders", b"v", key=key, timestamp=one.clock.now_ms()).partition for key in keys] == (
+            expected
+        )
+        many = one.producer.send_many("orders", [b"v"] * 50, keys=keys)
+        assert [delivery.partition for delivery in many] == expected
+        with one.another(partitioner_ignore_keys=True) as other:
+            assert len({other.send("orders", b"v", key=key).partition for key in keys}) == 1
+
+
+def test_an_empty_key_is_a_key(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", partitions=7) as one:
+        assert one.producer.send("orders", b"v", key=b"").partition == partition_for_key(b"", 7)
+
+
+def test_where_a_record_went_after_a_second_question_is_part_of_its_transaction_and_no_other(tmp_path: Path) -> None:
+    """Kafka: testTransactionalMethodThrows..., a partition is added after the append, and only that (KAFKA-13412)."""
+
+    class Moving:
+        def __init__(self) -> None:
+            self.at = 0
+
+        def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+            return self.at
+
+        def on_new_batch(self, topic: str, partition_count: int, previous: int) -> None:
+            self.at = 2
+
+    with unthreaded(tmp_path / "data", partitions=3, transactional_id="t", partitioner=Moving()) as one:
+        with one.producer.transaction() as producer:
+            assert producer.send("orders", b"v").partition == 2
+            one.producer._drain(None)
+            (known,) = one.store.coordinator.transactions()
+            assert {owner.partition for owner in known.partitions} == {2}
+        assert one.values(2) == [b"v"]
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_does_not_linger(tmp_path: Path) -> None:
+    """Kafka: batches are sendable at once when their transaction completes."""
+    with kstore.open(tmp_path / "data", durability="os", background=False) as store:
+        store.create_topic("orders", 3)
+        started = time.monotonic()
+        with store.producer(transactional_id="t", linger_ms=600_000) as producer, producer.transaction():
+            for number in range(300):
+                producer.send("orders", b"v", partition=number % 3)
+        assert time.monotonic() - started < SECONDS_MAX
+        assert sum(len(list(store.log("orders", number).read())) for number in range(3)) == 300
+
+
+def test_an_abort_drops_what_waits_and_waits_for_what_is_being_written(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "data", durability="os", background=False) as store:
+        store.create_topic("orders", 2)
+        with store.producer(transactional_id="t", linger_ms=0) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            writer = store.log("orders", 0).writer
+            commit, reached, go_on = writer.commit_many, threading.Event(), threading.Event()
+
+            def slowly(appends: Any) -> None:
+                reached.set()
+                assert go_on.wait(SECONDS_MAX)
+                commit(appends)
+
+            writer.commit_many = slowly  # type: ignore[method-assign]
+            written = producer.send("orders", b"being written", partition=0)
+            assert reached.wait(SECONDS_MAX)
+            waiting = producer.send("orders", b"waiting", partition=1)
+            thread = threading.Thread(target=producer.abort_transaction)
+            thread.start()
+            thread.join(0.05)
+            assert thread.is_alive(), "the write is waited for"
+            go_on.set()
+            thread.join(SECONDS_MAX)
+            writer.commit_many = commit  # type: ignore[method-assign]
+            assert written.result(SECONDS_MAX).offset == 0
+            assert isinstance(waiting.exception(SECONDS_MAX), TransactionAbortedError)
+        for number in range(2):
+            assert list(store.log("orders", number).read(isolation_level="read_committed")) == []
+        assert list(store.log("orders", 1).read_values()) == []
+
+
+def test_outside_of_a_transaction_nothing_is_sent(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", transactional_id="t") as one:
+        send = one.producer.send
+        for number in range(2):
+            with pytest.raises(InvalidTransactionStateError):
+                send("orders", b"v")
+            with pytest.raises(InvalidTransactionStateError):
+                one.producer.send_many("orders", [b"v"])
+            if number == 0:
+                one.producer.init_transactions()
+        with one.producer.transaction():
+            send("orders", b"v")
+        with pytest.raises(InvalidTransactionStateError):
+            send("orders", b"v")
+        assert one.values() == [b"v"]
+
+
+# --- flush and close --------------------------------------------------------------------------------------------------
+
+
+def test_a_flush_behind_close_returns_at_once(one: Unthreaded) -> None:
+    one.producer.send("orders", b"v", partition=0)
+    one.producer.close()
+    one.producer.flush(0)
+    assert one.values(0) == [b"v"]
+
+
+def test_a_flush_covers_what_was_sent_before_and_not_what_comes_later(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", linger_ms=60_000) as one:
+        first = one.producer.send("orders", b"a", on_delivery=lambda *_: one.producer.send("orders", b"b"))
+        one.producer.flush()
+        assert first.done()
+        assert one.values() == [b"a"]
+        assert one.producer.undelivered() == {"orders-0": 1}
+
+
+def test_a_bad_record_among_many_fails_alone(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", topic={"cleanup_policy": "compact"}) as one:
+        good = [one.producer.send("orders", b"v", key=b"%d" % number) for number in range(3)]
+        bad = one.producer.send("orders", b"v")
+        one.linger()
+        assert isinstance(bad.exception(), InvalidRecordError)
+        assert [delivery.result().offset for delivery in good] == [0, 1, 2]
