@@ -370,9 +370,9 @@ class RecordAccumulator:
             self.incomplete.update(missing)
             self.active[queue] = None
 
-    def take_expired(self, queue: Queue, now: float) -> list[ProducerBatch]:
-        """Takes batches that have waited ``delivery_timeout_ms``, from the front. Needs the queue's ``drain_lock``."""
-        expired: list[ProducerBatch] = []
+    def take_expired(self, queue: Queue, now: float, expired: list[ProducerBatch] | None = None) -> list[ProducerBatch]:
+        """Takes batches that have waited ``delivery_timeout_ms``, from the front, as ``take``."""
+        expired = [] if expired is None else expired
         with queue.lock:
             open_batch = queue.open_batch
             if open_batch is not None and (
@@ -380,7 +380,8 @@ class RecordAccumulator:
             ):
                 self.close_open(queue)
             while queue.closed and self._is_expired(queue.closed[0], now):
-                expired.append(queue.closed.popleft())
+                expired.append(queue.closed[0])
+                queue.closed.popleft()
         return expired
 
     def _is_expired(self, batch: ProducerBatch, now: float) -> bool:

@@ -44,9 +44,9 @@ class TopicMetadata:
             self._news_count += 1
             self._changed.notify_all()
 
-    @property
-    def has_news(self) -> bool:
-        return bool(self._stale)
+    def has_news(self, name: str) -> bool:
+        """Whether a topic is to be looked up again."""
+        return name in self._stale
 
     def get(self, name: str, partition: int | None, timeout: float) -> Topic:
         """The topic, as it is now; waits for it, and for ``partition`` of it, ``timeout`` seconds at most.
@@ -144,6 +144,15 @@ class TopicMetadata:
                     self.topics.pop(name, None)
                     if not accumulator.retire(topic):
                         self.topics[name] = topic
-                    self._given_up.update(
-                        ((name, queue.partition), queue) for queue in topic.queues if queue.is_retired
-                    )
+                    else:
+                        self._stale.discard(name)
+                    if self._is_there(name):
+                        self._given_up.update(
+                            ((name, queue.partition), queue) for queue in topic.queues if queue.is_retired
+                        )
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            return self._host.partition_count(name) > 0
+        except TopicNotFoundError:
+            return False

@@ -182,7 +182,7 @@ class Producer(SendPath):
         self._transactions.check_send()
         if self.is_plain and values:
             found = self._metadata.topics.get(topic)
-            if found is None or self._metadata.has_news:
+            if found is None or self._metadata.has_news(topic):
                 try:
                     found = self._metadata.get(topic, partition, self.config.max_block_ms / 1000)
                 except DELIVERED_ERRORS as error:
@@ -311,7 +311,7 @@ class Producer(SendPath):
         None where there is more to be looked at, for ``_send_slowly`` to do.
         """
         size = (0 if value is None else len(value)) + (0 if key is None else len(key))
-        if size > self._plain_size_max or headers or self._metadata.has_news:
+        if size > self._plain_size_max or headers or self._metadata.has_news(topic.name):
             return None
         try:
             done = self._accumulator.append(

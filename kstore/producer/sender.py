@@ -399,6 +399,10 @@ class Sender:
             logger.warning("%s-%d: records were lost, as acks=0 allows: %s", queue.topic, queue.partition, error)
             self._counters.failed(queue.topic, sum(batch.record_count for batch in batches))
             return batches
+        # What a split has put back is there already.
+        batches = [batch for batch in batches if batch not in queue.closed]
+        if not batches:
+            return []
         first = batches[0]
         queue.last_error = repr(error)
         if isinstance(error, (OutOfOrderSequenceError, DuplicateSequenceError)) and not first.is_transactional:
@@ -462,7 +466,15 @@ class Sender:
         self._completions.run()
 
     def _fail_expired(self, queue: Queue, now: float) -> None:
-        expired = self._accumulator.take_expired(queue, now)
+        expired: list[ProducerBatch] = []
+        try:
+            self._accumulator.take_expired(queue, now, expired)
+            self._fail_all_expired(queue, expired, now)
+        except BaseException:
+            self._restore(queue, expired)
+            raise
+
+    def _fail_all_expired(self, queue: Queue, expired: list[ProducerBatch], now: float) -> None:
         if expired and expired[0].base_sequence >= 0 and not queue.is_doubtful:
             queue.next_sequence = expired[0].base_sequence
             self._forget_sequences(queue)

@@ -144,7 +144,19 @@ def test_callbacks_run_in_order_whoever_wrote(tmp_path: Path) -> None:
 def test_news_of_topics_that_nobody_sends_to_are_none(one: Unthreaded) -> None:
     one.producer.send("orders", b"v")
     one.store.create_topic("others")
-    assert not one.producer._metadata.has_news
+    assert not one.producer._metadata.has_news("others")
+    assert not one.producer._metadata._stale
+
+
+def test_a_topic_that_is_gone_leaves_nothing_behind(one: Unthreaded) -> None:
+    one.producer.send("orders", b"v")
+    one.linger()
+    one.store.delete_topic("orders")
+    metadata = one.producer._metadata
+    assert metadata.has_news("orders")
+    one.clock.advance(one.producer.config.metadata_max_idle_ms + 1000)
+    metadata.drop_idle(one.producer._accumulator)
+    assert (metadata.topics, metadata._stale, metadata._given_up) == ({}, set(), {})
 
 
 # --- order, sequences, expiry -----------------------------------------------------------------------------------------
