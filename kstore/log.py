@@ -470,27 +470,30 @@ class Log(LogColumns):
         source = self._source
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         one_of("on_corrupt", on_corrupt, ON_CORRUPT)
-        # A range within what is known is read as it is; a longer one goes on to where the log ends now.
-        known_end = source.published.high_watermark
-        if start is None or stop is None or not source.start_offset <= start <= stop <= known_end:
+        # What is known is read as it is; the reader itself looks for what came since when it gets there, so that
+        # who looks up one record does not pay for a listing of the directory.
+        is_fresh = start is None or not source.start_offset <= start < source.published.high_watermark
+        if is_fresh:
             source.refresh()
+        known_end = source.published.high_watermark
         if start is None:
             start = source.start_offset
-        elif not source.start_offset <= start <= source.published.high_watermark:
-            raise OffsetOutOfRangeError(
-                start, start_offset=source.start_offset, end_offset=source.published.high_watermark
-            )
+        elif not source.start_offset <= start <= known_end:
+            raise OffsetOutOfRangeError(start, start_offset=source.start_offset, end_offset=known_end)
+        if stop is None:
+            stop = OFFSET_MAX
         source.context.counters.reads += 1
         return LogReader(
             self,
             decode,  # type: ignore[arg-type]
             source.context.counters,
             start,
-            OFFSET_MAX if stop is None else stop,
+            stop,
             committed=isolation_level == "read_committed",
             on_corrupt=on_corrupt,
             follow=follow,
             timeout=timeout,
+            is_fresh=is_fresh or stop <= known_end,
         )
 
     def fetch(
@@ -508,7 +511,8 @@ class Log(LogColumns):
         """
         source = self._source
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
-        source.refresh()
+        if not source.start_offset <= offset < source.published.high_watermark:
+            source.refresh()
         committed = isolation_level == "read_committed"
         found = _looked_up(source, lambda: fetch_slice(self, source, offset, max_bytes, committed=committed))
         source.context.counters.fetched(found.size)

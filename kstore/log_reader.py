@@ -105,8 +105,10 @@ class LogReader(Generic[Item]):
         on_corrupt: OnCorrupt,
         follow: bool,
         timeout: float | None,
+        is_fresh: bool,
     ) -> None:
-        course = _Course(log, decode, counters, start, stop, committed, on_corrupt, follow, timeout)
+        """``is_fresh``: what is known of the log is enough to end at; else it looks again behind the first batch."""
+        course = _Course(log, decode, counters, start, stop, committed, on_corrupt, follow, timeout, is_fresh)
         self.corrupt = course.corrupt
         # The course must not know its reader: a cycle would keep the batch that was read last until the garbage
         # collector runs, and with it the memory that the next lookup would take, still warm.
@@ -128,6 +130,7 @@ class _Course(Generic[Item]):
         "_counters",
         "_decode",
         "_follow",
+        "_is_fresh",
         "_log",
         "_offset",
         "_on_corrupt",
@@ -148,6 +151,7 @@ class _Course(Generic[Item]):
         on_corrupt: OnCorrupt,
         follow: bool,
         timeout: float | None,
+        is_fresh: bool,
     ) -> None:
         self.corrupt: list[CorruptRange] = []
         self._log = log
@@ -159,6 +163,7 @@ class _Course(Generic[Item]):
         self._on_corrupt = on_corrupt
         self._follow = follow
         self._timeout = timeout
+        self._is_fresh = is_fresh
         self._truncation_count = 0
 
     def runs(self) -> Iterator[Iterable[Item]]:
@@ -169,6 +174,8 @@ class _Course(Generic[Item]):
             # Else the records of the first batch would stay for as long as the reader.
             del first
         try:
+            if not self._is_fresh and self._offset < self._stop:
+                self._log.refresh()
             while True:
                 yield from self._to_the_end()
                 if self._offset >= self._stop or not self._follow:
