@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
-SOURCES := kstore tests tools setup.py
+SOURCES := kstore pyspark_kstore tests tools setup.py
 
 .PHONY: crash-mutants help demo test check format bench soak fuzz interop clean
 
@@ -24,7 +24,8 @@ demo: $(VENV)/.installed
 	$(RUN) tools/demo.py
 
 test: $(VENV)/.installed
-	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not soak" tests
+	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not soak and not spark" tests
+	$(RUN) -m pytest -q -m "spark and not interop and not soak" tests
 
 check: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check $(SOURCES)
@@ -40,7 +41,8 @@ bench: $(VENV)/.installed
 	$(RUN) -m tools.bench
 
 soak: $(VENV)/.installed
-	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop" --durations 25 --promises docs/promises.md tests
+	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not spark" --durations 25 --promises docs/promises.md tests
+	$(RUN) -m pytest -q -m "spark and not interop" tests
 
 fuzz: $(VENV)/.installed
 	$(RUN) -m tools.fuzz --engine atheris --seconds 60
