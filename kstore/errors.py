@@ -39,6 +39,7 @@ __all__ = [
     "InvalidRecordError",
     "InvalidTimestampError",
     "InvalidTransactionStateError",
+    "JavaNotFoundError",
     "KstoreError",
     "LockedError",
     "LogNotFoundError",
@@ -188,6 +189,17 @@ class ConfigError(RequestError, ValueError):
 
 class MissingExtraError(RequestError, ImportError):
     """A package that only a part of kstore needs is not installed; the message names the extra that brings it."""
+
+
+class JavaNotFoundError(MissingExtraError):
+    """No Java that Spark runs on; ``problems`` says of each place that was looked at what was found there."""
+
+    def __init__(self, version_min: int, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        found = "; ".join(self.problems)
+        super().__init__(
+            f"Spark needs Java {version_min} or later: set JAVA_HOME, or pip install 'kstore[jre]'. Found: {found}"
+        )
 
 
 class OffsetOutOfRangeError(RequestError, LookupError):
