@@ -1,1 +1,25 @@
-"""Segment directories as Spark DataFrames: the data source ``kstore``, batch and stream, reading and writing."""
+"""Segment directories as Spark DataFrames: the data source ``kstore``, batch and stream, reading and writing.
+
+Spark's Python workers import this package in every process, so pyspark is imported only when something needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kstore.spark.java import java_home
+from kstore.spark.session import register, session
+
+if TYPE_CHECKING:
+    from kstore.spark.source import KStoreDataSource
+
+__all__ = ["KStoreDataSource", "java_home", "register", "session"]
+
+
+def __getattr__(name: str) -> object:
+    """The data source on its first use: its base class is pyspark's."""
+    if name == "KStoreDataSource":
+        from kstore.spark.source import KStoreDataSource
+
+        return KStoreDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -119,8 +119,7 @@ def _cache_roots(environ: Mapping[str, str]) -> Iterator[Path]:
 
 def _replace(path: Path, text: str) -> None:
     """Writes it whole or not at all: other processes may be starting this very file."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent)
-    with open(descriptor, "w", encoding="utf-8") as file:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
         file.write(text)
-    Path(name).chmod(0o700)
-    Path(name).replace(path)
+    Path(file.name).chmod(0o700)
+    Path(file.name).replace(path)

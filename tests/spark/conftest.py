@@ -1,4 +1,4 @@
-"""One Spark session for all tests that ask for ``spark``: it takes 16 s and two cores, so there is never a second one."""
+"""One Spark session for all tests that ask for ``spark``: it takes 16 s and two cores, so it is there only once."""
 
 from __future__ import annotations
 
