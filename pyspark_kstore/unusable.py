@@ -1,0 +1,22 @@
+"""What stands in for the data source where kstore is there but does not load."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+
+
+def unusable(error: Exception) -> type[DataSource]:
+    """A data source ``kstore`` whose every use raises what is wrong."""
+    problem = f"kstore does not load in this Python: {type(error).__name__}: {error}"
+
+    class DefaultSource(DataSource):
+        """Says why there is no ``kstore``; it has no schema, no reader and no writer."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "kstore"
+
+        def __init__(self, options: dict[str, str]) -> None:
+            raise ImportError(problem)
+
+    return DefaultSource
