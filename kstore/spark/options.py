@@ -1,0 +1,333 @@
+"""What a read is asked for: every option of the data source, checked, as plain values that can be pickled.
+
+The names, defaults, precedence and errors are those of Spark's own Kafka source; beside them stand what is kstore's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Self, cast
+
+from kstore.errors import ConfigError
+from kstore.files.paths import TopicPartition
+from kstore.spark.option_values import (
+    INT32_MAX,
+    Options,
+    check_names,
+    shown_partitions,
+    to_bool,
+    to_choice,
+    to_columns,
+    to_duration_ms,
+    to_int,
+    to_offsets,
+    to_partitions,
+    to_paths,
+    to_pattern,
+    to_size,
+    to_timestamp_ms,
+    to_timestamps,
+    to_topics,
+)
+from kstore.types import IsolationLevel
+
+__all__ = [
+    "EARLIEST",
+    "EARLIEST_OFFSET",
+    "LATEST",
+    "LATEST_OFFSET",
+    "AtOffsets",
+    "AtTime",
+    "AtTimes",
+    "Bound",
+    "Earliest",
+    "Latest",
+    "NoMatch",
+    "ReadOptions",
+    "Topics",
+]
+
+logger = logging.getLogger(__name__)
+
+# In the place of an offset, as in Kafka's protocol.
+LATEST_OFFSET = -1
+EARLIEST_OFFSET = -2
+
+MIB = 1 << 20
+# From 10,000 records on nothing is faster with more; what a record batch has at most bounds a task's memory.
+BATCH_ROWS = 20_000
+BATCH_BYTES = 8 * MIB
+# A task costs 30 to 40 ms, so a partition is not small.
+MAX_PARTITION_BYTES = 128 * MIB
+MAX_TRIGGER_DELAY_MS = 15 * 60_000
+
+NoMatch = Literal["error", "latest"]
+
+
+# --- where reading begins and ends ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The first offset that there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The end of what can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset for each partition, or EARLIEST_OFFSET or LATEST_OFFSET in its place."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """In all partitions the first offset at or after a time; ``no_match`` is for a start that none is found for."""
+
+    timestamp_ms: int
+    no_match: NoMatch = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """As ``AtTime``, with a time for each partition."""
+
+    timestamps_ms: Mapping[TopicPartition, int]
+    no_match: NoMatch = "error"
+
+
+Bound = Earliest | Latest | AtOffsets | AtTime | AtTimes
+EARLIEST = Earliest()
+LATEST = Latest()
+
+
+# --- which topics -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Which topics, or partitions, are read: all that there are, unless one of the fields says which."""
+
+    subscribe: tuple[str, ...] = ()
+    pattern: str | None = None
+    assign: tuple[TopicPartition, ...] = ()
+
+    def wants(self, owner: TopicPartition) -> bool:
+        if self.subscribe:
+            return owner.topic in self.subscribe
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, owner.topic) is not None
+        return not self.assign or owner in self.assign
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The topics that are asked for by name: these must be there, and may be internal ones."""
+        return self.subscribe or tuple(sorted({owner.topic for owner in self.assign}))
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+# Every option of a read, as users write it. What only a stream has, a batch takes no notice of; see ``parse``.
+NAMES = (
+    "path",
+    "paths",
+    "storage_options",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "includeHeaders",
+    "columns",
+    "isolationLevel",
+    "checkCrcs",
+    "batchRows",
+    "batchBytes",
+    "maxPartitionBytes",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+)
+STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+STRATEGIES = ("subscribe", "subscribePattern", "assign")
+ENDINGS = {
+    "endingOffsets": "ending offset not valid in streaming queries",
+    "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
+    "endingTimestamp": "ending timestamp not valid in streaming queries",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of a read. ``starting`` and ``ending`` have Spark's precedence applied; None is "no limit"."""
+
+    paths: tuple[str, ...]
+    storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
+    topics: Topics = Topics()
+    starting: Bound = EARLIEST
+    ending: Bound = LATEST
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    include_headers: bool = False
+    columns: tuple[str, ...] | None = None
+    isolation_level: IsolationLevel = "read_committed"
+    check_crcs: bool = True
+    batch_rows: int = BATCH_ROWS
+    batch_bytes: int = BATCH_BYTES
+    max_partition_bytes: int = MAX_PARTITION_BYTES
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
+    max_bytes_per_trigger: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> Self:
+        """Reads and checks all options, the keys without regard to case.
+
+        ``streaming`` None is for who does not know yet: what is wrong only in a batch, or only in a stream, passes.
+
+        Raises: ConfigError for an unknown option, a value that cannot be, and options that contradict each other.
+        """
+        given = Options(options)
+        check_names(given.names(), NAMES, whose="the kstore source")
+        starting = _bound(given, "starting", LATEST if streaming else EARLIEST)
+        ending = _bound(given, "ending", LATEST)
+        if streaming:
+            _check_stream(given)
+        elif streaming is not None:
+            _check_batch(given, starting, ending)
+        rate = {name: given.get(option, to_int, None) for name, option in RATES.items()}
+        least, most = rate["min_offsets_per_trigger"], rate["max_offsets_per_trigger"]
+        if least is not None and most is not None and least > most:
+            raise ConfigError(
+                f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
+            )
+        isolation_level = given.get("isolationLevel", to_choice(("read_committed", "read_uncommitted")), None)
+        return cls(
+            paths=_paths(given),
+            storage_options=given.storage_options(),
+            topics=_topics(given),
+            starting=starting,
+            ending=ending,
+            fail_on_data_loss=given.get("failOnDataLoss", to_bool, True),
+            min_partitions=given.get("minPartitions", partial(to_int, most=INT32_MAX), None),
+            max_records_per_partition=given.get("maxRecordsPerPartition", to_int, None),
+            include_headers=given.get("includeHeaders", to_bool, False),
+            columns=given.get("columns", to_columns, None),
+            isolation_level=cast(IsolationLevel, isolation_level or "read_committed"),
+            check_crcs=given.get("checkCrcs", to_bool, True),
+            batch_rows=given.get("batchRows", partial(to_int, most=INT32_MAX), BATCH_ROWS),
+            batch_bytes=given.get("batchBytes", partial(to_size, most=INT32_MAX), BATCH_BYTES),
+            max_partition_bytes=given.get("maxPartitionBytes", to_size, MAX_PARTITION_BYTES),
+            max_trigger_delay_ms=given.get("maxTriggerDelay", to_duration_ms, MAX_TRIGGER_DELAY_MS),
+            max_bytes_per_trigger=given.get("maxBytesPerTrigger", to_size, None),
+            **rate,
+        )
+
+
+RATES = {"max_offsets_per_trigger": "maxOffsetsPerTrigger", "min_offsets_per_trigger": "minOffsetsPerTrigger"}
+
+
+def _paths(given: Options) -> tuple[str, ...]:
+    path = given.text("path")
+    paths: tuple[str, ...] = given.get("paths", to_paths, ())
+    if path is not None and paths:
+        raise ConfigError("path and paths are both set, expected one of them")
+    if path is not None and path.strip():
+        return (path,)
+    if not paths:
+        raise ConfigError(
+            'there is no path: give the directory, or several, to load(), or set the option "path" '
+            "(a table made with CREATE TABLE ... USING kstore loses it: make a TEMPORARY VIEW)"
+        )
+    return paths
+
+
+def _topics(given: Options) -> Topics:
+    set_ones = [name for name in STRATEGIES if name in given]
+    if len(set_ones) > 1:
+        raise ConfigError(
+            "Only one of the following options can be specified for kstore source: "
+            f"{', '.join(STRATEGIES)}. See the docs for more details. Found {', '.join(set_ones)}"
+        )
+    return Topics(
+        subscribe=given.get("subscribe", to_topics, ()),
+        pattern=given.get("subscribePattern", to_pattern, None),
+        assign=given.get("assign", to_partitions, ()),
+    )
+
+
+def _bound(given: Options, which: Literal["starting", "ending"], default: Bound) -> Bound:
+    """One end of what is read. The time for all goes before the times, and these before the offsets."""
+    no_match = cast(NoMatch, given.get("startingOffsetsByTimestampStrategy", to_choice(("error", "latest")), "error"))
+    for_all, by_partition, offsets = f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets"
+    if for_all in given:
+        return AtTime(given.get(for_all, to_timestamp_ms, 0), no_match)
+    if by_partition in given:
+        return AtTimes(given.get(by_partition, to_timestamps, {}), no_match)
+    text = given.text(offsets)
+    if text is None:
+        return default
+    named: dict[str, Bound] = {"earliest": EARLIEST, "latest": LATEST}
+    return named.get(text.strip().lower()) or AtOffsets(to_offsets(offsets, text))
+
+
+def _check_stream(given: Options) -> None:
+    for name, refusal in ENDINGS.items():
+        if name in given:
+            raise ConfigError(f"{refusal} ({name})")
+
+
+def _check_batch(given: Options, starting: Bound, ending: Bound) -> None:
+    if starting == LATEST:
+        raise ConfigError("starting offset can't be latest for batch queries on kstore (startingOffsets)")
+    if ending == EARLIEST:
+        raise ConfigError("ending offset can't be earliest for batch queries on kstore (endingOffsets)")
+    for owner, offset in sorted(starting.offsets.items()) if isinstance(starting, AtOffsets) else ():
+        if offset == LATEST_OFFSET:
+            raise ConfigError(f"startingOffsets for {owner} can't be latest for batch queries on kstore")
+    for owner, offset in sorted(ending.offsets.items()) if isinstance(ending, AtOffsets) else ():
+        if offset == EARLIEST_OFFSET:
+            raise ConfigError(
+                f"ending offset for {owner} can't be earliest for batch queries on kstore (endingOffsets)"
+            )
+    if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
+        _check_order("offset", starting.offsets, ending.offsets)
+    if isinstance(starting, AtTimes) and isinstance(ending, AtTimes):
+        _check_order("timestamp", starting.timestamps_ms, ending.timestamps_ms)
+    for name in STREAM_ONLY:
+        if name in given:
+            logger.warning("%s option ignored in batch queries", name)
+
+
+def _check_order(what: str, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    if starts.keys() != ends.keys():
+        raise ConfigError(
+            "The specified start offset and end offset should have the same topic-partitions. Topic-partitions for "
+            f"start offset: {shown_partitions(starts)}, topic-partitions for end offset: {shown_partitions(ends)}."
+        )
+    for owner, start in sorted(starts.items()):
+        # What is negative stands for earliest and latest.
+        if start > ends[owner] >= 0:
+            raise ConfigError(
+                f"The specified start {what} {start} is greater than the end {what} {ends[owner]} "
+                f"for topic {owner.topic} partition {owner.partition}."
+            )

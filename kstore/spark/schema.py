@@ -1,0 +1,112 @@
+"""The columns of a topic as Spark has them: names, order and types of Spark's own Kafka source.
+
+    key            binary
+    value          binary                                       null: a tombstone
+    topic          string
+    partition      int
+    offset         long
+    timestamp      timestamp
+    timestampType  int                                          0 CreateTime, 1 LogAppendTime
+    headers        array<struct<key: string, value: binary>>    with includeHeaders; null where the record has none
+
+Spark compares the schema of what comes with the one it asked for, to the last bit: ``arrow_schema`` is that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kstore.errors import ConfigError
+from kstore.setting_rules import shown
+
+__all__ = ["COLUMNS", "HEADERS", "arrow_schema", "check_columns", "spark_schema"]
+
+HEADERS = "headers"
+
+HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+SPARK_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    HEADERS: HEADERS_TYPE,
+}
+COLUMNS = tuple(SPARK_TYPES)
+# What a record may lack; all other columns always have a value.
+NULLABLE = ("key", "value", HEADERS)
+
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    HEADERS: pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
+}
+
+
+def spark_schema(columns: Sequence[str] | None = None, *, include_headers: bool = False) -> StructType:
+    """What a read gives: ``columns`` in their order, or all of them, then ``headers`` only with ``include_headers``.
+
+    Raises: ConfigError for a column that does not exist, or comes twice.
+    """
+    if columns is None:
+        columns = COLUMNS if include_headers else tuple(name for name in COLUMNS if name != HEADERS)
+    return StructType([StructField(name, SPARK_TYPES[name]) for name in _named(columns)])
+
+
+def check_columns(schema: StructType) -> tuple[str, ...]:
+    """The columns of a schema that a user gave: any of ours, in any order, with our types.
+
+    Raises: ConfigError.
+    """
+    names = _named(schema.names)
+    for field in schema.fields:
+        expected = SPARK_TYPES[field.name]
+        if field.dataType != expected:
+            raise ConfigError(
+                f"column {field.name!r} of the schema is {field.dataType.simpleString()}, expected "
+                f"{expected.simpleString()}: cast it after the read"
+            )
+        if not field.nullable and field.name in NULLABLE:
+            raise ConfigError(f"column {field.name!r} of the schema is NOT NULL, but a record may have none")
+    return names
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The schema that every record batch has to have for Spark's ``schema``, one that ``check_columns`` has passed."""
+    return pa.schema([pa.field(field.name, ARROW_TYPES[field.name], nullable=field.nullable) for field in schema])
+
+
+def _named(columns: Sequence[str]) -> tuple[str, ...]:
+    if not columns:
+        raise ConfigError(f"no columns are asked for: there are {', '.join(COLUMNS)}")
+    for name in columns:
+        if name not in SPARK_TYPES:
+            by_lower = {known.lower(): known for known in COLUMNS}
+            nearest = get_close_matches(name.lower(), by_lower, n=1)
+            hint = f", did you mean {by_lower[nearest[0]]!r}?" if nearest else f": there are {', '.join(COLUMNS)}"
+            raise ConfigError(f"there is no column {shown(name)}{hint}")
+    if len(set(columns)) != len(columns):
+        raise ConfigError(f"a column is asked for twice: {', '.join(columns)}")
+    return tuple(columns)
