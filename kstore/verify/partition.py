@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from kstore.config import LogConfig
 from kstore.errors import CorruptDataError, LockedError, StorageError
@@ -31,7 +32,7 @@ from kstore.verify.findings import Advance, Finding, LogVerification
 from kstore.verify.producers import ProducerCheck
 from kstore.verify.segment_files import SegmentFiles, verify_segment
 
-__all__ = ["is_live", "no_advance", "verify_log"]
+__all__ = ["EpochOrder", "LogHead", "is_live", "no_advance", "verify_head", "verify_log"]
 
 # Of many names of one kind, so many are told.
 NAMES_SHOWN = 5
@@ -57,17 +58,12 @@ def verify_log(
     Raises: StorageError where the directory cannot be listed or a segment cannot be read.
     """
     limit = (config or LogConfig()).max_batch_bytes_uncompressed
-    names = classify(fs.list(directory))
-    log = LogVerification(str(directory))
-    bases = names.bases[LOG_SUFFIX]
-    state = _state(fs, directory, names, log)
-    marks = read_kafka_marks(fs, directory)
-    log.findings.extend(_names(directory, names))
+    head = verify_head(directory, fs=fs)
+    log, bases = head.log, head.bases
     first_base = bases[0] if bases else 0
-    log.start_offset = max((state.log_start_offset if state else marks.log_start_offset) or 0, first_base)
     log.end_offset = log.start_offset
-    producers = ProducerCheck(fs, directory, names.bases[SNAPSHOT_SUFFIX], first_base)
-    epochs = _Epochs(fs, directory, log)
+    producers = ProducerCheck(fs, directory, head.snapshots, first_base)
+    epochs = EpochOrder(log)
 
     def on_batch(batch: Batch) -> None:
         producers.note(batch)
@@ -85,8 +81,39 @@ def verify_log(
     log.findings.extend(producers.findings)
     unstable = producers.first_unstable_offset
     log.last_stable_offset = log.end_offset if unstable is None else min(unstable, log.end_offset)
-    _hold_against_ends(log, state, marks.recovery_point)
+    head.hold_against_end()
     return log
+
+
+class LogHead(NamedTuple):
+    """What the listing of a log and its small files say, before a batch is read.
+
+    ``bases`` are those of its segments, ``snapshots`` the offsets of its snapshots, both rising. ``log`` has what is
+    wrong with all that, and the start offset.
+    """
+
+    log: LogVerification
+    bases: list[int]
+    snapshots: list[int]
+    state: LogState | None
+    recovery_point: int | None
+
+    def hold_against_end(self) -> None:
+        """Adds to ``log``, whose end is known by now, what was durable and is not there."""
+        _hold_against_ends(self.log, self.state, self.recovery_point)
+
+
+def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
+    """The first step of ``verify_log``. Raises: StorageError where the directory cannot be listed."""
+    log = LogVerification(str(directory))
+    names = classify(fs.list(directory))
+    bases = names.bases[LOG_SUFFIX]
+    state = _state(fs, directory, names, log)
+    marks = read_kafka_marks(fs, directory)
+    log.findings.extend(_names(directory, names))
+    log.start_offset = max((state.log_start_offset if state else marks.log_start_offset) or 0, bases[0] if bases else 0)
+    _check_epochs(fs, directory, log)
+    return LogHead(log, bases, names.bases[SNAPSHOT_SUFFIX], state, marks.recovery_point)
 
 
 def is_live(directory: Path) -> bool:
@@ -151,33 +178,41 @@ def _hold_against_ends(log: LogVerification, state: LogState | None, recovery_po
         )
 
 
-class _Epochs:
-    """The leader epochs of the checkpoint and of the batches: both must rise."""
+def _check_epochs(fs: FileSystem, directory: Path, log: LogVerification) -> None:
+    """The leader epochs of the checkpoint must rise; the topic's id beside it must be one."""
+    path = str(directory / LEADER_EPOCHS)
+    try:
+        entries = read_leader_epochs(fs, directory / LEADER_EPOCHS)
+        for one, two in pairwise(entries):
+            if two.epoch <= one.epoch or two.start_offset < one.start_offset:
+                reason = f"epoch {two.epoch} from {two.start_offset} on follows {one}"
+                log.findings.append(Finding("damage", "epochs", path, reason))
+    except (CorruptDataError, StorageError) as error:
+        log.findings.append(Finding("damage", "epochs", path, str(error)))
+    try:
+        if fs.exists(directory / PARTITION_METADATA):
+            read_topic_id(fs, directory / PARTITION_METADATA)
+    except (CorruptDataError, StorageError) as error:
+        log.findings.append(Finding("damage", "name", str(directory / PARTITION_METADATA), str(error)))
 
-    def __init__(self, fs: FileSystem, directory: Path, log: LogVerification) -> None:
+
+class EpochOrder:
+    """The leader epochs of a log's batches, which should rise: the first that does not is a note."""
+
+    def __init__(self, log: LogVerification, last: int = -1) -> None:
+        """``last``: the greatest one before the first batch."""
         self._log = log
-        self._path = str(directory / LEADER_EPOCHS)
-        self._last = -1
+        self.last = last
         self._is_reported = False
-        try:
-            entries = read_leader_epochs(fs, directory / LEADER_EPOCHS)
-            for one, two in pairwise(entries):
-                if two.epoch <= one.epoch or two.start_offset < one.start_offset:
-                    self._add("damage", f"epoch {two.epoch} from {two.start_offset} on follows {one}")
-        except (CorruptDataError, StorageError) as error:
-            self._add("damage", str(error))
-        try:
-            if fs.exists(directory / PARTITION_METADATA):
-                read_topic_id(fs, directory / PARTITION_METADATA)
-        except (CorruptDataError, StorageError) as error:
-            log.findings.append(Finding("damage", "name", str(directory / PARTITION_METADATA), str(error)))
-
-    def _add(self, severity: str, reason: str) -> None:
-        self._log.findings.append(Finding("damage" if severity == "damage" else "note", "epochs", self._path, reason))
 
     def note(self, batch: Batch) -> None:
-        epoch = batch.leader_epoch
-        if epoch < self._last and epoch >= 0 and not self._is_reported:
+        """Takes in the next batch."""
+        self.take(batch.leader_epoch, batch.base_offset)
+
+    def take(self, epoch: int, offset: int) -> None:
+        """As ``note``, of the batch at ``offset``."""
+        if epoch < self.last and epoch >= 0 and not self._is_reported:
             self._is_reported = True
-            self._add("note", f"the batch at offset {batch.base_offset} has epoch {epoch}, after epoch {self._last}")
-        self._last = max(self._last, epoch)
+            reason = f"the batch at offset {offset} has epoch {epoch}, after epoch {self.last}"
+            self._log.findings.append(Finding("note", "epochs", f"{self._log.path}/{LEADER_EPOCHS}", reason))
+        self.last = max(self.last, epoch)

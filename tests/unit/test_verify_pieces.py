@@ -1,0 +1,94 @@
+"""A log verified piece by piece: it finds what ``verify_log`` finds."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import kstore
+from kstore.verify import Finding, LogVerification, find_logs, verify_log
+from kstore.verify.pieces import join, pieces_of, verify_head, verify_piece
+from tests.golden_data import copy_partition, golden_partitions, golden_root
+
+
+def in_pieces(directory: Path) -> LogVerification:
+    head = verify_head(directory)
+    return join(head, [verify_piece(piece) for piece in pieces_of(head)])
+
+
+def assert_same(directory: Path) -> None:
+    whole, joined = verify_log(directory), in_pieces(directory)
+    assert sorted(joined.findings) == sorted(whole.findings)
+    for name in ("start_offset", "end_offset", "last_stable_offset", "segment_count", "batch_count", "size"):
+        assert getattr(joined, name) == getattr(whole, name), name
+
+
+@pytest.mark.parametrize("tree", ["clean", "crashed", "recovered", "old"])
+def test_the_pieces_of_what_a_broker_wrote_say_what_the_whole_says(tree: str) -> None:
+    for name in golden_partitions(tree):
+        assert_same(golden_root() / tree / name)
+
+
+def test_damage_is_found_in_its_piece() -> None:
+    found: list[Finding] = []
+    for log in find_logs(golden_root() / "damaged"):
+        assert_same(log)
+        found += in_pieces(log).damages
+    assert len(found) > 5
+
+
+def filled(tmp_path: Path) -> Path:
+    with kstore.open(tmp_path / "store", segment_bytes=2000) as store:
+        store.create_topic("orders")
+        with store.producer(transactional_id="one", linger_ms=0) as producer:
+            for number in range(40):
+                try:
+                    with producer.transaction():
+                        producer.send("orders", b"v%d" % number * 20, key=b"k")
+                        if number % 4 == 0:
+                            producer.flush()  # what was not written needs no abort
+                            raise KeyError
+                except KeyError:
+                    pass
+    return tmp_path / "store" / "orders-0"
+
+
+def test_transactions_are_followed_across_pieces_by_snapshots(tmp_path: Path) -> None:
+    directory = filled(tmp_path)
+    head = verify_head(directory)
+    assert len(head.bases) > 3
+    assert in_pieces(directory).is_sound
+    assert_same(directory)
+
+
+def test_a_transaction_index_that_lacks_an_entry_is_found_in_any_piece(tmp_path: Path) -> None:
+    directory = filled(tmp_path)
+    indexes = sorted(directory.glob("*.txnindex"))
+    assert len(indexes) > 2
+    indexes[-1].write_bytes(b"")
+    assert {damage.kind for damage in in_pieces(directory).damages} == {"txnindex"}
+    assert_same(directory)
+
+
+def test_a_segment_that_cannot_be_read_is_damage_of_its_piece_alone(tmp_path: Path) -> None:
+    directory = filled(tmp_path)
+    head = verify_head(directory)
+    pieces = pieces_of(head)
+    Path(directory, f"{pieces[1].base_offset:020d}.log").unlink()
+    results = [verify_piece(piece) for piece in pieces]
+    assert [result.log.is_sound for result in results] == [True, False] + [True] * (len(pieces) - 2)
+    assert "cannot be read" in results[1].log.damages[-1].reason
+
+
+def test_epochs_that_fall_from_one_piece_to_the_next_are_a_note(tmp_path: Path) -> None:
+    name = next(
+        each for each in golden_partitions("clean") if len(verify_head(golden_root() / "clean" / each).bases) > 1
+    )
+    directory = copy_partition("clean", name, tmp_path)
+    head = verify_head(directory)
+    results = [verify_piece(piece) for piece in pieces_of(head)]
+    results[0].epochs = (*results[0].epochs[:2], 99)
+    assert [note.kind for note in join(head, results).notes].count("epochs") == 1
+    shutil.rmtree(directory)
