@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import index
-from typing import Any, NamedTuple, TypeAlias
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["NO_PARTITION", "NO_SIZE", "Callback", "Headers", "ProducerRecord", "RecordMetadata", "unknown_metadata"]
 
@@ -17,7 +18,7 @@ NO_PARTITION = -1
 # Of a key or a value that is None.
 NO_SIZE = -1
 
-Headers: TypeAlias = Iterable[tuple[str, Buffer | None]]
+Headers: TypeAlias = "Iterable[tuple[str, Buffer | None]]"
 
 
 class RecordMetadata(NamedTuple):

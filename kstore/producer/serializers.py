@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from kstore.errors import SerializationError
 from kstore.producer.records import Headers
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["HeaderList", "Serializer", "Serializers"]
 
 logger = logging.getLogger(__name__)
 
-HeaderList: TypeAlias = list[tuple[str, Buffer | None]]
-_Serialize: TypeAlias = Callable[[str, HeaderList, Any], Buffer | None]
+HeaderList: TypeAlias = "list[tuple[str, Buffer | None]]"
+_Serialize: TypeAlias = "Callable[[str, HeaderList, Any], Buffer | None]"
 
 
 class Serializer(Protocol):
