@@ -24,6 +24,7 @@ __all__ = [
     "CorruptFileError",
     "CorruptIndexError",
     "CorruptRecordError",
+    "DataLossError",
     "DeliveryError",
     "DeliveryTimeoutError",
     "DiskFullError",
@@ -230,6 +231,10 @@ class BatchTooLargeError(RequestError, ValueError):
         self.size = size
         self.limit = limit
         super().__init__(f"an append of {size} bytes is over the segment size of {limit} bytes (segment_bytes)")
+
+
+class DataLossError(RequestError, LookupError):
+    """Records that a query was to read and that are not there any more."""
 
 
 class InvalidOffsetError(RequestError, ValueError):
