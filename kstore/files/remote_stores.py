@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -28,9 +29,13 @@ Result = TypeVar("Result")
 
 # hdfs-native tries an address where nobody answers for ever, and webhdfs waits for ever for an answer.
 READ_SECONDS_MAX = 60.0
+# A name node answers at once, or is not there.
+CONNECT_SECONDS_MAX = 10.0
 # A write hands over a part of some MiB; the last one completes the file.
 WRITE_SECONDS_MAX = 600.0
 
+# One name node; without a port it is the name of a service, which the configuration resolves.
+ADDRESS = re.compile(r"hdfs://(?:[^@]*@)?\[?([^\]]+)\]?:(\d+)")
 PASSWORD = re.compile(r":[^@/]*@")
 # Of a URL in a message: it may hold a token.
 QUERY = re.compile(r"(?<=\S)\?\S+")
@@ -134,7 +139,10 @@ class FsspecStore:
         return _FsspecUpload(self._fs, name)
 
     def move(self, source: str, target: str) -> None:
-        # Not all of them replace what is there, and not all say that they did not.
+        # Not all of them replace what is there, and not all say that they did not, or that there is nothing to move.
+        self._fs.invalidate_cache(source)
+        if not self._fs.exists(source):
+            raise FileNotFoundError(source)
         if self._fs.exists(target):
             self._fs.rm_file(target)
         self._fs.mv(source, target)
@@ -180,9 +188,14 @@ class HdfsStore:
         hdfs = _import("hdfs_native", "hdfs:// needs hdfs-native", "kstore[hdfs]")
         config = {key: str(value) for key, value in options.items()}
         self._write_options = hdfs.WriteOptions
-        self._client = limited(
-            lambda: hdfs.Client(None if prefix == "hdfs://" else prefix, config), without_password(prefix)
-        )
+        self._client = limited(lambda: self._connect(hdfs, prefix, config), without_password(prefix))
+
+    def _connect(self, hdfs: Any, prefix: str, config: dict[str, str]) -> Any:
+        address = ADDRESS.fullmatch(prefix)
+        if address is not None:
+            # hdfs-native tries one that is refused for ever, and says nothing.
+            socket.create_connection((address[1], int(address[2])), CONNECT_SECONDS_MAX).close()
+        return hdfs.Client(None if prefix == "hdfs://" else prefix, config)
 
     def info(self, name: str) -> FileStat:
         return _hdfs_stat(self._client.get_file_info(name))

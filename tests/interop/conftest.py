@@ -1,8 +1,8 @@
-"""What the interop tests share: Kafka's jars, and the partition directories that kstore wrote."""
+"""What the interop tests share: Kafka's jars, a real HDFS, and the partition directories that kstore wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import pytest
 from tests.interop.scenarios import SCENARIOS
 from tools.interop import java
 from tools.interop.broker import Broker
+from tools.interop.dfs import Dfs, running_dfs
 from tools.interop.records import Row
 
 
@@ -60,6 +61,19 @@ def kafka() -> Kafka:
         return Kafka(java.find_java(), java.fetch_jars())
     except java.Unavailable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def dfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dfs]:
+    """An HDFS that runs until the tests end."""
+    pytest.importorskip("hdfs_native")
+    pytest.importorskip("fsspec.implementations.webhdfs")
+    try:
+        found = java.find_java(), java.fetch_jars(java.HDFS_POM)
+    except java.Unavailable as reason:
+        pytest.skip(str(reason))
+    with running_dfs(tmp_path_factory.mktemp("dfs"), *found) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 import sys
 import threading
 import types
@@ -137,6 +138,16 @@ def test_a_file_is_replaced_renamed_and_removed(tmp_path: Path, memory: str) -> 
             fs.open(path / "b")
 
 
+def test_a_rename_of_what_is_not_there_leaves_its_target(tmp_path: Path, memory: str) -> None:
+    for url in every_kind(tmp_path, memory):
+        fs, path, _ = open_remote(url)
+        fs.make_dirs(path)
+        fs.put(path / "b", [b"b"])
+        with pytest.raises(FileMissingError):
+            fs.rename(path / "a", path / "b")
+        assert fs.open(path / "b").pread(10, 0) == b"b"
+
+
 def test_reads_of_any_range_give_the_bytes(memory: str) -> None:
     fs, path, _ = open_remote(memory)
     fs.put(path / "a", [DATA])
@@ -260,6 +271,17 @@ def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(caught.value, KstoreError)
 
 
+def test_an_address_where_no_name_node_listens_is_told_at_once() -> None:
+    pytest.importorskip("hdfs_native")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"hdfs://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(StorageError) as caught:
+            open_remote(f"{url}/x")
+    assert caught.value.errno == errno.ECONNREFUSED
+    assert caught.value.filename == url
+
+
 # --- HDFS -------------------------------------------------------------------------------------------------------------
 
 
@@ -316,7 +338,7 @@ def test_hdfs_is_read_and_written_through_its_client(monkeypatch: pytest.MonkeyP
     options = types.SimpleNamespace
     module = types.SimpleNamespace(Client=FakeHdfs, WriteOptions=options)
     monkeypatch.setitem(sys.modules, "hdfs_native", module)
-    fs, path, local = open_remote("hdfs://name-node:8020/kafka", storage_options={"dfs.replication": 2})
+    fs, path, local = open_remote("hdfs://name-service/kafka", storage_options={"dfs.replication": 2})
     assert local is None
     fs.make_dirs(path)
     fs.put(path / "a", [DATA[:10], DATA[10:]])

@@ -1,7 +1,7 @@
-"""Java, with Kafka's jars on its class path: found, fetched once with Maven, and run.
+"""Java, with Kafka's jars on its class path, or Hadoop's: found, fetched once with Maven, and run.
 
-The jars lie in ``target/interop/``, which git ignores; ``pom.xml`` beside this file pins their versions. Where Maven
-gets them from is its own configuration's business.
+The jars lie in ``target/interop/``, which git ignores; the ``pom.xml`` files beside this one pin their versions.
+Where Maven gets them from is its own configuration's business.
 """
 
 from __future__ import annotations
@@ -14,14 +14,26 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["JAVA_VERSION_MIN", "ProgramError", "Unavailable", "command", "fetch_jars", "find_java", "run"]
+__all__ = [
+    "HDFS_POM",
+    "JAVA_VERSION_MIN",
+    "KAFKA_POM",
+    "ProgramError",
+    "Unavailable",
+    "command",
+    "fetch_jars",
+    "find_java",
+    "run",
+]
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / "target" / "interop"
+KAFKA_POM = HERE / "pom.xml"
+HDFS_POM = HERE / "hdfs-pom.xml"
 
 # Kafka's broker asks for it, and the programs beside this file use its language.
 JAVA_VERSION_MIN = 17
-# 54 MB, and Maven's own plugins on a machine that never ran it.
+# 54 MB, or 104 for HDFS, and Maven's own plugins on a machine that never ran it.
 FETCH_SECONDS_MAX = 240
 # What a program is given beyond its own watchdog before it is killed.
 GRACE_SECONDS = 10
@@ -36,7 +48,7 @@ JVM_OPTIONS = (
 
 
 class Unavailable(Exception):
-    """Java or Kafka's jars cannot be had on this machine: no failure, the message says why a test is skipped."""
+    """Java or the jars cannot be had on this machine: no failure, the message says why a test is skipped."""
 
 
 class ProgramError(Exception):
@@ -54,7 +66,7 @@ def find_java() -> str:
     match = re.search(r'version "(\d+)', printed)
     if match is None or int(match[1]) < JAVA_VERSION_MIN:
         version = printed.strip().splitlines()[0] if printed.strip() else "of unknown version"
-        raise Unavailable(f"{found} is {version}, and Kafka needs Java {JAVA_VERSION_MIN}")
+        raise Unavailable(f"{found} is {version}, and Kafka and Hadoop need Java {JAVA_VERSION_MIN}")
     # A bare runtime cannot run a Java file.
     modules = subprocess.run([found, "--list-modules"], capture_output=True, text=True, timeout=60, check=False).stdout
     if "jdk.compiler" not in modules:
@@ -62,15 +74,14 @@ def find_java() -> str:
     return found
 
 
-def fetch_jars(cache: Path = CACHE) -> Path:
-    """The folder with Kafka's jars, fetched by Maven if it is not there yet. Raises Unavailable."""
-    pom = HERE / "pom.xml"
+def fetch_jars(pom: Path = KAFKA_POM, cache: Path = CACHE) -> Path:
+    """The folder with the jars that ``pom`` names, fetched by Maven if it is not there yet. Raises Unavailable."""
     folder = cache / f"lib-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder
     maven = shutil.which("mvn")
     if maven is None:
-        raise Unavailable("no mvn (Maven) on PATH to fetch Kafka's jars with")
+        raise Unavailable("no mvn (Maven) on PATH to fetch jars with")
     cache.mkdir(parents=True, exist_ok=True)
     # Moved into place when whole, so that a fetch that broke off is never taken for one that did not.
     partial = cache / f"{folder.name}.{os.getpid()}.partial"
@@ -98,10 +109,10 @@ def _copy_dependencies(maven: str, pom: Path, target: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"Maven did not fetch Kafka's jars within {FETCH_SECONDS_MAX} s") from None
+        raise Unavailable(f"Maven did not fetch the jars of {pom.name} within {FETCH_SECONDS_MAX} s") from None
     if done.returncode != 0 or not target.is_dir():
         said = next((line for line in done.stdout.splitlines() if "ERROR" in line), "it said nothing")
-        raise Unavailable(f"Maven could not fetch Kafka's jars: {said[:300]}")
+        raise Unavailable(f"Maven could not fetch the jars of {pom.name}: {said[:300]}")
 
 
 def command(java: str, jars: Path, program: str, *, seconds: int, **properties: str) -> list[str]:

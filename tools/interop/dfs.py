@@ -1,0 +1,73 @@
+"""A real HDFS on loopback: a name node and two data nodes in one process, on free ports, never left running.
+
+The process hangs on a pipe from this one: it stops when the pipe closes, whatever ended its parent, and a watchdog in
+it bounds its life besides. What it says goes to ``dfs.log`` in its directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.interop import java
+
+__all__ = ["Dfs", "DfsError", "running_dfs"]
+
+START_SECONDS_MAX = 120
+STOP_SECONDS_MAX = 30
+LIFE_SECONDS_MAX = 1800
+# Who may write below "/" of it: the name node takes the user's name over HTTP on trust.
+USER = "root"
+
+
+class DfsError(Exception):
+    """A cluster that did not start; the message has the end of its log."""
+
+
+class Dfs(NamedTuple):
+    """A running HDFS: the addresses of its name node."""
+
+    hdfs: str
+    http: str
+
+    @property
+    def webhdfs(self) -> str:
+        """The same files over HTTP."""
+        return self.http.replace("http://", f"webhdfs://{USER}@", 1)
+
+
+@contextlib.contextmanager
+def running_dfs(root: Path, java_path: str, jars: Path) -> Iterator[Dfs]:
+    """An empty HDFS with its blocks below ``root``; Java and jars (``HDFS_POM``) from ``java``. Raises DfsError."""
+    root.mkdir(parents=True, exist_ok=True)
+    log_path, ready_path = root / "dfs.log", root / "ready.txt"
+    program = java.command(java_path, jars, "Dfs.java", seconds=LIFE_SECONDS_MAX)
+    with log_path.open("wb") as log, ready_path.open("wb") as ready:
+        process = subprocess.Popen([*program, str(root / "blocks")], stdin=subprocess.PIPE, stdout=ready, stderr=log)
+    try:
+        yield _wait(process, ready_path, log_path)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], ready_path: Path, log_path: Path) -> Dfs:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline and process.poll() is None:
+        words = ready_path.read_text(errors="replace")
+        if words.endswith("\n") and "ready " in words:
+            hdfs, http = words.partition("ready ")[2].split()
+            return Dfs(hdfs, http)
+        time.sleep(0.1)
+    process.kill()
+    said = log_path.read_text(errors="replace")[-3000:]
+    raise DfsError(f"HDFS did not start (status {process.poll()}):\n{said}")
