@@ -1,16 +1,29 @@
-"""What a read is divided into: ``Split``s, one Spark partition each, of pieces of logs."""
+"""What a read is divided into: ``Split``s, one Spark partition each, of pieces of logs.
+
+A large segment is cut where its index knows a batch to begin, small segments and small logs are put together. The
+bytes that a piece has in the files are only for an even division; what is read is decided by offsets alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappush, heapreplace
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from kstore.errors import CorruptDataError, StorageError
+from kstore.files.paths import LOG_SUFFIX, parse_segment_name
+from kstore.files.remote import open_remote
+from kstore.log import Log
 from kstore.log_places import LogPlace
 from kstore.types import AbortedTransaction
 
-__all__ = ["Piece", "Split"]
+__all__ = ["Piece", "Split", "plan_splits", "segment_sizes"]
+
+# What it costs to open one more log, in bytes that could have been read meanwhile (Spark: openCostInBytes).
+OPEN_BYTES = 4 << 20
 
 
 class Piece(NamedTuple):
@@ -45,3 +58,176 @@ class Split(InputPartition):
     @property
     def offset_count(self) -> int:
         return sum(piece.offset_count for piece in self.pieces)
+
+
+def segment_sizes(place: LogPlace, storage_options: Mapping[str, Any]) -> dict[int, int]:
+    """The bytes of each segment by its base offset, in one request where the store can. Raises: StorageError."""
+    location = open_remote(place.url, storage_options=storage_options)
+    if location.local is not None:
+        return {}  # a disk is asked for the few that matter
+    found = {}
+    for name, stat in location.fs.list_stats(location.path).items():
+        segment = parse_segment_name(name)
+        if segment is not None and segment.suffix == LOG_SUFFIX and not segment.state:
+            found[segment.base_offset] = stat.size
+    return found
+
+
+def plan_splits(
+    ranges: Iterable[tuple[LogPlace, int, int]],
+    log_of: Callable[[LogPlace], Log],
+    *,
+    max_partition_bytes: int,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+    committed: bool = True,
+    sizes_of: Callable[[LogPlace], Mapping[int, int]] = lambda place: {},
+) -> list[Split]:
+    """The splits that read ``ranges``: of a place the offsets from the first number to below the second.
+
+    Args:
+        log_of: the open log of a place; it need not stay open beyond the next call.
+        max_partition_bytes: the most that one reads, where a log can be cut so.
+        min_partitions: so many at least, if there are as many offsets.
+        max_records: offsets that one has at most.
+        committed: aborted transactions are left out; no range ends above its log's last stable offset.
+        sizes_of: what is known of the sizes of a place's segments.
+
+    Raises: StorageError.
+    """
+    spans: list[Piece] = []
+    for place, start, stop in ranges:
+        if start < stop:
+            log = log_of(place)
+            aborted = _aborted(log, start, stop) if committed else ()
+            spans += _segments(log, Piece(place, start, stop, aborted=aborted), sizes_of(place))
+    size_max = max_partition_bytes
+    if min_partitions is not None:
+        size_max = max(min(size_max, -(-sum(span.size for span in spans) // min_partitions)), 1)
+    pieces: list[Piece] = []
+    for span in spans:
+        for part in [span] if span.size <= size_max else _cut(log_of(span.place), span, size_max):
+            pieces += _even(part, -(-part.offset_count // max_records) if max_records else 1)
+    splits = _together(pieces, size_max, max_records)
+    if min_partitions is not None and len(splits) < min_partitions:
+        splits = [Split([piece]) for piece in _at_least(pieces, min_partitions)]
+    return splits
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def _aborted(log: Log, start: int, stop: int) -> tuple[AbortedTransaction, ...]:
+    log.last_stable_offset  # noqa: B018  # finds those too that no index lists yet
+    return tuple(log.aborted_transactions(start, stop))
+
+
+def _segments(log: Log, whole: Piece, sizes: Mapping[int, int]) -> Iterator[Piece]:
+    """The parts of a range that lie in one segment each."""
+    start = whole.start
+    end_offset = log.read_bound(committed=False).high_watermark
+    while start < whole.stop:
+        found = log.segment_for(start)
+        if found is None:
+            yield whole._replace(start=start)  # who reads it finds out what became of it
+            return
+        segment, segment_stop = found
+        stop = min(segment_stop, whole.stop)
+        size = sizes.get(segment.base_offset)
+        try:
+            size = segment.size if size is None else size
+        except StorageError:
+            size = 0  # it has just gone
+        # As if records had all one size: good enough to divide by.
+        share = (stop - start) / max(min(segment_stop, end_offset) - segment.base_offset, 1)
+        yield _part(whole, start, stop, int(size * min(share, 1.0)))
+        start = stop
+
+
+def _part(whole: Piece, start: int, stop: int, size: int) -> Piece:
+    aborted = tuple(each for each in whole.aborted if each.first_offset < stop and each.last_offset >= start)
+    return Piece(whole.place, start, stop, size, aborted)
+
+
+# --- cutting ----------------------------------------------------------------------------------------------------------
+
+
+def _cut(log: Log, span: Piece, size_max: int) -> list[Piece]:
+    """The parts of a segment of about one size; one part where there is no index to cut it by."""
+    found = log.segment_for(span.start)
+    try:
+        index = found[0].offset_index() if found is not None else None
+    except (StorageError, CorruptDataError):
+        index = None
+    if found is None or index is None:
+        return [span]
+    segment = found[0]
+    first = index.lookup(span.start).position if span.start > segment.base_offset else 0
+    above = index.ceiling(span.stop)
+    # Without an entry at its end it is the size that was told before.
+    last = above[0].position if above is not None else first + span.size
+    count = max(-(-(last - first) // size_max), 1)
+    parts = []
+    start, position = span.start, first
+    for number in range(1, count):
+        entry = index.upper_bound(first + (last - first) * number // count)
+        # An entry names the last offset of its batch: behind that one another batch begins.
+        if entry is None or entry.offset + 1 >= span.stop:
+            break
+        if entry.offset + 1 > start:
+            parts.append(_part(span, start, entry.offset + 1, entry.position - position))
+            start, position = entry.offset + 1, entry.position
+    parts.append(_part(span, start, span.stop, max(last - position, 0)))
+    return parts
+
+
+def _even(piece: Piece, count: int) -> list[Piece]:
+    """``piece`` in ``count`` parts of as many offsets, or fewer parts where it has fewer offsets."""
+    count = max(min(count, piece.offset_count), 1)
+    bounds = [piece.start + piece.offset_count * number // count for number in range(count + 1)]
+    return [_part(piece, start, stop, piece.size // count) for start, stop in pairwise(bounds)]
+
+
+def _at_least(pieces: Sequence[Piece], count: int) -> list[Piece]:
+    """``pieces`` with the longest ones halved until there are ``count``, or each has one offset."""
+    # By length; the place in the list and the start keep the order.
+    heap = [(-piece.offset_count, number, piece.start, piece) for number, piece in enumerate(pieces)]
+    heapify(heap)
+    while heap and len(heap) < count and heap[0][3].offset_count > 1:
+        _, number, _, longest = heap[0]
+        halves = _even(longest, 2)
+        heapreplace(heap, (-halves[0].offset_count, number, halves[0].start, halves[0]))
+        heappush(heap, (-halves[1].offset_count, number, halves[1].start, halves[1]))
+    return [piece for _, _, _, piece in sorted(heap, key=lambda one: (one[1], one[2]))]
+
+
+# --- putting together -------------------------------------------------------------------------------------------------
+
+
+def _together(pieces: Iterable[Piece], size_max: int, max_records: int | None) -> list[Split]:
+    """Splits of neighbouring pieces, each filled as far as it goes."""
+    splits: list[list[Piece]] = []
+    size = offset_count = 0
+    for piece in pieces:
+        is_next = bool(splits) and _follows(splits[-1][-1], piece)
+        cost = piece.size + (0 if is_next else OPEN_BYTES)
+        fits = size + cost <= size_max and (max_records is None or offset_count + piece.offset_count <= max_records)
+        if not splits or not fits:
+            splits.append([piece])
+            size, offset_count = piece.size, piece.offset_count
+            continue
+        size, offset_count = size + cost, offset_count + piece.offset_count
+        if is_next:
+            splits[-1][-1] = _joined(splits[-1][-1], piece)
+        else:
+            splits[-1].append(piece)
+    return [Split(each) for each in splits]
+
+
+def _follows(piece: Piece, following: Piece) -> bool:
+    return piece.place == following.place and piece.stop == following.start
+
+
+def _joined(piece: Piece, following: Piece) -> Piece:
+    aborted = dict.fromkeys((*piece.aborted, *following.aborted))
+    return Piece(piece.place, piece.start, following.stop, piece.size + following.size, tuple(aborted))

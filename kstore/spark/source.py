@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+from kstore.spark.options import ReadOptions
+from kstore.spark.schema import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 __all__ = ["KStoreDataSource"]
 
@@ -17,3 +25,12 @@ class KStoreDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "kstore"
+
+    def schema(self) -> StructType:
+        options = ReadOptions.parse(self.options, streaming=None)
+        return spark_schema(options.columns, include_headers=options.include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from kstore.spark.reader import KStoreReader
+
+        return KStoreReader(self.options, schema)

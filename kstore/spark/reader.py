@@ -1,0 +1,274 @@
+"""Reading: ``KStoreReader`` is the batch source, and ``read_split`` what a task of a batch or of a stream does.
+
+The driver finds the logs, decides on offsets and divides them (``ranges``, ``plan``); a task opens its logs for itself
+and hands on record batches, which were columns from the beginning. Whatever is open is closed with the iterator.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from kstore.errors import (
+    CorruptBatchError,
+    DataLossError,
+    FileMissingError,
+    LogNotFoundError,
+    NotALogError,
+    OffsetOutOfRangeError,
+)
+from kstore.files.remote import open_remote
+from kstore.log import Log
+from kstore.log_places import LogPlace, OpenPlaces, find_places
+from kstore.published import Published
+from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
+from kstore.spark.options import ReadOptions
+from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
+from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges, chosen
+from kstore.spark.schema import arrow_schema, check_columns
+from kstore.types import AbortedTransaction, CorruptRange
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["KStoreReader", "held", "read_split"]
+
+logger = logging.getLogger(__name__)
+
+# Those of which a log has one value; and what is decoded where nothing else is asked for, to know how many there are.
+CONSTANT_COLUMNS = ("topic", "partition")
+LEAST_COLUMNS = ("offset",)
+
+
+# --- on the driver ----------------------------------------------------------------------------------------------------
+
+
+class KStoreReader(DataSourceReader):
+    """A batch query over logs. It is pickled for the tasks, and so holds nothing but values."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """``schema``: what is to come, any of the columns that there are. Raises: ConfigError."""
+        self.options = ReadOptions.parse(options, streaming=False)
+        self.columns = check_columns(schema)
+        self.schema = arrow_schema(schema)
+        self.wanted = EVERYTHING
+        # Not a method: see there.
+        self.pushFilters = SoftPushdown(self._take)  # type: ignore[method-assign]
+
+    def _take(self, filters: list[Filter]) -> None:
+        self.wanted = wanted_by(filters)
+
+    def partitions(self) -> list[InputPartition]:
+        """The splits. Raises: ConfigError, LogNotFoundError, TopicNotFoundError, DataLossError, StorageError."""
+        options = self.options
+        places = chosen(
+            find_places(options.paths, storage_options=options.storage_options, named=options.topics.named),
+            options.topics,
+        )
+        with OpenPlaces(options.storage_options) as logs:
+
+            def offset_for_time(place: LogPlace, timestamp_ms: int) -> int | None:
+                return logs.get(place).offset_for_time(timestamp_ms)
+
+            ranges = batch_ranges(options, [held(place, logs.get(place), options) for place in places], offset_for_time)
+            return list(
+                plan_splits(
+                    self._narrowed(ranges, logs),
+                    logs.get,
+                    max_partition_bytes=options.max_partition_bytes,
+                    min_partitions=options.min_partitions,
+                    max_records=options.max_records_per_partition,
+                    committed=options.isolation_level == "read_committed",
+                    sizes_of=lambda place: segment_sizes(place, options.storage_options),
+                )
+            )
+
+    def _narrowed(self, ranges: Sequence[OffsetRange], logs: OpenPlaces) -> Iterator[OffsetRange]:
+        """The parts of ``ranges`` in which something may pass the filters."""
+        wanted = self.wanted
+        for place, start, stop in ranges:
+            start, stop = max(start, wanted.start), min(stop, wanted.stop)
+            if start >= stop or not wanted.wants(place):
+                continue
+            if wanted.timestamp_ms_min is not None and wanted.timestamp_ms_min > 0:
+                first = logs.get(place).offset_for_time(wanted.timestamp_ms_min)
+                start = stop if first is None else max(start, first)
+            if start < stop:
+                yield OffsetRange(place, start, stop)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_split(partition, self.options, self.schema)
+
+
+def held(place: LogPlace, log: Log, options: ReadOptions) -> Held:
+    """What of a log a query can read now. Raises: StorageError."""
+    high_watermark = log.high_watermark
+    end_offset = log.last_stable_offset if options.isolation_level == "read_committed" else high_watermark
+    return Held(place, log.start_offset, min(end_offset, high_watermark), high_watermark)
+
+
+# --- in a task --------------------------------------------------------------------------------------------------------
+
+
+def read_split(split: InputPartition, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records of a split in record batches of exactly ``schema``, any of the columns that there are.
+
+    Raises: CorruptBatchError, OffsetOutOfRangeError for what is gone, unless the options say to go on; StorageError.
+    """
+    # Without any split Spark still asks, for the split None.
+    if isinstance(split, Split):
+        for piece in split.pieces:
+            yield from _read_piece(piece, options, schema)
+
+
+class _PlannedLog(Log):
+    """A log that is read no further than was planned, so that what the plan knows need not be found out again."""
+
+    aborted: Sequence[AbortedTransaction] = ()
+
+    def read_bound(self, *, committed: bool) -> Published:
+        return super().read_bound(committed=False)
+
+    def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
+        return self.aborted
+
+
+def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    losses = _Losses(piece.place, options)
+    columns = _Columns(schema, piece.place, options.batch_rows)
+    location = open_remote(piece.place.url, storage_options=options.storage_options)
+    try:
+        log = _PlannedLog(location.path, read_only=True, fs=location.reading)
+    except (LogNotFoundError, NotALogError) as error:
+        losses.gone(piece.start, piece.stop, f"the log is gone ({error})", error)
+        return
+    try:
+        log.aborted = piece.aborted
+        yield from _read_log(log, piece, options, columns, losses)
+    finally:
+        log.close()
+        losses.report()
+
+
+def _read_log(
+    log: Log, piece: Piece, options: ReadOptions, columns: _Columns, losses: _Losses
+) -> Iterator[pa.RecordBatch]:
+    start = piece.start
+    while start < piece.stop:
+        start = losses.below(start, piece.stop, log.start_offset)
+        stop = piece.stop
+        if stop > log.read_bound(committed=False).offset:
+            stop = losses.above(start, piece.stop, log.high_watermark)
+        if start >= stop:
+            return
+        batches = None
+        try:
+            batches = log.to_arrow_batches(
+                start,
+                stop,
+                columns=columns.decoded,
+                isolation_level="read_committed" if piece.aborted else "read_uncommitted",
+                on_corrupt="raise" if losses.raises_on_damage else "skip",
+                timestamp_unit="us",
+                max_records=options.batch_rows,
+                max_bytes=options.batch_bytes,
+            )
+            for batch in batches:
+                yield columns.complete(batch)
+            return
+        except OffsetOutOfRangeError as error:
+            # Retention was faster: what is left begins further on.
+            start = losses.below(error.offset, piece.stop, max(log.start_offset, error.offset + 1), error)
+        except (LogNotFoundError, FileMissingError) as error:
+            losses.gone(start, piece.stop, f"the log went away while it was read ({error})", error)
+            return
+        except CorruptBatchError as error:
+            error.add_note(losses.advice)
+            raise
+        finally:
+            if batches is not None:
+                losses.damaged += batches.corrupt
+
+
+class _Columns:
+    """Makes the record batches of one log into those of a schema."""
+
+    def __init__(self, schema: pa.Schema, place: LogPlace, row_count_max: int) -> None:
+        self._schema = schema
+        names = schema.names
+        self.decoded = tuple(name for name in names if name not in CONSTANT_COLUMNS) or LEAST_COLUMNS
+        constants = {"topic": pa.scalar(place.topic, pa.string()), "partition": pa.scalar(place.partition, pa.int32())}
+        # Of each batch a slice, which costs nothing.
+        self._constants = [
+            (at, pa.repeat(constants[name], row_count_max)) for at, name in enumerate(names) if name in constants
+        ]
+        self._has_others = len(self._constants) < len(names)
+
+    def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = batch.columns if self._has_others else []
+        for at, values in self._constants:
+            arrays.insert(at, values.slice(0, batch.num_rows))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _Losses:
+    """What of one piece is not there: an error, or where the options say to go on, a count and a warning."""
+
+    advice = (
+        "The option failOnDataLoss=false leaves damaged batches out and counts them, and so does checkCrcs=false; "
+        "no record is ever read from one."
+    )
+
+    def __init__(self, place: LogPlace, options: ReadOptions) -> None:
+        self._place = place
+        self._fails = options.fail_on_data_loss
+        self.raises_on_damage = options.fail_on_data_loss and options.check_crcs
+        self.damaged: list[CorruptRange] = []
+
+    def below(self, start: int, stop: int, log_start: int, cause: Exception | None = None) -> int:
+        """Where reading goes on in a log that begins at ``log_start``. Raises: DataLossError."""
+        if log_start <= start:
+            return start
+        self.gone(start, min(stop, log_start), f"the log begins at offset {log_start}", cause)
+        return log_start
+
+    def above(self, start: int, stop: int, log_end: int) -> int:
+        """Where reading ends in a log that ends at ``log_end``. Raises: DataLossError."""
+        if stop <= log_end:
+            return stop
+        self.gone(max(start, log_end), stop, f"the log ends at offset {log_end}")
+        return log_end
+
+    def gone(self, start: int, stop: int, why: str, cause: Exception | None = None) -> None:
+        """Offsets ``start`` to ``stop`` (exclusive) are. Raises: DataLossError."""
+        if start >= stop:
+            return
+        place = self._place
+        lost = (
+            f"Could not read records in offset [{start}, {stop}) for topic partition"
+            f" {place.topic}-{place.partition} at {place.url}: {why}."
+        )
+        if self._fails:
+            raise DataLossError(f"{DATA_LOSS}{FAILING}Reason: {lost}") from cause
+        logger.warning("%s", lost)
+
+    def report(self) -> None:
+        """Logs the damage that was left out, each place in the files and how many offsets there were."""
+        for damage in self.damaged:
+            logger.warning(
+                "%s: offsets %d to %d are left out: %s at position %d",
+                damage.path,
+                damage.first,
+                damage.last,
+                damage.reason,
+                damage.position,
+            )
+        if self.damaged:
+            count = sum(damage.last - damage.first + 1 for damage in self.damaged)
+            logger.warning(
+                "%s: %d offsets in %d damaged places are left out", self._place.url, count, len(self.damaged)
+            )
