@@ -14,6 +14,7 @@ COMPILED = {
     "kstore.record._codec": ["kstore/record/_codec.pyx"],
     "kstore.record._columns": ["kstore/record/_columns.pyx"],
     "kstore.record._compact": ["kstore/record/_compact.pyx"],
+    "kstore.record._rows": ["kstore/record/_rows.pyx"],
 }
 
 

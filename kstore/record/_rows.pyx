@@ -1,0 +1,395 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: auto_pickle=False
+"""Encodes the rows of Arrow columns into the batches of a topic's partitions: no Python object for a row.
+
+Nothing is believed of the buffers: what a column's offsets say is checked against the bytes that are there before the
+first row is read. No I/O here, no pyarrow: ``rows.py`` takes the buffers out of record batches.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cimport cython
+
+from kstore.record._codec cimport OpenBatch
+
+from kstore.errors import CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordError, RecordTooLargeError
+
+# Only _codec_varint.pxi asks for these.
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+__all__ = ["BytesRows", "HeaderRows", "NumberRows", "RowEncoder", "Rows"]
+
+cdef extern from *:
+    int __builtin_clzll(uint64_t value) nogil
+    bint unlikely(bint condition) nogil
+
+include "_codec_varint.pxi"
+
+
+@cython.final
+cdef class Memory:
+    """The bytes of a buffer, held as long as this lives; no bytes for None."""
+
+    cdef Py_buffer view
+    cdef bint is_held
+    cdef const uint8_t* data
+    cdef Py_ssize_t size
+
+    def __cinit__(self, given):
+        self.data = NULL
+        self.size = 0
+        if given is not None:
+            PyObject_GetBuffer(given, &self.view, PyBUF_SIMPLE)
+            self.is_held = True
+            self.data = <const uint8_t*>self.view.buf
+            self.size = self.view.len
+
+    def __dealloc__(self):
+        if self.is_held:
+            PyBuffer_Release(&self.view)
+
+    cdef int expect(self, Py_ssize_t size) except -1:
+        if self.size < size:
+            raise InvalidRecordError(f"an Arrow buffer of {self.size} bytes, expected at least {size}")
+        return 0
+
+
+cdef inline bint is_null(const uint8_t* bits, Py_ssize_t index) noexcept nogil:
+    return bits != NULL and not (bits[index >> 3] >> (index & 7)) & 1
+
+
+cdef int check_rows(Py_ssize_t count, Py_ssize_t first) except -1:
+    if count < 0 or first < 0 or first > (<Py_ssize_t>1 << 40) or count > (<Py_ssize_t>1 << 31):
+        raise InvalidRecordError(f"{count} rows from {first}")
+    return 0
+
+
+@cython.final
+cdef class Ends:
+    """The offsets of 32 bits that say where each of ``count`` values ends, ``first`` being the array's own start."""
+
+    cdef Memory memory
+    cdef const int32_t* at
+    cdef int32_t last
+
+    def __cinit__(self, Py_ssize_t count, Py_ssize_t first, offsets):
+        cdef Py_ssize_t index
+        check_rows(count, first)
+        self.memory = Memory(offsets)
+        self.at = NULL
+        self.last = 0
+        if count == 0:
+            return  # an array without values may have no offsets
+        self.memory.expect((first + count + 1) * 4)
+        self.at = <const int32_t*>self.memory.data + first
+        if self.at[0] < 0:
+            raise InvalidRecordError("the offsets of an Arrow column begin below 0")
+        for index in range(count):
+            if self.at[index + 1] < self.at[index]:
+                raise InvalidRecordError("the offsets of an Arrow column go back")
+        self.last = self.at[count]
+
+
+@cython.final
+cdef class BytesRows:
+    """A column of bytes or text: ``validity`` (None without nulls), ``offsets`` of 32 bits, ``data``, as Arrow has them.
+
+    ``first`` is where the ``count`` rows begin in them.
+    """
+
+    cdef readonly Py_ssize_t count
+    cdef Memory validity
+    cdef Memory data
+    cdef Ends ends
+    cdef Py_ssize_t first
+
+    def __cinit__(self, Py_ssize_t count, Py_ssize_t first, validity, offsets, data):
+        self.count = count
+        self.first = first
+        self.ends = Ends(count, first, offsets)
+        self.validity = Memory(validity)
+        self.data = Memory(data)
+        if validity is not None:
+            self.validity.expect((first + count + 7) >> 3)
+        self.data.expect(self.ends.last)
+
+    cdef inline Py_ssize_t get(self, Py_ssize_t row, const uint8_t** data) noexcept nogil:
+        """The size of the value of a row, -1 where it is null."""
+        data[0] = NULL
+        if is_null(self.validity.data, self.first + row):
+            return -1
+        if self.data.data != NULL:
+            data[0] = self.data.data + self.ends.at[row]
+        return self.ends.at[row + 1] - self.ends.at[row]
+
+
+@cython.final
+cdef class NumberRows:
+    """A column of whole numbers of ``width`` 4 or 8 bytes."""
+
+    cdef readonly Py_ssize_t count
+    cdef Memory validity
+    cdef Memory data
+    cdef Py_ssize_t first
+    cdef int width
+
+    def __cinit__(self, Py_ssize_t count, Py_ssize_t first, validity, data, int width):
+        check_rows(count, first)
+        if width != 4 and width != 8:
+            raise ValueError(f"a width of {width}, expected 4 or 8")
+        self.count = count
+        self.first = first
+        self.width = width
+        self.validity = Memory(validity)
+        self.data = Memory(data)
+        if validity is not None:
+            self.validity.expect((first + count + 7) >> 3)
+        self.data.expect((first + count) * width)
+
+    cdef inline bint get(self, Py_ssize_t row, int64_t* number) noexcept nogil:
+        """False where it is null."""
+        if is_null(self.validity.data, self.first + row):
+            return False
+        if self.width == 4:
+            number[0] = (<const int32_t*>self.data.data)[self.first + row]
+        else:
+            number[0] = (<const int64_t*>self.data.data)[self.first + row]
+        return True
+
+
+@cython.final
+cdef class HeaderRows:
+    """A column of lists of headers: where each row's end in ``keys`` and ``values``, which have those of all rows."""
+
+    cdef readonly Py_ssize_t count
+    cdef Memory validity
+    cdef Ends ends
+    cdef BytesRows keys
+    cdef BytesRows values
+    cdef Py_ssize_t first
+
+    def __cinit__(
+        self, Py_ssize_t count, Py_ssize_t first, validity, offsets, BytesRows keys not None, BytesRows values not None
+    ):
+        self.count = count
+        self.first = first
+        self.ends = Ends(count, first, offsets)
+        self.validity = Memory(validity)
+        if validity is not None:
+            self.validity.expect((first + count + 7) >> 3)
+        if self.ends.last > min(keys.count, values.count):
+            raise InvalidRecordError(f"{self.ends.last} headers in an Arrow column, and only {keys.count} keys")
+        self.keys = keys
+        self.values = values
+
+    cdef Py_ssize_t measure(self, Py_ssize_t row, Py_ssize_t* start, Py_ssize_t* count) except -1:
+        """Which headers a row has, and their bytes without the count of them."""
+        cdef Py_ssize_t index, size, total = 0
+        cdef const uint8_t* data
+        start[0] = count[0] = 0
+        if is_null(self.validity.data, self.first + row):
+            return 0
+        start[0] = self.ends.at[row]
+        count[0] = self.ends.at[row + 1] - start[0]
+        for index in range(start[0], start[0] + count[0]):
+            size = self.keys.get(index, &data)
+            if size < 0:
+                raise refused(row, "a header without a key")
+            total += size_of_field(size) + size_of_field(self.values.get(index, &data))
+        return total
+
+    cdef uint8_t* put(self, uint8_t* to, Py_ssize_t start, Py_ssize_t count) noexcept nogil:
+        cdef Py_ssize_t index, size
+        cdef const uint8_t* data
+        for index in range(start, start + count):
+            size = self.keys.get(index, &data)
+            to = put_field(to, data, size)
+            size = self.values.get(index, &data)
+            to = put_field(to, data, size)
+        return to
+
+
+cdef inline Py_ssize_t size_of_field(Py_ssize_t size) noexcept nogil:
+    return size_of_varint(size) + (size if size > 0 else 0)
+
+
+cdef inline uint8_t* put_field(uint8_t* to, const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    to = put_varint(to, size)
+    if size > 0:
+        memcpy(to, data, size)
+        to += size
+    return to
+
+
+cdef object refused(Py_ssize_t row, str message):
+    return InvalidRecordError(f"row {row}: {message}", [RecordError(row, message)])
+
+
+@cython.final
+cdef class Rows:
+    """The rows of one record batch; each column but ``value`` may be None.
+
+    ``timestamps`` are divided by ``per_ms``, rounded down; where there is none it is ``now_ms``.
+    """
+
+    cdef readonly Py_ssize_t count
+    cdef BytesRows value
+    cdef BytesRows key
+    cdef HeaderRows headers
+    cdef NumberRows timestamps
+    cdef NumberRows partitions
+    cdef int64_t per_ms
+    cdef int64_t now_ms
+
+    def __cinit__(
+        self,
+        BytesRows value not None,
+        BytesRows key,
+        HeaderRows headers,
+        NumberRows timestamps,
+        NumberRows partitions,
+        int64_t per_ms,
+        int64_t now_ms,
+    ):
+        if per_ms < 1 or now_ms < 0:
+            raise ValueError(f"per_ms {per_ms} and now_ms {now_ms}, expected at least 1 and 0")
+        for column in (key, headers, timestamps, partitions):
+            if column is not None and column.count != value.count:
+                raise InvalidRecordError(f"columns of {value.count} and {column.count} rows")
+        self.count = value.count
+        self.value = value
+        self.key = key
+        self.headers = headers
+        self.timestamps = timestamps
+        self.partitions = partitions
+        self.per_ms = per_ms
+        self.now_ms = now_ms
+
+    cdef int64_t timestamp(self, Py_ssize_t row) except? -2:
+        cdef int64_t number = 0
+        cdef int64_t divided
+        if self.timestamps is None or not self.timestamps.get(row, &number):
+            return self.now_ms
+        divided = number // self.per_ms
+        # C rounds towards zero.
+        if number < 0 and divided * self.per_ms != number:
+            divided -= 1
+        if divided < -1:
+            message = f"a timestamp of {divided} ms, expected 0 to 2^63 - 1, or -1 for none"
+            raise InvalidTimestampError(f"row {row}: {message}", [RecordError(row, message)])
+        return divided
+
+
+@cython.final
+cdef class RowEncoder:
+    """The open batches of a topic's partitions, and which of them the next row goes to.
+
+    ``batches`` has an OpenBatch for each partition, or None; who calls ``append`` opens, closes and replaces them.
+    """
+
+    cdef readonly list batches
+    cdef readonly Py_ssize_t sticky
+    cdef readonly Py_ssize_t batch_bytes
+
+    def __cinit__(self, Py_ssize_t partition_count, Py_ssize_t batch_bytes, Py_ssize_t sticky=0):
+        """``batch_bytes``: a batch takes no more rows beyond it; ``sticky``: where rows without a key begin."""
+        if partition_count < 1:
+            raise ValueError(f"{partition_count} partitions, expected 1 or more")
+        self.batches = [None] * partition_count
+        self.batch_bytes = batch_bytes
+        self.sticky = sticky % partition_count
+
+    def append(self, Rows rows not None, Py_ssize_t row):
+        """Appends rows from ``row`` on; returns the first that was not, and the partition it is for; -1 when all were.
+
+        That partition has no open batch, or its batch is full: to be closed and taken away. A row without a partition
+        and a key then goes to the next one.
+
+        Raises: InvalidRecordError, InvalidTimestampError, RecordTooLargeError; the rows before are appended then.
+        """
+        cdef Py_ssize_t count = PyList_GET_SIZE(self.batches)
+        cdef Py_ssize_t partition, key_size
+        cdef const uint8_t* key = NULL
+        cdef bint is_sticky
+        cdef int64_t number = 0
+        cdef object batch
+        if row < 0:
+            raise ValueError(f"row {row}, expected 0 or more")
+        while row < rows.count:
+            key_size = -1 if rows.key is None else rows.key.get(row, &key)
+            is_sticky = False
+            if rows.partitions is not None and rows.partitions.get(row, &number):
+                if not 0 <= number < count:
+                    raise refused(row, f"partition {number}, and the topic has 0 to {count - 1}")
+                partition = number
+            elif key_size >= 0:
+                partition = (murmur2_of(key, key_size) & 0x7FFFFFFF) % count
+            else:
+                partition = self.sticky
+                is_sticky = True
+            batch = <object>PyList_GET_ITEM(self.batches, partition)
+            if batch is None:
+                return row, partition
+            if not self.put(<OpenBatch?>batch, rows, row, key, key_size):
+                if is_sticky:
+                    self.sticky = (partition + 1) % count
+                return row, partition
+            row += 1
+        return row, -1
+
+    cdef int put(
+        self, OpenBatch batch, Rows rows, Py_ssize_t row, const uint8_t* key, Py_ssize_t key_size
+    ) except -1:
+        """Appends a row to a batch: 1, or 0 where it is full."""
+        cdef const uint8_t* value = NULL
+        cdef Py_ssize_t value_size = rows.value.get(row, &value)
+        cdef Py_ssize_t header_start = 0, header_count = 0, headers_size = 0
+        cdef Py_ssize_t body_size, size, room
+        cdef int64_t timestamp = rows.timestamp(row)
+        cdef int64_t offset_delta = batch.last_offset_delta + 1
+        cdef uint64_t timestamp_delta = 0
+        cdef uint8_t* to
+        if not batch.is_open:
+            raise ValueError("the batch is closed")
+        if batch.record_count:
+            timestamp_delta = zigzag(<int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp))
+        if rows.headers is not None:
+            headers_size = rows.headers.measure(row, &header_start, &header_count)
+        body_size = (
+            1
+            + size_of_unsigned(timestamp_delta)
+            + size_of_varint(offset_delta)
+            + size_of_field(key_size)
+            + size_of_field(value_size)
+            + size_of_varint(header_count)
+            + headers_size
+        )
+        size = size_of_varint(body_size) + body_size
+        room = (self.batch_bytes if batch.record_count else batch.size_max) - batch.size
+        if size > room or size > batch.size_max - batch.size:
+            if batch.record_count:
+                return 0
+            raise RecordTooLargeError(batch.size + size, batch.size_max, f"row {row} in a batch of its own,")
+        batch.buffer.make_room(batch.position + batch.size + size)
+        to = batch.buffer.data + batch.position + batch.size
+        to = put_varint(to, body_size)
+        to[0] = 0
+        to = put_unsigned(to + 1, timestamp_delta)
+        to = put_varint(to, offset_delta)
+        to = put_field(to, key, key_size)
+        to = put_field(to, value, value_size)
+        to = put_varint(to, header_count)
+        if header_count:
+            rows.headers.put(to, header_start, header_count)
+        batch.size += size
+        if batch.record_count == 0:
+            batch.base_timestamp = timestamp
+        if batch.record_count == 0 or timestamp > batch.max_timestamp:
+            batch.max_timestamp = timestamp
+            batch.max_timestamp_delta_offset = <int32_t>offset_delta
+        batch.last_offset_delta = offset_delta
+        batch.record_count += 1
+        return 1

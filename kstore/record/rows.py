@@ -1,0 +1,177 @@
+"""Arrow record batches to batches of records, a batch for each partition of a topic. No I/O here.
+
+``ArrowRows`` takes the buffers out of a record batch, ``PartitionedEncoder`` encodes its rows (compiled: ``_rows.pyx``)
+and hands over each batch when it is full. Which partition a row goes to: the one it names; with a key the one that
+Kafka's own clients choose; else they are filled in turn, batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kstore.errors import InvalidRecordError
+from kstore.record._codec import BatchBuffer, EncodedBatch, OpenBatch, patch_crc
+from kstore.record._rows import BytesRows, HeaderRows, NumberRows, RowEncoder, Rows
+from kstore.record.batch import CRC_START, batch_crc
+from kstore.record.builder import compress_batch
+from kstore.record.columns import import_pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["PartitionedEncoder", "rows_of"]
+
+PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
+
+
+def rows_of(batch: pa.RecordBatch, now_ms: int) -> Rows:
+    """The rows of a record batch with a column ``value`` and, if there are such, ``key``, ``headers``, ``timestamp``
+    and ``partition``; other columns are passed over.
+
+    Raises: MissingExtraError without pyarrow; InvalidRecordError for a column of another type.
+    """
+    pa = import_pyarrow()
+    names = batch.schema.names
+    columns = {
+        name: batch.column(name) for name in ("value", "key", "headers", "timestamp", "partition") if name in names
+    }
+    if "value" not in columns:
+        raise InvalidRecordError(f"columns {', '.join(names)}, expected value among them")
+    timestamps, per_ms = None, 1
+    if "timestamp" in columns:
+        timestamps, per_ms = _timestamps(pa, columns["timestamp"])
+    return Rows(
+        _bytes(pa, columns["value"], "value"),
+        _bytes(pa, columns["key"], "key") if "key" in columns else None,
+        _headers(pa, columns["headers"]) if "headers" in columns else None,
+        timestamps,
+        _partitions(pa, columns["partition"]) if "partition" in columns else None,
+        per_ms,
+        now_ms,
+    )
+
+
+def _bytes(pa: Any, column: Any, name: str) -> BytesRows:
+    kind = column.type
+    types = pa.types
+    if types.is_null(kind) or types.is_large_binary(kind) or types.is_large_string(kind):
+        # More than 2 GiB in one record batch do not fit: Arrow says so.
+        column = column.cast(pa.binary())
+    elif not (types.is_binary(kind) or types.is_string(kind)):
+        raise InvalidRecordError(f"column {name!r} is {kind}, expected binary or string")
+    validity, offsets, data = column.buffers()
+    return BytesRows(len(column), column.offset, validity, offsets, data)
+
+
+def _headers(pa: Any, column: Any) -> HeaderRows | None:
+    types = pa.types
+    if types.is_null(column.type):
+        return None
+    if types.is_large_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
+    kind = column.type
+    entry = kind.value_type if types.is_list(kind) else None
+    if entry is None or not types.is_struct(entry) or {field.name for field in entry} != {"key", "value"}:
+        raise InvalidRecordError(f"column 'headers' is {kind}, expected a list of structs of key and value")
+    entries = column.values
+    # A header that is null has no key then, which is refused.
+    fields = dict(zip([field.name for field in entry], entries.flatten(), strict=True))
+    validity, offsets = column.buffers()[:2]
+    return HeaderRows(
+        len(column),
+        column.offset,
+        validity,
+        offsets,
+        _bytes(pa, fields["key"], "headers.key"),
+        _bytes(pa, fields["value"], "headers.value"),
+    )
+
+
+def _timestamps(pa: Any, column: Any) -> tuple[NumberRows | None, int]:
+    types = pa.types
+    if types.is_null(column.type):
+        return None, 1
+    if types.is_timestamp(column.type) and column.type.unit == "s":
+        column = column.cast(pa.timestamp("ms", column.type.tz))
+    if types.is_timestamp(column.type):
+        per_ms = PER_MS[column.type.unit]
+    elif types.is_int64(column.type):
+        per_ms = 1
+    else:
+        raise InvalidRecordError(f"column 'timestamp' is {column.type}, expected a timestamp, or ms as int64")
+    validity, data = column.buffers()
+    return NumberRows(len(column), column.offset, validity, data, 8), per_ms
+
+
+def _partitions(pa: Any, column: Any) -> NumberRows | None:
+    types = pa.types
+    if types.is_null(column.type):
+        return None
+    if not (types.is_int32(column.type) or types.is_int64(column.type)):
+        raise InvalidRecordError(f"column 'partition' is {column.type}, expected int32")
+    validity, data = column.buffers()
+    return NumberRows(len(column), column.offset, validity, data, 4 if types.is_int32(column.type) else 8)
+
+
+class PartitionedEncoder:
+    """Encodes rows into batches of a topic's partitions. Not thread-safe.
+
+    ``done(partition, data, record_count)`` is called with each batch that is whole, CRC included; its base offset is 0.
+    """
+
+    def __init__(
+        self,
+        partition_count: int,
+        done: Callable[[int, bytes, int], object],
+        *,
+        batch_bytes: int,
+        size_max: int,
+        codec: str = "none",
+        level: int | None = None,
+        first_partition: int = 0,
+    ) -> None:
+        """
+        Args:
+            batch_bytes: a batch is full then, before compression; a larger record has one of its own.
+            size_max: no batch is larger.
+            first_partition: the first that rows without a key go to.
+        """
+        self._encoder = RowEncoder(partition_count, min(batch_bytes, size_max), first_partition)
+        self._done = done
+        self._size_max = size_max
+        self._codec = codec
+        self._level = level
+        self._spare: list[BatchBuffer] = []
+
+    def append(self, rows: Rows) -> None:
+        """Raises: InvalidRecordError, InvalidTimestampError, RecordTooLargeError; the rows before it stay."""
+        encoder = self._encoder
+        row, partition = encoder.append(rows, 0)
+        while partition >= 0:
+            if encoder.batches[partition] is None:
+                buffer = self._spare.pop() if self._spare else BatchBuffer()
+                encoder.batches[partition] = OpenBatch(buffer, self._size_max)
+            else:
+                self._close(partition)
+            row, partition = encoder.append(rows, row)
+
+    def close(self) -> None:
+        """Hands over what is left."""
+        for partition in range(len(self._encoder.batches)):
+            self._close(partition)
+
+    def _close(self, partition: int) -> None:
+        batch = self._encoder.batches[partition]
+        if batch is None:
+            return
+        self._encoder.batches[partition] = None
+        buffer = batch.buffer
+        encoded: EncodedBatch = batch.close()
+        if self._codec != "none":
+            encoded = compress_batch(buffer, encoded, self._codec, self._level, self._size_max)
+        patch_crc(buffer, encoded.position, batch_crc(buffer.view(encoded.position + CRC_START)))
+        data = bytes(buffer)
+        buffer.clear()
+        self._spare.append(buffer)
+        self._done(partition, data, encoded.record_count)
