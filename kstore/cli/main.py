@@ -37,6 +37,7 @@ COMMANDS = {
     "producers": "kstore.cli.producers",
     "read": "kstore.cli.read",
     "recover": "kstore.cli.recover",
+    "spark": "kstore.cli.spark",
     "stats": "kstore.cli.stats",
     "topics": "kstore.cli.topics",
     "transactions": "kstore.cli.transactions",

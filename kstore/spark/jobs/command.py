@@ -1,0 +1,190 @@
+"""What all jobs have in common on the command line: options, sessions, errors and exit statuses.
+
+It goes without click, so that ``spark-submit`` runs a job wherever kstore and pyspark are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kstore.errors import ConfigError, KstoreError, MissingExtraError
+from kstore.spark.option_values import to_size, to_storage_options
+from kstore.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DAMAGED", "FAILED", "INTERRUPTED", "OK", "USAGE", "job_parser", "key_values", "run", "size_of", "summary"]
+
+Checked = TypeVar("Checked")
+
+# As those of every command (kstore.cli.status, a layer above).
+OK = 0
+DAMAGED = FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+# The last line of a Python traceback that Spark hands on.
+RAISED = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and leaves the examples as they are."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, argparse.SUPPRESS, False, []) or not action.help:
+            return action.help
+        return f"{action.help} Default: %(default)s."
+
+
+def job_parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """The parser of a job, with the options that all of them have."""
+    parser = argparse.ArgumentParser(
+        prog=f"kstore spark {name}",
+        description=description,
+        epilog=examples,
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    spark = parser.add_argument_group("Spark and storage")
+    spark.add_argument("--master", metavar="URL", help="Of Spark. Default: that of spark-submit, else this machine.")
+    spark.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="A setting of Spark; may be given more often."
+    )
+    spark.add_argument(
+        "--storage-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="An option for the store's library (fsspec, HDFS); may be given more often.",
+    )
+    spark.add_argument(
+        "--format", choices=("text", "json"), default="text", help="Of the summary; json: one object a line."
+    )
+    return parser
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    check: Callable[[argparse.Namespace], Checked],
+    work: Callable[[SparkSession, Checked], int],
+) -> int:
+    """Runs a job; the exit status. ``check`` makes of the options what ``work`` needs, before there is a session."""
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as end:  # --help, or bad usage, which it has told of
+        return end.code if isinstance(end.code, int) else USAGE
+    try:
+        conf = key_values("--conf", options.conf)
+        checked = check(options)
+    except ConfigError as error:
+        parser.print_usage(sys.stderr)
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return USAGE
+    except KstoreError as error:
+        return _failed(parser, error)
+    try:
+        with _session(parser.prog, options.master, conf) as spark:
+            status = work(spark, checked)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except KstoreError as error:
+        return _failed(parser, error)
+    except Exception as error:
+        told = _of_spark(error)
+        if told is None:
+            raise
+        print(f"{parser.prog}: {told}", file=sys.stderr)
+        return FAILED
+
+
+def _failed(parser: argparse.ArgumentParser, error: KstoreError) -> int:
+    print(f"{parser.prog}: {_text(error)}", file=sys.stderr)
+    return FAILED
+
+
+def _text(error: KstoreError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def _of_spark(error: Exception) -> str | None:
+    """What a task that failed says, of all that Spark says about it; None for an error that is not Spark's."""
+    try:
+        from pyspark.errors import PySparkException
+    except ImportError:
+        return None
+    if not isinstance(error, PySparkException):
+        return None
+    text = str(error)
+    raised = RAISED.findall(text)
+    return f"{raised[-1][0]}: {raised[-1][1]}" if raised else text.strip().split("\n", 1)[0]
+
+
+@contextmanager
+def _session(name: str, master: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
+    """A session, stopped at the end if nobody had it before."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtraError("Spark needs pyspark: pip install 'kstore[spark]'") from error
+    running = SparkSession.getActiveSession()
+    # Times in a job's columns are UTC, wherever it runs.
+    spark = session(master=master, app_name=name, **{"spark.sql.session.timeZone": "UTC", **conf})
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """``KEY=VALUE`` each. Raises: ConfigError."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"{option} is {text!r}, expected KEY=VALUE")
+        found[name] = value
+    return found
+
+
+def storage_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What ``--storage-option`` says; JSON values are what they say. Raises: ConfigError."""
+    found: dict[str, Any] = {}
+    for name, text in key_values("--storage-option", options.storage_option).items():
+        try:
+            found[name] = to_storage_options(name, f'{{"value": {text}}}')["value"]
+        except ConfigError:
+            found[name] = text
+    return found
+
+
+def size_of(option: str, text: str) -> int:
+    """Bytes, like 128m. Raises: ConfigError."""
+    return to_size(option, text)
+
+
+def summary(form: str, title: str, fields: dict[str, Any]) -> None:
+    """Prints what a job did, at its end."""
+    if form == "json":
+        print(json.dumps({"type": "summary", "job": title, **fields}, default=str))
+        return
+    print(title)
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
+        print(f"  {name.replace('_', ' '):<{width}}  {shown}")

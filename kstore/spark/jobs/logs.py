@@ -1,0 +1,129 @@
+"""The logs that a job is about: listed in the driver, opened in the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kstore.errors import ConfigError
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import LOG_SUFFIX, classify, segment_name
+from kstore.files.remote import Location, open_remote
+from kstore.log_places import LogPlace, find_places, open_place
+from kstore.types import IsolationLevel
+from kstore.verify import find_logs
+from kstore.verify.partition import is_live
+
+__all__ = ["LogAt", "Segment", "Stretch", "find_all_logs", "places_of", "segments_of", "stretches_of", "writer_at_work"]
+
+
+class LogAt(NamedTuple):
+    """A log's directory, by the URL that it is reached by, or its path."""
+
+    url: str
+    storage_options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def location(self) -> Location:
+        return open_remote(self.url, storage_options=dict(self.storage_options))
+
+    @property
+    def shown(self) -> str:
+        """For people: a password is left out."""
+        return self.location.url
+
+
+class Segment(NamedTuple):
+    """A ``.log`` of ``size`` bytes; offsets at or above ``offset_stop`` are the next one's."""
+
+    base_offset: int
+    offset_stop: int
+    size: int
+
+
+class Stretch(NamedTuple):
+    """Offsets ``start`` to ``stop`` of the log at ``place``: one segment's or several's, about ``size`` bytes."""
+
+    place: LogPlace
+    start: int
+    stop: int
+    size: int
+
+
+def find_all_logs(urls: Iterable[str], storage_options: Mapping[str, Any]) -> list[LogAt]:
+    """Every log at ``urls``, each a log or a directory of them, whatever it is named.
+
+    Raises: NotALogError, ConfigError for a log that is there twice, StorageError.
+    """
+    found: dict[str, LogAt] = {}
+    options = tuple(sorted(storage_options.items()))
+    for url in urls:
+        location = open_remote(url, storage_options=storage_options)
+        for path in find_logs(location.path, fs=location.reading):
+            # As it was given, for whoever opens it again: what is shown has no password.
+            inner = str(path)[len(str(location.path)) :]
+            at = LogAt(str(path) if location.local is not None else url.rstrip("/") + inner, options)
+            if at.url in found:
+                raise ConfigError(f"{at.url} is named twice")
+            found[at.url] = at
+    return list(found.values())
+
+
+def places_of(urls: Sequence[str], storage_options: Mapping[str, Any], topics: Sequence[str] = ()) -> list[LogPlace]:
+    """The logs at ``urls`` of ``topics``, of all but internal ones where none is named.
+
+    Raises: as ``find_places``; ConfigError for a topic that there is not.
+    """
+    places = find_places(urls, storage_options=storage_options, named=topics)
+    if not topics:
+        return places
+    missing = sorted(set(topics) - {place.topic for place in places})
+    if missing:
+        raise ConfigError(f"there is no topic {missing[0]!r}")
+    return [place for place in places if place.topic in topics]
+
+
+def segments_of(location: Location) -> list[Segment]:
+    """The segments of a log, in order; their sizes are for planning. Raises: StorageError."""
+    stats = location.fs.list_stats(location.path)
+    bases = classify(stats).bases[LOG_SUFFIX]
+    sizes = [stats[segment_name(base_offset, LOG_SUFFIX)].size for base_offset in bases]
+    return [
+        Segment(base_offset, stop, size)
+        for base_offset, stop, size in zip(bases, [*bases[1:], 2**63 - 1], sizes, strict=False)
+    ]
+
+
+def writer_at_work(location: Location) -> bool:
+    """Whether a writer holds the log, as far as can be known: not of one on another machine."""
+    return location.local is SYSTEM_FS and is_live(location.path)
+
+
+def stretches_of(
+    place: LogPlace,
+    storage_options: Mapping[str, Any],
+    *,
+    isolation_level: IsolationLevel,
+    size_max: int,
+    start: int | None = None,
+    stop: int | None = None,
+) -> list[Stretch]:
+    """The offsets of a log that can be read, from ``start`` to ``stop``, cut at segments of about ``size_max`` bytes.
+
+    Raises: StorageError, NotALogError.
+    """
+    segments = segments_of(open_remote(place.url, storage_options=storage_options))
+    with open_place(place, storage_options) as log:
+        end = log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
+        begin = max(log.start_offset, 0 if start is None else start)
+    end = end if stop is None else min(end, stop)
+    found: list[Stretch] = []
+    for segment in segments:
+        first, last = max(segment.base_offset, begin), min(segment.offset_stop, end)
+        if first >= last:
+            continue
+        if found and found[-1].size + segment.size <= size_max:
+            found[-1] = found[-1]._replace(stop=last, size=found[-1].size + segment.size)
+        else:
+            found.append(Stretch(place, first, last, segment.size))
+    return found
