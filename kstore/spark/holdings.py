@@ -1,0 +1,108 @@
+"""What the logs of a query hold right now; the logs stay open, so that asking again costs little.
+
+It lives in the process that plans a query, and is never sent anywhere.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from types import TracebackType
+from typing import Self
+
+from kstore.errors import LogNotFoundError, NotALogError, StorageError
+from kstore.log import Log
+from kstore.log_places import LogPlace, find_places, open_place
+from kstore.spark.options import ReadOptions
+from kstore.spark.ranges import Held, chosen
+
+__all__ = ["Holdings"]
+
+# A log has a few files open, and a process may have some 1,000.
+OPEN_LOGS_MAX = 128
+
+
+class Holdings:
+    """The logs that ``options`` choose. Not thread-safe."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._committed = options.isolation_level == "read_committed"
+        self._logs: OrderedDict[LogPlace, Log] = OrderedDict()
+
+    def look(self, *, must_exist: bool = False) -> list[Held]:
+        """What each log holds, by topic and partition. A log that goes meanwhile counts as gone.
+
+        Raises: TopicNotFoundError with ``must_exist``; as ``find_places`` and ``Log``.
+        """
+        options = self._options
+        named = options.topics.named
+        found = find_places(options.paths, storage_options=options.storage_options, named=named)
+        places = chosen(found, options.topics, must_exist=must_exist)
+        for place in self._logs.keys() - set(places):
+            self._logs.pop(place).close()
+        held = (self._held(place) for place in places)
+        return [log for log in held if log is not None]
+
+    def _held(self, place: LogPlace) -> Held | None:
+        try:
+            return self._ask(place)
+        except StorageError:
+            # What was open may be another log by now: it is opened anew, and then it has to work.
+            self._drop(place)
+        except (LogNotFoundError, NotALogError):
+            self._drop(place)
+        try:
+            return self._ask(place)
+        except (LogNotFoundError, NotALogError):
+            return None
+
+    def _ask(self, place: LogPlace) -> Held:
+        log = self.log(place)
+        high_watermark = log.high_watermark
+        end_offset = log.read_bound(committed=self._committed).offset if self._committed else high_watermark
+        start_offset = log.start_offset
+        return Held(place, start_offset, max(min(end_offset, high_watermark), start_offset), high_watermark)
+
+    def log(self, place: LogPlace) -> Log:
+        """The log at ``place``, open until some others were asked for. Raises: as ``Log``."""
+        log = self._logs.pop(place, None) or open_place(place, self._options.storage_options)
+        self._logs[place] = log
+        while len(self._logs) > OPEN_LOGS_MAX:
+            self._logs.popitem(last=False)[1].close()
+        return log
+
+    def _drop(self, place: LogPlace) -> None:
+        log = self._logs.pop(place, None)
+        if log is not None:
+            log.close()
+
+    def offset_for_time(self, place: LogPlace, timestamp_ms: int) -> int | None:
+        """The first offset at or after a time; None where there is none."""
+        return self.log(place).offset_for_time(timestamp_ms)
+
+    def size_between(self, place: LogPlace, start: int, stop: int) -> int:
+        """The bytes of the batches from offset ``start`` to below ``stop``, to the whole batch; 0 within one batch."""
+        log = self.log(place)
+        size = 0
+        while start < stop:
+            found = log.segment_for(start)
+            if found is None:
+                break
+            segment, segment_stop = found
+            first = segment.locate(start, segment.size).position
+            last = segment.size if stop >= segment_stop else segment.locate(stop, segment.size).position
+            size += max(last - first, 0)
+            start = segment_stop
+        return size
+
+    def close(self) -> None:
+        while self._logs:
+            self._logs.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

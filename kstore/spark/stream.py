@@ -1,0 +1,188 @@
+"""The stream source: where a query begins, how far each of its micro-batches goes, and what they read.
+
+Spark keeps the offsets, ours are those of Kafka's source: ``{"orders": {"0": 23}}``, the next offset of each partition.
+One reader lives as long as the query and answers for the offsets; another one, a copy without state, reads.
+
+An end that was given out is never above what is durable and, for committed reads, decided: the high watermark and the
+last stable offset. So a batch that is read again, after a crash of anybody, has the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from kstore.clock import SYSTEM_CLOCK, Clock
+from kstore.files.paths import TopicPartition
+from kstore.spark.admission import TriggerDelay, limit_bytes, limit_offsets
+from kstore.spark.holdings import Holdings
+from kstore.spark.options import ReadOptions
+from kstore.spark.plan import Split, plan_splits
+from kstore.spark.ranges import (
+    Held,
+    Offsets,
+    Start,
+    from_json,
+    latest_offsets,
+    resolve_start,
+    stream_ranges,
+    to_json,
+)
+from kstore.spark.reader import read_split
+from kstore.spark.schema import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["KStoreStreamReader"]
+
+
+class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads logs as they grow. ``schema`` names the columns, ones that ``check_columns`` has passed."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._options = options
+        self._schema = schema
+        self._clock = clock
+        self._begin()
+
+    def _begin(self) -> None:
+        """The state of who answers for the offsets."""
+        options = self._options
+        self._holdings = Holdings(options)
+        self._start: Start | None = None
+        # What there was when the query was told to read that and stop.
+        self._target: Offsets | None = None
+        self._latest: Offsets | None = None
+        self._delay: TriggerDelay | None = None
+        if options.min_offsets_per_trigger is not None:
+            self._delay = TriggerDelay(options.min_offsets_per_trigger, options.max_trigger_delay_ms, self._clock)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_schema": self._schema, "_clock": self._clock}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    # --- offsets --------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:
+        """Where a new query begins. Raises: ConfigError, TopicNotFoundError, DataLossError, StorageError."""
+        # Spark asks twice, and has to get one answer.
+        if self._start is None:
+            held = self._holdings.look(must_exist=True)
+            self._start = resolve_start(self._options, held, self._holdings.offset_for_time)
+        return to_json(self._start.offsets)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What Spark gives back to ``latestOffset``, unless its trigger wants all there is.
+
+        It can name one limit; those that are set beside it are obeyed whenever it comes.
+        """
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
+        """Where the micro-batch that begins at ``start`` ends; ``start`` where there is nothing, or not enough.
+
+        Raises: DataLossError, StorageError.
+        """
+        starts = from_json(start)
+        held = self._holdings.look()
+        self._latest = latest_offsets(starts, held, self._options)
+        ends = dict(self._latest)
+        if self._target is not None:
+            ends = self._up_to_target(starts, ends)
+        ends |= {owner: starts[owner] for owner in self._pinned(starts) & ends.keys()}
+        if not isinstance(limit, ReadAllAvailable):
+            ends = self._admit(starts, ends, held)
+        return to_json(ends)
+
+    def _pinned(self, starts: Offsets) -> frozenset[TopicPartition]:
+        """What the first batch must not read: a query that began at a log's end.
+
+        Until that batch is committed nothing keeps where it began: after a failure Spark asks for the start again, and
+        gets a later one. So it ends where it begins, which is kept, and nothing between the two starts is lost.
+        """
+        first = self._start
+        return first.at_end if first is not None and starts == first.offsets else frozenset()
+
+    def _up_to_target(self, starts: Offsets, ends: Offsets) -> Offsets:
+        """No further than what there was at first, and no less than where the query is. New partitions wait."""
+        assert self._target is not None
+        found = {}
+        for owner, end in ends.items():
+            target = self._target.get(owner)
+            if target is not None:
+                end = min(end, max(target, starts.get(owner, 0)))
+            elif owner in starts:
+                end = min(end, starts[owner])
+            else:
+                continue
+            found[owner] = end
+        return found
+
+    def _admit(self, starts: Offsets, ends: Offsets, held: list[Held]) -> Offsets:
+        options = self._options
+        logs = {log.owner: log for log in held}
+        # New partitions begin at their first record.
+        froms = {owner: starts.get(owner, logs[owner].start_offset) for owner in ends}
+        # A query that is to stop at its target must not wait for more than that.
+        if self._delay is not None and self._target is None and self._delay.holds_back(froms, ends):
+            return starts
+        if options.max_offsets_per_trigger is not None:
+            ends = limit_offsets(options.max_offsets_per_trigger, froms, ends)
+        if options.max_bytes_per_trigger is not None:
+
+            def size(owner: TopicPartition, start: int, stop: int) -> int:
+                return self._holdings.size_between(logs[owner].place, start, stop)
+
+            ends = limit_bytes(options.max_bytes_per_trigger, froms, ends, size)
+        return ends
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on nothing is read that is not there yet."""
+        self._target = {log.owner: log.end_offset for log in self._holdings.look()}
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
+        """How far there was something to read when Spark last asked, whatever the limits."""
+        return to_json(self._latest) if self._latest else None
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Split]:
+        """The splits of a micro-batch; the same records each time it is asked for. Raises: DataLossError."""
+        options, holdings = self._options, self._holdings
+        ranges = stream_ranges(from_json(start), from_json(end), holdings.look(), options)
+        return plan_splits(
+            ranges,
+            holdings.log,
+            max_partition_bytes=options.max_partition_bytes,
+            min_partitions=options.min_partitions,
+            max_records=options.max_records_per_partition,
+            committed=options.isolation_level == "read_committed",
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_split(partition, self._options, arrow_schema(self._schema))
+
+    def stop(self) -> None:
+        self._holdings.close()
