@@ -207,7 +207,7 @@ def to_paths(name: str, text: str) -> tuple[str, ...]:
     """What Spark makes of ``load([...])``: a JSON list."""
     try:
         paths = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         paths = None
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
         _refused(name, text, 'a JSON list of paths, like ["/a", "/b"]')
