@@ -27,7 +27,7 @@ def write_log(directory: Path, count: int) -> Path:
 
 def test_a_running_session_is_taken_and_given_the_settings(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.unset(FILTER_PUSHDOWN)
-    again = session(**{"spark.sql.shuffle.partitions": 2, "spark.sql.ansi.enabled": True})
+    again = session(**{"spark.sql.shuffle.partitions": "2", "spark.sql.ansi.enabled": "true"})
     assert again.sparkContext is spark.sparkContext
     assert {name: again.conf.get(name) for name in RECOMMENDED} == RECOMMENDED
     assert again.conf.get("spark.sql.ansi.enabled") == "true"
