@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import errno
 import re
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from fnmatch import translate
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from kstore.errors import ConfigError, CorruptFileError, LogNotFoundError, NotALogError, StorageError
 from kstore.files.checkpoint import read_small_file
@@ -27,15 +25,13 @@ from kstore.log_loader import is_log
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, TopicEntry, decode_topics
 from kstore.transactions.placement import is_internal
 
-__all__ = ["LogPlace", "OpenPlaces", "find_places", "open_place"]
+__all__ = ["LogPlace", "find_places", "open_place"]
 
 MAGIC = re.compile(r"[*?\[{]")
 # One group of alternatives, of those that hold none themselves the first.
 BRACES = re.compile(r"\{([^{}]*)\}")
 # So many patterns one pattern may stand for.
 PATTERNS_MAX = 10_000
-# Each has a few files open.
-OPEN_LOGS_MAX = 32
 
 
 class LogPlace(NamedTuple):
@@ -73,35 +69,6 @@ def open_place(place: LogPlace, storage_options: Mapping[str, Any] | None = None
     """The log, read-only: it takes no lock, so a writer may be at work. Raises: as ``Log``."""
     location = open_remote(place.url, storage_options=storage_options)
     return Log(location.path, read_only=True, fs=location.reading)
-
-
-class OpenPlaces:
-    """Logs that are kept open while one after the other is asked about; not more than a few. Not thread-safe."""
-
-    def __init__(self, storage_options: Mapping[str, Any] | None = None, *, count_max: int = OPEN_LOGS_MAX) -> None:
-        self._storage_options = storage_options
-        self._count_max = count_max
-        self._logs: OrderedDict[LogPlace, Log] = OrderedDict()
-
-    def get(self, place: LogPlace) -> Log:
-        """The log at ``place``; it is open until others were asked for since. Raises: as ``Log``."""
-        log = self._logs.pop(place, None) or open_place(place, self._storage_options)
-        self._logs[place] = log
-        while len(self._logs) > self._count_max:
-            self._logs.popitem(last=False)[1].close()
-        return log
-
-    def close(self) -> None:
-        while self._logs:
-            self._logs.popitem()[1].close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 # --- one URL ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ and hands on record batches, which were columns from the beginning. Whatever is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,19 +23,20 @@ from kstore.errors import (
 )
 from kstore.files.remote import open_remote
 from kstore.log import Log
-from kstore.log_places import LogPlace, OpenPlaces, find_places
+from kstore.log_places import LogPlace
 from kstore.published import Published
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
+from kstore.spark.holdings import Holdings
 from kstore.spark.options import ReadOptions
 from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
-from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges, chosen
-from kstore.spark.schema import arrow_schema, check_columns
+from kstore.spark.ranges import DATA_LOSS, FAILING, OffsetRange, batch_ranges
+from kstore.spark.schema import arrow_schema
 from kstore.types import AbortedTransaction, CorruptRange
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["KStoreReader", "held", "read_split"]
+__all__ = ["KStoreReader", "read_split"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,65 +51,48 @@ LEAST_COLUMNS = ("offset",)
 class KStoreReader(DataSourceReader):
     """A batch query over logs. It is pickled for the tasks, and so holds nothing but values."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """``schema``: what is to come, any of the columns that there are. Raises: ConfigError."""
-        self.options = ReadOptions.parse(options, streaming=False)
-        self.columns = check_columns(schema)
-        self.schema = arrow_schema(schema)
-        self.wanted = EVERYTHING
-        # Not a method: see there.
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """``schema`` names the columns, ones that ``check_columns`` has passed."""
+        self._options = options
+        self._schema = arrow_schema(schema)
+        self._wanted = EVERYTHING
+        # An object in the place of the method: see there.
         self.pushFilters = SoftPushdown(self._take)  # type: ignore[method-assign]
 
     def _take(self, filters: list[Filter]) -> None:
-        self.wanted = wanted_by(filters)
+        self._wanted = wanted_by(filters)
 
     def partitions(self) -> list[InputPartition]:
         """The splits. Raises: ConfigError, LogNotFoundError, TopicNotFoundError, DataLossError, StorageError."""
-        options = self.options
-        places = chosen(
-            find_places(options.paths, storage_options=options.storage_options, named=options.topics.named),
-            options.topics,
-        )
-        with OpenPlaces(options.storage_options) as logs:
-
-            def offset_for_time(place: LogPlace, timestamp_ms: int) -> int | None:
-                return logs.get(place).offset_for_time(timestamp_ms)
-
-            ranges = batch_ranges(options, [held(place, logs.get(place), options) for place in places], offset_for_time)
-            return list(
-                plan_splits(
-                    self._narrowed(ranges, logs),
-                    logs.get,
-                    max_partition_bytes=options.max_partition_bytes,
-                    min_partitions=options.min_partitions,
-                    max_records=options.max_records_per_partition,
-                    committed=options.isolation_level == "read_committed",
-                    sizes_of=lambda place: segment_sizes(place, options.storage_options),
-                )
+        options = self._options
+        with Holdings(options) as logs:
+            ranges = batch_ranges(options, logs.look(must_exist=True), logs.offset_for_time)
+            splits = plan_splits(
+                self._narrowed(ranges, logs),
+                logs.log,
+                max_partition_bytes=options.max_partition_bytes,
+                min_partitions=options.min_partitions,
+                max_records=options.max_records_per_partition,
+                committed=options.isolation_level == "read_committed",
+                sizes_of=lambda place: segment_sizes(place, options.storage_options),
             )
+        return list(splits)
 
-    def _narrowed(self, ranges: Sequence[OffsetRange], logs: OpenPlaces) -> Iterator[OffsetRange]:
+    def _narrowed(self, ranges: Sequence[OffsetRange], logs: Holdings) -> Iterator[OffsetRange]:
         """The parts of ``ranges`` in which something may pass the filters."""
-        wanted = self.wanted
+        wanted = self._wanted
         for place, start, stop in ranges:
             start, stop = max(start, wanted.start), min(stop, wanted.stop)
             if start >= stop or not wanted.wants(place):
                 continue
             if wanted.timestamp_ms_min is not None and wanted.timestamp_ms_min > 0:
-                first = logs.get(place).offset_for_time(wanted.timestamp_ms_min)
+                first = logs.offset_for_time(place, wanted.timestamp_ms_min)
                 start = stop if first is None else max(start, first)
             if start < stop:
                 yield OffsetRange(place, start, stop)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_split(partition, self.options, self.schema)
-
-
-def held(place: LogPlace, log: Log, options: ReadOptions) -> Held:
-    """What of a log a query can read now. Raises: StorageError."""
-    high_watermark = log.high_watermark
-    end_offset = log.last_stable_offset if options.isolation_level == "read_committed" else high_watermark
-    return Held(place, log.start_offset, min(end_offset, high_watermark), high_watermark)
+        return read_split(partition, self._options, self._schema)
 
 
 # --- in a task --------------------------------------------------------------------------------------------------------

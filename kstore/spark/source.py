@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from kstore.spark.options import ReadOptions
-from kstore.spark.schema import spark_schema
+from kstore.spark.schema import check_columns, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -33,4 +33,11 @@ class KStoreDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from kstore.spark.reader import KStoreReader
 
-        return KStoreReader(self.options, schema)
+        check_columns(schema)
+        return KStoreReader(ReadOptions.parse(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from kstore.spark.stream import KStoreStreamReader
+
+        check_columns(schema)
+        return KStoreStreamReader(ReadOptions.parse(self.options, streaming=True), schema)
