@@ -20,6 +20,7 @@ from kstore.errors import (
     BatchTooLargeError,
     CorruptDataError,
     InvalidOffsetError,
+    KstoreError,
     PoisonedError,
     RequestError,
     SyncFailedError,
@@ -245,6 +246,11 @@ class LogAppender(LogFiles):
                 # An interrupt: what is published is not in the transaction index.
                 self._stable_offset_max = stable_offset
                 self._poison(error)
+            if self.published is not before and not isinstance(error, KstoreError):
+                # They are in the log: who is not told so writes them again.
+                for append, first_offset, last_offset in written:
+                    if append.result is None:
+                        append.finish(first_offset, last_offset)
             raise
 
     def _take_producers(self, append: PendingAppend, checks: PendingProducers, offset: int) -> bool:

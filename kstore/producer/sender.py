@@ -14,7 +14,7 @@ import errno
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Protocol
 
@@ -257,20 +257,25 @@ class Sender:
         """Writes what is ready, and has what then has a result completed. Whatever ends it, no batch is lost, nor its
         place. Needs the queue's ``drain_lock``."""
         taken: list[ProducerBatch] = []
+        appends: list[PendingAppend] = []
         try:
             size_max = WRITE_BYTES_MAX
             if queue.careful_count:
                 queue.careful_count, size_max = queue.careful_count - 1, 1
             self._accumulator.take(queue, size_max, now, taken=taken)
             if taken:
-                complete(self._append(queue, taken, now))
+                complete(self._append(queue, taken, now, appends))
         except BaseException:
-            self._restore(queue, taken)
+            self._restore(queue, taken, appends)
             raise
 
-    def _restore(self, queue: Queue, taken: list[ProducerBatch]) -> None:
-        """After an interrupt: what has a result is completed, all else is in its queue again."""
+    def _restore(self, queue: Queue, taken: list[ProducerBatch], appends: Sequence[PendingAppend] = ()) -> None:
+        """After an interrupt: what has a result, or is in the log, is completed, all else is in its queue again."""
         queue.is_doubtful = True
+        for append in appends:
+            if append.result is not None:
+                # It would be written again, and the log knows by their sequences only the last five batches of many.
+                self._succeed(taken[: len(append.batches)], append)
         incomplete, completions = self._accumulator.incomplete, self._completions
         completions.hand_over(
             [batch for batch in taken if batch.is_done and batch in incomplete and batch not in completions]
@@ -280,11 +285,16 @@ class Sender:
 
     # --- append -----------------------------------------------------------------------------------------------------
 
-    def _append(self, queue: Queue, batches: list[ProducerBatch], now: float) -> list[ProducerBatch]:
+    def _append(
+        self, queue: Queue, batches: list[ProducerBatch], now: float, appends: list[PendingAppend]
+    ) -> list[ProducerBatch]:
         """Writes batches of one partition to its log; those that have a result. Needs the queue's ``drain_lock``.
 
-        What may be tried again is back in the queue then, in its order, with its sequences.
+        What may be tried again is back in the queue then, in its order, with its sequences. What is written is put
+        into ``appends`` before: whoever is interrupted knows by it what is in the log.
         """
+        append: PendingAppend | None = None
+        begun = now
         try:
             topic = self._topic_of(queue.topic)
             if queue.partition >= topic.partition_count or topic.queue(queue.partition) is not queue:
@@ -299,6 +309,7 @@ class Sender:
             if self._acks == 0:
                 for batch in batches:
                     batch.succeed(-1)
+            appends.append(append)
             begun = self._clock.monotonic()
             writer.commit_many((append,))
             if append.error is not None:
@@ -312,7 +323,11 @@ class Sender:
             self._wakeup.set()
             return []
         except BaseException as error:
-            return self._failed(queue, batches, error, now)
+            if append is None or append.result is None or isinstance(error, KstoreError):
+                return self._failed(queue, batches, error, now)
+            if not isinstance(error, Exception):
+                raise
+            # No memory for what comes behind a write: the records are in the log.
         queue.retry_count = 0
         queue.is_doubtful = False
         ended = self._clock.monotonic()

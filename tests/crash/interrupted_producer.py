@@ -99,6 +99,12 @@ def full_batches(life: Life) -> None:
         life.send()
 
 
+def many_batches(life: Life) -> None:
+    """More than a log remembers of a producer."""
+    for _ in range(20):
+        life.send()
+
+
 def too_large_for_the_log(life: Life) -> None:
     for _ in range(3):
         life.send()
@@ -147,6 +153,8 @@ CALLS: dict[str, tuple[Callable[[Life], None], Callable[[Life], Any]]] = {
     "send-without-memory": (all_memory, send_into_no_memory),
     "send-many": (full_batches, send_many),
     "write": (full_batches, write),
+    "write-many": (many_batches, write),
+    "write-many-plain": (many_batches, write),
     "write-split": (too_large_for_the_log, write),
     "result": (full_batches, wait_for_result),
     "abandon": (full_batches, give_up),
@@ -164,6 +172,7 @@ def interrupt(path: Path, error: type[BaseException], name: str, number: int, co
         buffer_memory=BUFFER_MEMORY,
         compression_type=codec,
         delivery_timeout_ms=3000,
+        enable_idempotence="plain" not in name,
     )
     life = Life(one)
     life.send()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kstore.errors import (
     DeliveryTimeoutError,
     DiskFullError,
     InvalidRecordError,
+    KstoreError,
     OutOfOrderSequenceError,
     RecordError,
     StorageError,
@@ -23,6 +25,7 @@ from kstore.errors import (
 )
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
+from kstore.store import Store
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import Unthreaded, unthreaded
 
@@ -166,6 +169,38 @@ def batches_of(one: Unthreaded, partition: int = 0) -> list[tuple[int, int]]:
     """The first sequence and the number of records of each batch in the log."""
     log = one.store.log("orders", partition)
     return [(batch.base_sequence, batch.record_count) for batch in log.fetch(0, 1 << 20).batches()]
+
+
+@pytest.mark.parametrize("place", ["_publish", "commit_many", "_succeed"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+def test_a_write_that_is_interrupted_when_it_is_done_is_not_written_again(
+    tmp_path: Path, idempotent: bool, error: type[BaseException], place: str
+) -> None:
+    """Of more batches than a log remembers of a producer."""
+    with unthreaded(tmp_path / "data", batch_size=0, linger_ms=0, enable_idempotence=idempotent) as one:
+        writer, sender = one.store.log("orders").writer, one.producer.sender
+        deliveries = [one.producer.send("orders", b"%d" % number) for number in range(12)]
+        owner: Any = sender if place == "_succeed" else writer
+        act = getattr(owner, place)
+
+        def interrupted(*arguments: Any) -> None:
+            setattr(owner, place, act)
+            if place != "_succeed":
+                act(*arguments)
+            raise error
+
+        setattr(owner, place, interrupted)
+        with suppress(error):
+            sender.write_here(one.producer._metadata.topics["orders"].queue(0))
+        for _ in range(20):
+            one.round()
+            one.clock.advance(200)
+        assert [delivery.result(0).offset for delivery in deliveries] == list(range(12))
+        with suppress(KstoreError):
+            one.store.close()  # a log that was poisoned when its records were published
+    with Store(tmp_path / "data", background=False) as store:
+        assert list(store.log("orders").read_values()) == [b"%d" % number for number in range(12)]
 
 
 def test_the_sequences_of_what_failed_for_good_are_those_of_what_follows(one: Unthreaded) -> None:
