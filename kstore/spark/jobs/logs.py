@@ -8,13 +8,24 @@ from typing import Any, NamedTuple
 from kstore.errors import ConfigError
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, classify, segment_name
-from kstore.files.remote import Location, open_remote
+from kstore.files.remote import Location, is_remote, open_remote
 from kstore.log_places import LogPlace, find_places, open_place
 from kstore.types import IsolationLevel
 from kstore.verify import find_logs
 from kstore.verify.partition import is_live
 
-__all__ = ["LogAt", "Segment", "Stretch", "find_all_logs", "places_of", "segments_of", "stretches_of", "writer_at_work"]
+__all__ = [
+    "LogAt",
+    "Segment",
+    "Stretch",
+    "find_all_logs",
+    "local_or_url",
+    "places_of",
+    "readable",
+    "segments_of",
+    "stretches_of",
+    "writer_at_work",
+]
 
 
 class LogAt(NamedTuple):
@@ -99,27 +110,22 @@ def writer_at_work(location: Location) -> bool:
     return location.local is SYSTEM_FS and is_live(location.path)
 
 
-def stretches_of(
-    place: LogPlace,
-    storage_options: Mapping[str, Any],
-    *,
-    isolation_level: IsolationLevel,
-    size_max: int,
-    start: int | None = None,
-    stop: int | None = None,
-) -> list[Stretch]:
-    """The offsets of a log that can be read, from ``start`` to ``stop``, cut at segments of about ``size_max`` bytes.
-
-    Raises: StorageError, NotALogError.
-    """
-    segments = segments_of(open_remote(place.url, storage_options=storage_options))
+def readable(place: LogPlace, storage_options: Mapping[str, Any], isolation_level: IsolationLevel) -> tuple[int, int]:
+    """The first offset of a log, and the one behind the last that can be read. Raises: StorageError, NotALogError."""
     with open_place(place, storage_options) as log:
-        end = log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
-        begin = max(log.start_offset, 0 if start is None else start)
-    end = end if stop is None else min(end, stop)
+        return log.start_offset, log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
+
+
+def stretches_of(
+    place: LogPlace, storage_options: Mapping[str, Any], start: int, stop: int, *, size_max: int
+) -> list[Stretch]:
+    """Offsets ``start`` to ``stop`` of a log, cut where segments begin, about ``size_max`` bytes each or a segment.
+
+    Raises: StorageError.
+    """
     found: list[Stretch] = []
-    for segment in segments:
-        first, last = max(segment.base_offset, begin), min(segment.offset_stop, end)
+    for segment in segments_of(open_remote(place.url, storage_options=storage_options)):
+        first, last = max(segment.base_offset, start), min(segment.offset_stop, stop)
         if first >= last:
             continue
         if found and found[-1].size + segment.size <= size_max:
@@ -127,3 +133,8 @@ def stretches_of(
         else:
             found.append(Stretch(place, first, last, segment.size))
     return found
+
+
+def local_or_url(url: str) -> str:
+    """A local path from the root on, since the executors may be somewhere else; an URL as it is."""
+    return url if is_remote(url) else str(open_remote(url).path)

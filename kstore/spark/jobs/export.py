@@ -1,0 +1,292 @@
+"""``export``: the records of logs as Parquet files by date or hour, each once, however often it is ended and run.
+
+The directories are named as Hive's, so Spark reads the whole as one table with the columns ``date`` and ``hour``, and
+Delta Lake takes it over as it is. A run exports what came since the last one. How it keeps count: ``export_state``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
+
+from kstore.errors import ConfigError, DataLossError, OffsetOutOfRangeError
+from kstore.files.remote import open_remote
+from kstore.log_places import LogPlace
+from kstore.spark.jobs.command import (
+    DAMAGED,
+    OK,
+    job_parser,
+    key_values,
+    run,
+    size_of,
+    storage_options,
+    summary,
+)
+from kstore.spark.jobs.export_files import By, ExportTask, export_stretch
+from kstore.spark.jobs.export_state import ExportState, Planned
+from kstore.spark.jobs.logs import local_or_url, places_of, readable, stretches_of
+from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
+from kstore.spark.option_values import to_columns
+from kstore.spark.schema import COLUMNS, spark_schema
+from kstore.types import IsolationLevel, OnCorrupt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Export", "export", "main"]
+
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
+
+EXAMPLES = """
+examples:
+  kstore spark export --by date data/ lake/              again, to add what has come since
+  kstore spark export --by hour --topic orders --columns offset,timestamp,value data/ hdfs://name-node:8020/lake
+  spark-submit kstore/spark/jobs/export.py --by date data/ lake/
+
+The result is a table: spark.read.parquet("lake/"). For Delta Lake:
+  CONVERT TO DELTA parquet.`lake/` PARTITIONED BY (date DATE)                --by date
+  CONVERT TO DELTA parquet.`lake/` PARTITIONED BY (date DATE, hour INT)      --by hour
+
+A run that was ended goes on where it was when it is started again with the same options.
+
+exit status:
+  0  everything up to the logs' ends is exported
+  1  damage was left out (--on-corrupt skip); or it failed, and another run goes on
+  2  bad usage
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """How records are exported; ConfigError for what cannot be."""
+
+    by: By = "date"
+    columns: tuple[str, ...] = COLUMNS
+    isolation_level: IsolationLevel = "read_committed"
+    on_corrupt: OnCorrupt = "raise"
+    compression: str = "zstd"
+    topics: tuple[str, ...] = ()
+    fail_on_data_loss: bool = True
+    task_bytes: int = TASK_BYTES
+
+    def __post_init__(self) -> None:
+        spark_schema(self.columns)
+        for name, value, known in (
+            ("by", self.by, get_args(By)),
+            ("isolation_level", self.isolation_level, get_args(IsolationLevel)),
+            ("on_corrupt", self.on_corrupt, ("raise", "skip")),
+            ("compression", self.compression, COMPRESSIONS),
+        ):
+            if value not in known:
+                raise ConfigError(f"{name} is {value!r}, expected one of {', '.join(map(repr, known))}")
+
+    def kept(self) -> dict[str, Any]:
+        """What must be the same in all runs of an export."""
+        return {
+            "by": self.by,
+            "columns": list(self.columns),
+            "isolation_level": self.isolation_level,
+            "topics": sorted(self.topics),
+        }
+
+
+class Export(NamedTuple):
+    """What a run did. ``resumed`` of its stretches were done before; ``corrupt``: the damage left out, a line each."""
+
+    run: int
+    stretches: int
+    resumed: int
+    files: int
+    records: int
+    size: int
+    corrupt: list[str]
+    lost: list[str]
+
+
+def export(
+    spark: SparkSession,
+    urls: Sequence[str],
+    out: str,
+    options: ExportOptions | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    out_storage_options: Mapping[str, Any] | None = None,
+) -> Export:
+    """Exports what the logs at ``urls`` have and ``out`` does not; first what an earlier run began.
+
+    Raises: ConfigError; LockedError where another export works in ``out``; DataLossError where records went
+    before they were exported; NotALogError, StorageError. What a task meets is pyspark's PythonException.
+    """
+    options = options or ExportOptions()
+    from_options, to_options = dict(storage_options or {}), dict(out_storage_options or {})
+    places = {(each.topic, each.partition): each for each in places_of(urls, from_options, options.topics)}
+    out = local_or_url(out)
+    state = ExportState(open_remote(out, storage_options=to_options))
+    lost: list[str] = []
+    try:
+        state.begin(options.kept())
+        if state.plan is None:
+            plan = _plan(places.values(), state.next_offsets, options, from_options, lost)
+            if not plan:
+                return Export(state.run, 0, 0, 0, 0, 0, [], lost)
+            state.fix(plan)
+        assert state.plan is not None, "it was just made"
+        tasks = []
+        for number, planned in enumerate(state.plan):
+            place = places.get((planned.topic, planned.partition))
+            if number in state.receipts:
+                continue
+            if place is None:
+                raise ConfigError(f"{planned.topic}-{planned.partition} is missing, of which an export was begun")
+            tasks.append(
+                ExportTask(
+                    state.run,
+                    number,
+                    planned,
+                    place,
+                    out,
+                    options.columns,
+                    options.by,
+                    options.isolation_level,
+                    options.on_corrupt,
+                    options.compression,
+                    from_options,
+                    to_options,
+                )
+            )
+        done = spread_objects(spark, grouped(tasks, lambda task: task.planned.size, options.task_bytes), export_stretch)
+        receipts = {**state.receipts, **{receipt.number: receipt for receipt in done}}
+        number, resumed = state.run, len(state.receipts)
+        state.commit(receipts)
+    finally:
+        state.end()
+    files = [file for receipt in receipts.values() for file in receipt.files]
+    return Export(
+        number,
+        len(receipts),
+        resumed,
+        len(files),
+        sum(file.rows for file in files),
+        sum(file.size for file in files),
+        [line for _, receipt in sorted(receipts.items()) for line in receipt.corrupt],
+        lost,
+    )
+
+
+def _plan(
+    places: Iterable[LogPlace],
+    next_offsets: Mapping[tuple[str, int], int],
+    options: ExportOptions,
+    from_options: Mapping[str, Any],
+    lost: list[str],
+) -> list[Planned]:
+    """The stretches from where the last run ended; what retention has removed before is an error, or ``lost``."""
+    plan: list[Planned] = []
+    for place in places:
+        known = next_offsets.get((place.topic, place.partition))
+        start, end = readable(place, from_options, options.isolation_level)
+        begin = start if known is None else known
+        if begin > end:
+            raise OffsetOutOfRangeError(begin, start_offset=start, end_offset=end)
+        if begin < start:
+            text = f"{place.topic}-{place.partition}: offsets {begin} to {start - 1} went before they were exported"
+            if options.fail_on_data_loss:
+                raise DataLossError(f"{text}; --allow-data-loss goes on without them")
+            lost.append(text)
+        found = stretches_of(place, from_options, max(begin, start), end, size_max=options.task_bytes)
+        plan += [Planned(place.topic, place.partition, each.start, each.stop, each.size) for each in found]
+    return plan
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+class _Checked(NamedTuple):
+    paths: list[str]
+    out: str
+    options: ExportOptions
+    form: str
+    storage_options: dict[str, Any]
+    out_storage_options: dict[str, Any]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser("export", "Write the records of the logs at PATHS to Parquet files in OUT.", EXAMPLES)
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
+    add("out", metavar="OUT", help="The directory of the export; local, or a URL.")
+    add("--by", choices=get_args(By), default="date", help="A directory for each date, or date and hour, in UTC.")
+    add("--topic", action="append", default=[], help="This topic; may be given more often. Default: all.")
+    add("--columns", metavar="NAME,...", default=",".join(COLUMNS), help="Which columns.")
+    add(
+        "--isolation-level",
+        choices=("read_committed", "read_uncommitted"),
+        default="read_committed",
+        help="read_committed: no records of transactions that were aborted, and nothing behind an open one.",
+    )
+    add("--on-corrupt", choices=("raise", "skip"), default="raise", help="At damage: end, or go on behind it.")
+    add("--allow-data-loss", action="store_true", help="Go on where records were removed before they were exported.")
+    add("--compression", choices=COMPRESSIONS, default="zstd", help="Of Parquet.")
+    add("--task-size", metavar="SIZE", default="128m", help="So much of the logs in a task, and in its files.")
+    add("--out-storage-option", action="append", default=[], metavar="KEY=VALUE", help="As --storage-option, of OUT.")
+    return parser
+
+
+def _check(options: argparse.Namespace) -> _Checked:
+    wanted = ExportOptions(
+        by=cast(By, options.by),
+        columns=to_columns("--columns", options.columns),
+        isolation_level=options.isolation_level,
+        on_corrupt=options.on_corrupt,
+        compression=options.compression,
+        topics=tuple(options.topic),
+        fail_on_data_loss=not options.allow_data_loss,
+        task_bytes=size_of("--task-size", options.task_size),
+    )
+    from_options = storage_options(options)
+    to_options: dict[str, Any] = dict(key_values("--out-storage-option", options.out_storage_option))
+    places_of(options.paths, from_options, wanted.topics)
+    open_remote(options.out, storage_options=to_options)
+    return _Checked(options.paths, options.out, wanted, options.format, from_options, to_options)
+
+
+def _work(spark: SparkSession, checked: _Checked) -> int:
+    done = export(
+        spark,
+        checked.paths,
+        checked.out,
+        checked.options,
+        storage_options=checked.storage_options,
+        out_storage_options=checked.out_storage_options,
+    )
+    for line in [*done.lost, *done.corrupt]:
+        print(f"lost: {line}", file=sys.stderr)
+    summary(
+        checked.form,
+        "export",
+        {
+            "run": done.run,
+            "stretches": done.stretches,
+            "done_before": done.resumed,
+            "files": done.files,
+            "records": done.records,
+            "bytes": done.size,
+            "damages": len(done.corrupt),
+        },
+    )
+    return DAMAGED if done.corrupt else OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the job; the exit status."""
+    return run(_parser(), arguments, _check, _work)
+
+
+if __name__ == "__main__":
+    # By its name: what is sent to the executors is then found there by its module.
+    from kstore.spark.jobs import export as job
+
+    sys.exit(job.main())
