@@ -26,6 +26,7 @@ from tools.bench.producer_peer_lines import producer_peers, producer_peers_synce
 from tools.bench.producers_table import producers
 from tools.bench.read_lines import read, read_values
 from tools.bench.report import report
+from tools.bench.spark_lines import spark, spark_growth
 from tools.bench.store_lines import retention, store
 
 LINES: dict[str, Callable[[Run], list[Line]]] = {
@@ -52,6 +53,8 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         producer_peers,
         producer_peers_synced,
         producer_memory,
+        spark,
+        spark_growth,
     )
 }
 TABLES: dict[str, Callable[[Run], str]] = {function.__name__: function for function in (producers, comparison)}
@@ -62,6 +65,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="the benchmarks to run; all by default")
     parser.add_argument("--list", action="store_true", help="print the names and exit")
     parser.add_argument("--rounds", type=int, default=7, help="how often each figure is taken (default: 7)")
+    parser.add_argument(
+        "--spark-gib", type=float, default=1.0, metavar="GIB", help="how large Spark's log grows (default: 1; try 10)"
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page to FILE too")
     args = parser.parse_args()
     unknown = [name for name in args.names if name not in (*LINES, *TABLES)]
@@ -79,7 +85,7 @@ def main() -> None:
     lines: list[Line] = []
     tables: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="kstore-bench-", dir=".") as directory:
-        run = Run(Path(directory), args.rounds)
+        run = Run(Path(directory), args.rounds, args.spark_gib)
         machine = machine_words(run.root)  # first: the load is that before the run
         for name in names:
             print(f"{name} ...", file=sys.stderr, flush=True)

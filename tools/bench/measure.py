@@ -31,10 +31,11 @@ Measured = TypeVar("Measured")
 
 
 class Run(NamedTuple):
-    """Where a benchmark may write, and how often it repeats what it measures."""
+    """Where a benchmark may write, how often it repeats what it measures, and how large the log is that Spark reads."""
 
     root: Path
     rounds: int
+    spark_gib: float = 1.0
 
 
 class Line(NamedTuple):

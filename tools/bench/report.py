@@ -9,7 +9,7 @@ from tools.bench.measure import Line, table
 __all__ = ["report"]
 
 RERUN = """\
-`make bench` prints this page (4 minutes on an idle machine, which it should be), and
+`make bench` prints this page (10 minutes on an idle machine, which it should be), and
 `python -m tools.bench --write BENCHMARKS.md` writes it. `python -m tools.bench NAME...` runs some of it; `--list` names
 them."""
 

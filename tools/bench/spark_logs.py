@@ -1,0 +1,75 @@
+"""The logs and tables that Spark is measured on: records as applications write them.
+
+A key of 12 bytes, one of 100,000; a value of about 100 bytes of JSON, which compresses to about a third; a time each
+millisecond. Batches of 1,000 records.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import kstore
+from kstore.config import CompressionType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["BATCH_COUNT", "FIRST_MS", "drain", "fill"]
+
+BATCH_COUNT = 1_000
+# The records repeat after so many, which is more than any codec or dictionary sees at once.
+DISTINCT = 200_000
+FIRST_MS = 1_700_000_000_000
+SEGMENT_BYTES = 128 << 20
+COUNTRIES = ("AT", "CA", "DE", "FR", "GB", "IN", "JP", "US")
+
+Rows = tuple[list[bytes], list[bytes]]
+
+
+def _batches() -> list[Rows]:
+    """Keys and values, a batch after the other, of the records that repeat."""
+    generator = random.Random(7)
+    made = []
+    for _ in range(DISTINCT // BATCH_COUNT):
+        users = [generator.randrange(100_000) for _ in range(BATCH_COUNT)]
+        keys = [b"user-%07d" % user for user in users]
+        values = [
+            json.dumps(
+                {
+                    "order": generator.getrandbits(40),
+                    "user": f"user-{user:07d}",
+                    "amount": round(generator.uniform(1, 999), 2),
+                    "country": generator.choice(COUNTRIES),
+                    "items": generator.randrange(1, 20),
+                }
+            ).encode()
+            for user in users
+        ]
+        made.append((keys, values))
+    return made
+
+
+_MADE: list[Rows] = []
+
+
+def fill(
+    path: Path, batches: int, *, codec: CompressionType = "uncompressed", roll_after: int | None = None, start: int = 0
+) -> None:
+    """Appends to the log in ``path`` until it has ``start`` + ``batches`` batches; a segment each ``roll_after``."""
+    if not _MADE:
+        _MADE.extend(_batches())
+    with kstore.Log(path, durability="os", compression_type=codec, segment_bytes=SEGMENT_BYTES) as log:
+        for number in range(start, start + batches):
+            keys, values = _MADE[number % len(_MADE)]
+            first = FIRST_MS + number * BATCH_COUNT
+            log.append_many(values, keys=keys, timestamps=list(range(first, first + BATCH_COUNT)))
+            if roll_after and (number + 1) % roll_after == 0:
+                log.roll()
+
+
+def drain(frame: DataFrame) -> None:
+    """Has Spark make every row of ``frame``, and drop it."""
+    frame.write.format("noop").mode("overwrite").save()
