@@ -123,7 +123,7 @@ def batch_ranges(options: ReadOptions, held: Iterable[Held], offset_for_time: Of
     _check_names_all(ending, owners, "end")
     ranges = []
     for log in logs:
-        start, is_given = _start(log, starting, offset_for_time)
+        start, is_given, _ = _start(log, starting, offset_for_time)
         stop = _stop(log, ending, offset_for_time)
         if start > stop:
             if is_given:
@@ -135,31 +135,46 @@ def batch_ranges(options: ReadOptions, held: Iterable[Held], offset_for_time: Of
     return ranges
 
 
-def _start(log: Held, bound: Bound, offset_for_time: OffsetForTime) -> tuple[int, bool]:
-    """Where reading begins, perhaps outside of what there is, and whether the user chose it."""
+class _Begin(NamedTuple):
+    """Where reading begins, perhaps outside of what there is.
+
+    ``is_given``: the user chose it, by an offset or a time. ``is_end``: it is the log's end at the moment.
+    """
+
+    offset: int
+    is_given: bool = False
+    is_end: bool = False
+
+
+def _start(log: Held, bound: Bound, offset_for_time: OffsetForTime) -> _Begin:
     match bound:
         case Earliest():
-            return log.start_offset, False
+            return _Begin(log.start_offset)
         case Latest():
-            return log.end_offset, False
+            return _Begin(log.end_offset, is_end=True)
         case AtOffsets(offsets):
             offset = offsets[log.owner]
-            named = {EARLIEST_OFFSET: log.start_offset, LATEST_OFFSET: log.end_offset}
-            return named.get(offset, offset), offset not in named
+            if offset == EARLIEST_OFFSET:
+                return _Begin(log.start_offset)
+            if offset == LATEST_OFFSET:
+                return _Begin(log.end_offset, is_end=True)
+            return _Begin(offset, is_given=True)
         case AtTime(timestamp_ms, no_match):
-            return _start_at(log, timestamp_ms, no_match, offset_for_time), True
+            return _start_at(log, timestamp_ms, no_match, offset_for_time)
         case AtTimes(timestamps_ms, no_match):
-            return _start_at(log, timestamps_ms[log.owner], no_match, offset_for_time), True
+            return _start_at(log, timestamps_ms[log.owner], no_match, offset_for_time)
 
 
-def _start_at(log: Held, timestamp_ms: int, no_match: NoMatch, offset_for_time: OffsetForTime) -> int:
+def _start_at(log: Held, timestamp_ms: int, no_match: NoMatch, offset_for_time: OffsetForTime) -> _Begin:
     found = _offset_at(log, timestamp_ms, offset_for_time)
-    if found is None and no_match == "error":
+    if found is not None:
+        return _Begin(found, is_given=True)
+    if no_match == "error":
         raise ConfigError(
             f"No offset matched from request of topic-partition {log.owner} and timestamp {timestamp_ms}. "
             "Set startingOffsetsByTimestampStrategy to latest to begin at the end there."
         )
-    return log.end_offset if found is None else found
+    return _Begin(log.end_offset, is_given=True, is_end=True)
 
 
 def _stop(log: Held, bound: Bound, offset_for_time: OffsetForTime) -> int:
@@ -221,7 +236,7 @@ def resolve_start(options: ReadOptions, held: Iterable[Held], offset_for_time: O
     offsets: Offsets = {}
     at_end = set()
     for log in logs:
-        start, is_given = _start(log, options.starting, offset_for_time)
+        start, is_given, is_end = _start(log, options.starting, offset_for_time)
         if is_given and start < log.start_offset:
             _lost(options, f"Starting offset for {log.owner} was {start} but consumer reset to {log.start_offset}.")
             start = log.start_offset
@@ -229,14 +244,9 @@ def resolve_start(options: ReadOptions, held: Iterable[Held], offset_for_time: O
             _lost(options, _offset_changed(log.owner, start, log.end_offset))
             start = log.end_offset
         offsets[log.owner] = start
-        if start >= log.end_offset and not _is_number(options.starting, log.owner):
+        if is_end:
             at_end.add(log.owner)
     return Start(offsets, frozenset(at_end))
-
-
-def _is_number(bound: Bound, owner: TopicPartition) -> bool:
-    """Whether the bound is an offset that stays the same, whatever is appended."""
-    return isinstance(bound, AtOffsets) and bound.offsets[owner] >= 0
 
 
 def latest_offsets(start: Offsets, held: Iterable[Held], options: ReadOptions) -> Offsets:

@@ -34,7 +34,7 @@ def held(owner: TopicPartition, start: int, end: int, high_watermark: int | None
     return Held(place, start, end, end if high_watermark is None else high_watermark)
 
 
-def options(*, streaming: bool = False, **given: str) -> ReadOptions:
+def options(streaming: bool = False, /, **given: str) -> ReadOptions:
     return ReadOptions.parse({"path": "/logs", **given}, streaming=streaming)
 
 
@@ -162,20 +162,20 @@ def test_records_that_are_gone_are_an_error_or_a_warning(
 
 
 def test_a_stream_begins_at_the_end_and_knows_that_it_does() -> None:
-    start = resolve_start(options(streaming=True), [held(A0, 3, 9, 12), held(A1, 0, 0)], times_ten)
+    start = resolve_start(options(True), [held(A0, 3, 9, 12), held(A1, 0, 0)], times_ten)
     assert start.offsets == {A0: 9, A1: 0}
     assert start.at_end == {A0, A1}
 
 
 def test_only_what_moves_with_the_log_is_at_the_end() -> None:
-    given = options(streaming=True, startingOffsets='{"a":{"0":9,"1":-1},"b":{"0":-2}}')
+    given = options(True, startingOffsets='{"a":{"0":9,"1":-1},"b":{"0":-2}}')
     start = resolve_start(given, [held(A0, 3, 9), held(A1, 0, 7), held(B0, 2, 5)], times_ten)
     assert start.offsets == {A0: 9, A1: 7, B0: 2}
     assert start.at_end == {A1}
 
 
 def test_a_time_that_no_record_has_reached_is_the_end() -> None:
-    given = options(streaming=True, startingTimestamp="600", startingOffsetsByTimestampStrategy="latest")
+    given = options(True, startingTimestamp="600", startingOffsetsByTimestampStrategy="latest")
     start = resolve_start(given, [held(A0, 3, 90), held(A1, 0, 50)], times_ten)
     assert start.offsets == {A0: 60, A1: 50}
     assert start.at_end == {A1}
@@ -192,22 +192,22 @@ def test_a_start_outside_of_the_log_is_an_error_or_is_reset(offset: int, reason:
     start = json.dumps({"a": {"0": offset}})
     log = held(A0, 10, 90, high_watermark=100)
     with pytest.raises(DataLossError) as caught:
-        resolve_start(options(streaming=True, startingOffsets=start), [log], times_ten)
+        resolve_start(options(True, startingOffsets=start), [log], times_ten)
     assert reason in str(caught.value)
-    going_on = options(streaming=True, startingOffsets=start, failOnDataLoss="false")
+    going_on = options(True, startingOffsets=start, failOnDataLoss="false")
     assert resolve_start(going_on, [log], times_ten).offsets == {A0: left}
 
 
 def test_a_start_has_to_name_all_partitions() -> None:
     with pytest.raises(ConfigError, match="Kafka start offsets don't match what are assigned"):
-        resolve_start(options(streaming=True, startingOffsets='{"a":{"0":1}}'), [held(A1, 0, 9)], times_ten)
+        resolve_start(options(True, startingOffsets='{"a":{"0":1}}'), [held(A1, 0, 9)], times_ten)
 
 
 # --- how far a stream can read, and what a batch of it reads ---------------------------------------------------------
 
 
 def test_a_stream_goes_no_further_than_what_is_decided_and_never_back() -> None:
-    given = options(streaming=True)
+    given = options(True)
     logs = [held(A0, 0, 50, high_watermark=100), held(A1, 0, 5), held(B0, 7, 7)]
     # a-0 was read uncommitted, beyond the last stable offset, before the query was started anew.
     assert latest_offsets({A0: 80, A1: 2}, logs, given) == {A0: 80, A1: 5, B0: 7}
@@ -215,13 +215,13 @@ def test_a_stream_goes_no_further_than_what_is_decided_and_never_back() -> None:
 
 def test_a_log_that_lost_its_end_is_an_error_or_a_new_beginning() -> None:
     with pytest.raises(DataLossError, match="Partition a-0 offset was changed from 80 to 50"):
-        latest_offsets({A0: 80}, [held(A0, 0, 50)], options(streaming=True))
-    given = options(streaming=True, failOnDataLoss="false")
+        latest_offsets({A0: 80}, [held(A0, 0, 50)], options(True))
+    given = options(True, failOnDataLoss="false")
     assert latest_offsets({A0: 80}, [held(A0, 0, 50)], given) == {A0: 50}
 
 
 def batch_of(start: dict[TopicPartition, int], end: dict[TopicPartition, int], *logs: Held, **given: str) -> object:
-    found = stream_ranges(start, end, logs, options(streaming=True, **given))
+    found = stream_ranges(start, end, logs, options(True, **given))
     return {TopicPartition(place.topic, place.partition): (first, stop) for place, first, stop in found}
 
 
