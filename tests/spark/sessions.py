@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,7 +26,6 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
     own = {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(directory / "local"),
-        "SPARK_WORKER_DIR": str(directory / "work"),
         "TMPDIR": str(directory),
         "XDG_CACHE_HOME": str(directory / "cache"),
         "PYTHONPATH": str(ROOT),
@@ -46,5 +46,6 @@ def run_script(script: str | Path, directory: Path, *arguments: object, env: Map
         text=True,
         timeout=SCRIPT_SECONDS_MAX,
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-10_000:]}"
+    said = "\n".join(line for line in done.stderr.splitlines() if not re.match(r"\s+at |\d\d/\d\d/\d\d ", line))
+    assert done.returncode == 0, f"{done.stdout}\n{said[-10_000:]}"
     return json.loads(done.stdout.splitlines()[-1])
