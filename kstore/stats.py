@@ -30,7 +30,18 @@ from kstore.verify import Finding, find_logs
 from kstore.verify.findings import Advance
 from kstore.verify.partition import is_live, no_advance
 
-__all__ = ["CodecStats", "Distribution", "RecordStats", "Stats", "find_logs", "log_stats", "stats", "total"]
+__all__ = [
+    "CodecStats",
+    "Distribution",
+    "RecordStats",
+    "Stats",
+    "damage_finding",
+    "find_logs",
+    "log_stats",
+    "note_batch",
+    "stats",
+    "total",
+]
 
 # A log that is nothing but damage must not fill the memory with findings.
 FINDINGS_MAX = 100
@@ -360,14 +371,14 @@ def _segment_stats(
         for item in walk_headers(file, segment.size, next_offset=base_offset, offset_stop=offset_stop):
             if isinstance(item, Damage):
                 if not (is_live_end and item.next_offset is None):
-                    segment.add_finding(_damage(path, item, offset_stop))
+                    segment.add_finding(damage_finding(path, item, offset_stop))
                 continue
             position, batch = item
             if position - done >= STEP_BYTES:
                 advance(position - done)
                 done = position
             try:
-                _note_batch(segment, file, position, batch)
+                note_batch(segment, file, position, batch)
             except CorruptDataError as error:
                 segment.add_finding(
                     Finding("damage", "batch", path, error.reason, position, _first_offset(batch), batch.last_offset)
@@ -380,7 +391,8 @@ def _segment_stats(
     return segment
 
 
-def _damage(path: str, damage: Damage, offset_stop: int) -> Finding:
+def damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:
+    """Damage between the batches of a segment, as it is reported."""
     first = damage.first_offset
     if damage.next_offset is None and offset_stop == OFFSET_MAX:
         return Finding("damage", "tail", path, damage.reason, damage.position, first)
@@ -393,7 +405,7 @@ def _first_offset(batch: Batch) -> int:
     return batch.base_offset if batch.magic == MAGIC else batch.last_offset
 
 
-def _note_batch(segment: Stats, file: File, position: int, header: Batch) -> None:
+def note_batch(segment: Stats, file: File, position: int, header: Batch) -> None:
     """Counts a batch of which only the header was read. Raises: CorruptDataError; nothing was counted then."""
     batch, records = header, segment.records
     if records is not None or header.magic != MAGIC or header.is_control:
