@@ -2,7 +2,8 @@
 
 writes    log_writer   the lock, offsets, roll, flush, truncate; group_commit shares syncs
 opening   log_loader   believe or recover; log_view opens for reading
-reads     log_reader   over what was published, without a lock; fetch is one slice of it; log_arrow gives columns
+reads     log_reads    over what was published, without a lock, by log_reader; log_arrow gives columns
+producers log_transactions
 """
 
 from __future__ import annotations
@@ -11,59 +12,37 @@ import errno
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self
 
 from kstore.cleaner import MAP_BYTES, CompactionReport, compact
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import LogConfig
-from kstore.errors import (
-    ClosedError,
-    CorruptIndexError,
-    InvalidTransactionStateError,
-    LogNotFoundError,
-    OffsetOutOfRangeError,
-    ReadOnlyError,
-)
-from kstore.fetch import FetchSlice
+from kstore.errors import ClosedError, LogNotFoundError, ReadOnlyError
 from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
 from kstore.log_appender import Headers
-from kstore.log_arrow import LogColumns
 from kstore.log_check import check_batches
-from kstore.log_fetch import fetch_slice
 from kstore.log_loader import ensure_directory
 from kstore.log_metrics import log_metrics
-from kstore.log_reader import MISSING_MAX, LogReader
-from kstore.log_source import LogSource
-from kstore.log_times import first_at, latest_record
+from kstore.log_reads import LogReads, TimePoint, looked_up
+from kstore.log_transactions import LogTransactions
 from kstore.log_view import LogView
 from kstore.log_writer import LogWriter, StoreTies, open_writer
 from kstore.metrics import LogCounters, MetricValue
 from kstore.pending_append import PendingAppend
-from kstore.published import Published
-from kstore.record._codec import Record
-from kstore.record.batch import Batch
-from kstore.record.control import ControlRecordType, EndTransactionMarker
-from kstore.record.walk import OFFSET_MAX
-from kstore.rules.arguments import check_keys, check_timestamps, milliseconds, one_of, whole_number
+from kstore.rules.arguments import check_keys, check_timestamps, one_of
 from kstore.rules.validate import split_batches, validate
-from kstore.segment import LogSegment, SegmentContext
+from kstore.segment import SegmentContext
 from kstore.types import (
     NO_OFFSET,
     NO_TIMESTAMP,
-    AbortedTransaction,
     AppendInfo,
     Durability,
-    IsolationLevel,
-    OnCorrupt,
-    OpenTransaction,
-    ProducerInfo,
     RecoveryReport,
     RetentionResult,
 )
@@ -72,18 +51,12 @@ __all__ = ["Log", "TimePoint"]
 
 logger = logging.getLogger(__name__)
 
-Found = TypeVar("Found")
-TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
-
-FETCH_BYTES = 1 << 20
 # Long sequential work lets go of what it has read in steps of this size.
 DROP_BYTES = 8 << 20
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
-ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
-ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip", "yield")
 
 
-class Log(LogColumns):
+class Log(LogReads, LogTransactions):
     """An open log. Thread-safe: any thread may append and read; an iterator that it gives is for one thread.
 
     ``with Log(path) as log:`` closes it. A log that is only forgotten loses nothing that was acknowledged, but the next
@@ -157,32 +130,6 @@ class Log(LogColumns):
         return self._writing
 
     # --- what it is -------------------------------------------------------------------------------------------------
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that can be read."""
-        return self._source.start_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The offset that the next record gets."""
-        source = self._source
-        source.refresh()
-        return source.published.offset
-
-    @property
-    def high_watermark(self) -> int:
-        """Where reads stop: nobody reads what may still vanish."""
-        source = self._source
-        source.refresh()
-        return source.published.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Where "read_committed" stops: the first offset of the oldest open transaction, or the high watermark."""
-        source = self._source
-        source.refresh()
-        return source.last_stable_offset()
 
     @property
     def recovery(self) -> RecoveryReport:
@@ -303,305 +250,6 @@ class Log(LogColumns):
         assert append.result is not None
         return append.result
 
-    # --- producers and transactions ---------------------------------------------------------------------------------
-
-    def end_transaction(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        commit: bool,
-        coordinator_epoch: int = 0,
-        timestamp: int | None = None,
-    ) -> int:
-        """Appends the end of a producer's transaction, its commit or its abort; returns the end marker's offset.
-
-        A transaction begins by itself with the producer's first transactional batch (``append_batches``); where none is
-        open the marker ends nothing. A newer ``producer_epoch`` than that of the batches fences their producer. On
-        return the marker is as durable as the log's setting says. ``timestamp`` is in ms since the epoch, now by
-        default.
-
-        Raises: TypeError, ValueError, ProducerFencedError (an older epoch), TransactionCoordinatorFencedError, and as
-        ``append_many``.
-        """
-        whole_number("producer_id", producer_id, 64)
-        whole_number("producer_epoch", producer_epoch, 16)
-        whole_number("coordinator_epoch", coordinator_epoch, 32)
-        if timestamp is not None:
-            whole_number("timestamp", timestamp, 64)
-        kind = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
-        end = EndTransactionMarker(kind, coordinator_epoch)
-        writer = self._writing
-        try:
-            return writer.end_transaction(producer_id, producer_epoch, end, timestamp)
-        except Exception as error:
-            writer.context.counters.append_failed(error)
-            raise
-
-    def producers(self) -> list[ProducerInfo]:
-        """What the log knows of each producer that has written to it and is not forgotten, in the order of their ids.
-
-        Raises: StorageError.
-        """
-        source = self._source
-        source.refresh()
-        return [
-            ProducerInfo(
-                producer.producer_id,
-                producer.producer_epoch,
-                producer.last_sequence,
-                producer.last_offset,
-                producer.timestamp,
-                producer.coordinator_epoch,
-                producer.current_txn_first_offset if producer.is_in_transaction else None,
-            )
-            for producer in source.known_producers()
-        ]
-
-    def transactions(self, *, hanging_ms: int = 0) -> list[OpenTransaction]:
-        """The open transactions, the oldest first; with ``hanging_ms`` those whose producers are silent for so long.
-
-        Who reads committed records waits for the oldest of them. ``end_transaction`` ends one that nobody else will.
-
-        Raises: StorageError.
-        """
-        source = self._source
-        source.refresh()
-        now_ms = source.context.clock.now_ms()
-        found = [
-            OpenTransaction(
-                producer.producer_id,
-                producer.producer_epoch,
-                producer.coordinator_epoch,
-                producer.current_txn_first_offset,
-                producer.timestamp,
-                NO_TIMESTAMP if producer.timestamp < 0 else max(now_ms - producer.timestamp, 0),
-            )
-            for producer in source.known_producers()
-            if producer.is_in_transaction
-        ]
-        hanging = [transaction for transaction in found if not 0 <= transaction.age_ms < hanging_ms]
-        return sorted(hanging, key=lambda transaction: transaction.first_offset)
-
-    def abort_transaction(self, producer_id: int, *, hanging_ms: int = 0) -> int:
-        """Ends an open transaction that nobody else will end; returns the offset of its end marker.
-
-        Raises: InvalidTransactionStateError where the producer has none open, or is silent for less than
-        ``hanging_ms``; and as ``end_transaction``.
-        """
-        for transaction in self.transactions(hanging_ms=hanging_ms):
-            if transaction.producer_id == producer_id:
-                # As its coordinator would: of a later epoch than the last one, none is known.
-                coordinator_epoch = max(transaction.coordinator_epoch, 0)
-                return self.end_transaction(
-                    producer_id, transaction.producer_epoch, commit=False, coordinator_epoch=coordinator_epoch
-                )
-        silent = f" that is silent for {hanging_ms} ms" if hanging_ms else ""
-        raise InvalidTransactionStateError(f"producer {producer_id} has no open transaction{silent}")
-
-    def expire_producers(self) -> int:
-        """Forgets producers that have written nothing for ``producer_id_expiration_ms``; returns how many.
-
-        Appends of producers do so too, every ten minutes. Who has a transaction open is not forgotten.
-
-        Raises: as ``append_many``.
-        """
-        return self._writing.expire_producers()
-
-    # --- read -------------------------------------------------------------------------------------------------------
-
-    def read(
-        self,
-        start: int | None = None,
-        stop: int | None = None,
-        *,
-        isolation_level: IsolationLevel = "read_uncommitted",
-        on_corrupt: OnCorrupt = "raise",
-        follow: bool = False,
-        timeout: float | None = None,
-    ) -> LogReader[Record]:
-        """An iterator over the records from offset ``start`` (default: the first) to ``stop`` (exclusive).
-
-        It ends at the high watermark as it was when it got there, or with ``follow`` waits there for more: for ever,
-        or until ``timeout`` seconds bring nothing. Control records are left out.
-
-        Args:
-            isolation_level: "read_committed" leaves out aborted transactions and stops at the last stable offset.
-            on_corrupt: at a damaged batch "raise" a CorruptBatchError; "skip" it, and list it in the iterator's
-                ``corrupt``; or "yield" a ``CorruptRange`` in its place.
-
-        Raises: OffsetOutOfRangeError at once; CorruptBatchError, StorageError while it runs.
-        """
-        limit = self._source.context.config.max_batch_bytes_uncompressed
-
-        def decode(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[Record]:
-            return batch.records(first_offset, stop_offset, limit)
-
-        return self._reader(decode, start, stop, isolation_level, on_corrupt, follow, timeout)
-
-    def read_values(
-        self,
-        start: int | None = None,
-        stop: int | None = None,
-        *,
-        isolation_level: IsolationLevel = "read_uncommitted",
-        on_corrupt: OnCorrupt = "raise",
-        follow: bool = False,
-        timeout: float | None = None,
-    ) -> LogReader[bytes | None]:
-        """As ``read``, for the values only: the fast path for payloads."""
-        limit = self._source.context.config.max_batch_bytes_uncompressed
-
-        def decode(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[bytes | None]:
-            return batch.values(first_offset, stop_offset, limit)
-
-        return self._reader(decode, start, stop, isolation_level, on_corrupt, follow, timeout)
-
-    def _reader(
-        self,
-        decode: object,
-        start: int | None,
-        stop: int | None,
-        isolation_level: IsolationLevel,
-        on_corrupt: OnCorrupt,
-        follow: bool,
-        timeout: float | None,
-    ) -> LogReader:  # type: ignore[type-arg]  # the two callers name it
-        source = self._source
-        one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
-        one_of("on_corrupt", on_corrupt, ON_CORRUPT)
-        # What is known is read as it is; the reader itself looks for what came since when it gets there, so that
-        # who looks up one record does not pay for a listing of the directory.
-        is_fresh = start is None or not source.start_offset <= start < source.published.high_watermark
-        if is_fresh:
-            source.refresh()
-        known_end = source.published.high_watermark
-        if start is None:
-            start = source.start_offset
-        elif not source.start_offset <= start <= known_end:
-            raise OffsetOutOfRangeError(start, start_offset=source.start_offset, end_offset=known_end)
-        if stop is None:
-            stop = OFFSET_MAX
-        source.context.counters.reads += 1
-        return LogReader(
-            self,
-            decode,  # type: ignore[arg-type]
-            source.context.counters,
-            start,
-            stop,
-            committed=isolation_level == "read_committed",
-            on_corrupt=on_corrupt,
-            follow=follow,
-            timeout=timeout,
-            is_fresh=is_fresh or stop <= known_end,
-        )
-
-    def fetch(
-        self,
-        offset: int,
-        max_bytes: int = FETCH_BYTES,
-        *,
-        isolation_level: IsolationLevel = "read_uncommitted",
-    ) -> FetchSlice:
-        """A slice of one segment that begins with the batch of ``offset``, named but not read.
-
-        At most ``max_bytes`` bytes, but always the whole first batch; empty at the high watermark.
-
-        Raises: OffsetOutOfRangeError, CorruptBatchError where the batch of ``offset`` is damaged, StorageError.
-        """
-        source = self._source
-        one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
-        if not source.start_offset <= offset < source.published.high_watermark:
-            source.refresh()
-        committed = isolation_level == "read_committed"
-        found = _looked_up(source, lambda: fetch_slice(self, source, offset, max_bytes, committed=committed))
-        source.context.counters.fetched(found.size)
-        return found
-
-    def offset_for_time(self, when: TimePoint) -> int | None:
-        """The first offset whose record is at or after ``when``; None where there is none.
-
-        ``when`` is ms since the epoch, an aware ``datetime``, or "earliest" (the log's start), "latest" (the high
-        watermark), "max_timestamp" (the record with the greatest timestamp). Damaged batches are passed over.
-        """
-        source = self._source
-        source.refresh()
-        if when == "earliest":
-            return source.start_offset
-        if when == "latest":
-            return source.published.high_watermark
-        if when == "max_timestamp":
-            found = _looked_up(source, lambda: latest_record(source, source.published))
-        else:
-            timestamp_ms = milliseconds(when)
-            found = _looked_up(source, lambda: first_at(source, timestamp_ms, source.published))
-        return None if found is None else found.offset
-
-    # --- what readers ask (log_reader.Readable) ---------------------------------------------------------------------
-
-    def read_bound(self, *, committed: bool) -> Published:
-        """How far a read may go now. For readers."""
-        source = self._source
-        published = source.published
-        stop = source.last_stable_offset() if committed else published.high_watermark
-        if stop == published.offset:
-            return published
-        # The files may hold whole batches above the high watermark, which nobody reads, and one that it lies within.
-        return published._replace(offset=stop, high_watermark=published.offset)
-
-    def segment_for(self, offset: int) -> tuple[LogSegment, int] | None:
-        """The segment that holds ``offset``, and the offset at which it ends. For readers."""
-        source = self._source
-        snapshot = source.segments.snapshot
-        segment = snapshot.floor(offset)
-        if segment is None:
-            if not snapshot.segments:
-                return None
-            segment = snapshot.segments[0]
-        following = snapshot.higher(segment.base_offset)
-        return segment, following.base_offset if following is not None else OFFSET_MAX
-
-    def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
-        """The aborted transactions that overlap offsets ``start`` to ``stop``. For readers."""
-        source = self._source
-        truncation_count = source.truncation_count
-        try:
-            return source.producers.aborted_transactions(start, stop)
-        except (CorruptIndexError, FileNotFoundError):
-            source.settle()
-            if source.truncation_count == truncation_count:
-                raise
-            return source.producers.aborted_transactions(start, stop)
-
-    @property
-    def truncation_count(self) -> int:
-        """How often the log's end was cut since it was opened. For readers."""
-        return self._source.truncation_count
-
-    def refresh(self) -> None:
-        """Looks for what another process has done to the log. For readers."""
-        self._source.refresh()
-
-    def settle(self) -> None:
-        """Waits for a change of the segments that is under way. For readers."""
-        self._source.settle()
-
-    def wait_beyond(self, offset: int, timeout: float | None, *, committed: bool) -> bool:
-        """Waits until records at or above ``offset`` may be read. For readers."""
-        source = self._source
-        if not committed:
-            return source.wait_beyond(offset, timeout)
-        clock = source.context.clock
-        deadline = None if timeout is None else clock.monotonic() + timeout
-        while not self._closed:
-            if source.last_stable_offset() > offset:
-                return True
-            # Only an append can end a transaction, and so move the last stable offset.
-            rest = None if deadline is None else max(deadline - clock.monotonic(), 0)
-            if not source.wait_beyond(source.published.high_watermark, rest):
-                return source.last_stable_offset() > offset
-        return False
-
     # --- change -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -673,7 +321,7 @@ class Log(LogColumns):
             segments = source.segments.snapshot.segments
             return len(segments), sum(segment.size for segment in segments)
 
-        return _looked_up(source, measured)
+        return looked_up(source, measured)
 
     def apply_retention(self) -> RetentionResult:
         """Deletes the oldest segments that ``retention_ms`` and ``retention_bytes`` give up, durably.
@@ -741,17 +389,6 @@ class Log(LogColumns):
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and self._writer is not None and not self._guard.forked:
             warnings.warn(f"unclosed {self!r}: the next open has to recover it", ResourceWarning, stacklevel=2)
-
-
-def _looked_up(source: LogSource, look: Callable[[], Found]) -> Found:
-    """What ``look`` returns; it looks anew where a segment was removed, or is just coming, in a change that is soon
-    over."""
-    for _ in range(MISSING_MAX):
-        try:
-            return look()
-        except FileNotFoundError:
-            source.settle()
-    return look()
 
 
 def _nothing_appended(end_offset: int) -> AppendInfo:
