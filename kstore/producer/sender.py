@@ -56,6 +56,10 @@ WRITE_BYTES_MAX: Final = 1 << 20
 INLINE_BATCHES: Final = 16
 # No round waits longer than this for the next: what is overdue by a clock that jumped is found then.
 ROUND_SECONDS_MAX: Final = 60.0
+# For so many rounds without a new batch it sleeps no longer than a batch may wait: who sends now and then does not wake
+# it each time, which costs more than a write.
+WATCHFUL_ROUNDS: Final = 20
+PATIENCE_SECONDS: Final = 0.005
 # After a round that failed.
 FAILED_ROUND_SECONDS: Final = 0.01
 SYNC_THREADS_MAX: Final = 8
@@ -106,6 +110,8 @@ class Sender:
         self._ids = ids
         self._counters = counters
         self._acks = config.acks
+        # How long it may not know of a batch, seconds: no longer than this one may wait.
+        self.patience: Final = min(config.linger_ms / 1000, PATIENCE_SECONDS)
         self._wakeup = wakeup
         self._on_idle = on_idle
         self._name = name
@@ -133,13 +139,18 @@ class Sender:
 
     def _run(self) -> None:
         accumulator = self._accumulator
+        seen_count, idle_rounds = -1, 0
         while True:
             try:
                 opened_count = accumulator.opened_count
+                idle_rounds = idle_rounds + 1 if opened_count == seen_count else 0
+                seen_count = opened_count
                 wait = self.run_once()
                 if accumulator.is_closed and not accumulator.incomplete and not self._completions:
                     break
                 if wait > 0:
+                    if idle_rounds < WATCHFUL_ROUNDS and self.patience > 0:
+                        wait = min(wait, self.patience)
                     self.sleeps_until = self._clock.monotonic() + wait
                     # What came between the round and here did not wake this thread.
                     self._wakeup.wait(0 if self._accumulator.opened_count != opened_count else wait)

@@ -50,8 +50,6 @@ __all__ = ["Sending"]
 
 logger = logging.getLogger(__name__)
 
-# A sender that will look by itself within this time is not woken for a batch: waking costs more.
-PATIENCE_SECONDS: Final = 0.005
 # What is wrong with one record, or with the moment: it fails the delivery, and not the call.
 DELIVERED_ERRORS: Final = (
     RecordTooLargeError,
@@ -105,7 +103,6 @@ class Sending(SendPath):
         self._max_block = config.max_block_ms / 1000
         # Beyond it a record is looked at more closely.
         self._plain_size_max = min(config.batch_size, config.max_request_size, config.buffer_memory) // 2
-        self._patience = min(config.linger_ms / 1000, PATIENCE_SECONDS)
         self._is_plain_now = (
             not config.interceptors
             and self._partitioner is None
@@ -286,7 +283,7 @@ class Sending(SendPath):
             self.sender.write_here(queue)
             return
         # The sender looks at what it did not know of within a linger, unless it is woken.
-        if self.sender.sleeps_until > self._clock.monotonic() + self._patience:
+        if self.sender.sleeps_until > self._clock.monotonic() + self.sender.patience:
             self._wakeup.set()
 
     def _partition(self, topic: Topic, record: ProducerRecord, key: bytes | None, value: bytes | None) -> int | None:
