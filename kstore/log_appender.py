@@ -255,6 +255,9 @@ class LogAppender(LogFiles):
 
     def _take_producers(self, append: PendingAppend, checks: PendingProducers, offset: int) -> bool:
         """Whether ``append`` is to be written: not where it is refused, or where the log has it already."""
+        run = append.run_from(offset)
+        if run is not None and checks.take_run(run):
+            return True
         batches = [parse_batch(view, 0) for view in append.views()]
         try:
             append.repeated = checks.take(batches, append.spans_from(offset), checked=append.spans is None)

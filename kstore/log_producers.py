@@ -25,6 +25,7 @@ from kstore.rules.sequence import (
     after,
     check_end,
     check_next,
+    follows,
     producer_batch,
     repeats,
     seen,
@@ -367,6 +368,15 @@ class PendingProducers:
         self._changed.update(changed)
         self.batches += taken
         return [again for again, _ in repeated]
+
+    def take_run(self, run: ProducerBatch) -> bool:
+        """Takes the batches of one append at once, where they are beyond doubt what comes next of their producer."""
+        known = self._known(run.producer_id)
+        if not follows(known, run):
+            return False
+        self._changed[run.producer_id] = after(known, run)
+        self.batches.append(run)
+        return True
 
     def _known(self, producer_id: int) -> Producer | None:
         return self._changed.get(producer_id) or self._state.producers.get(producer_id)

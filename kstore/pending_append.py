@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kstore.group_commit import Pending
 from kstore.record._codec import BatchBuffer, EncodedBatch
-from kstore.rules.sequence import RememberedBatch
+from kstore.rules.sequence import ProducerBatch, RememberedBatch, run_of
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, AppendInfo
 
 __all__ = ["PendingAppend"]
@@ -17,6 +17,7 @@ class PendingAppend(Pending[AppendInfo]):
 
     A producer's batches are each in a buffer of their own: ``buffers``, of which ``buffer`` is the first.
     ``spans`` gives the first and last offset of each batch where they keep the offsets that they have.
+    ``stamp`` is what ``rules.sequence.run_of`` takes, where they are one run of data batches.
     ``append_time_ms`` is NO_TIMESTAMP unless the log stamps; ``with_producers``: a batch has a producer id.
     """
 
@@ -29,6 +30,7 @@ class PendingAppend(Pending[AppendInfo]):
         "repeated",
         "source_codec",
         "spans",
+        "stamp",
         "target_codec",
         "with_producers",
     )
@@ -45,6 +47,7 @@ class PendingAppend(Pending[AppendInfo]):
         offsets_monotonic: bool = True,
         with_producers: bool = False,
         buffers: Sequence[BatchBuffer] | None = None,
+        stamp: tuple[int, int, int, bool] | None = None,
     ) -> None:
         super().__init__()
         self.buffer = buffer
@@ -54,6 +57,7 @@ class PendingAppend(Pending[AppendInfo]):
         self.source_codec = source_codec or codec
         self.target_codec = codec
         self.spans = spans
+        self.stamp = stamp
         self.offsets_monotonic = offsets_monotonic
         self.with_producers = with_producers
         # What its batches repeat, if the log has them already.
@@ -75,6 +79,12 @@ class PendingAppend(Pending[AppendInfo]):
         for batch in self.batches:
             yield offset, offset + batch.record_count - 1
             offset += batch.record_count
+
+    def run_from(self, offset: int) -> ProducerBatch | None:
+        """The batches as one run of their producer, from ``offset`` on; None where they are none."""
+        if self.stamp is None:
+            return None
+        return run_of(self.stamp, [(batch.record_count, batch.max_timestamp) for batch in self.batches], offset)
 
     def finish(self, first_offset: int, last_offset: int) -> None:
         """Sets the result, now that the append is published; of a repetition it is that of the first time."""

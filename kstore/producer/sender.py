@@ -367,11 +367,14 @@ class Sender:
             queue.producer, queue.next_sequence = producer, 0
         sealed: list[EncodedBatch] = []
         buffers: list[BatchBuffer] = []
+        is_run = producer[0] >= 0
         for number, batch in enumerate(batches):
             if producer[0] >= 0:
                 if (batch.producer_id, batch.producer_epoch) != producer:
                     batch.base_sequence = queue.next_sequence
                     batch.producer_id, batch.producer_epoch = producer
+                elif number and batch.base_sequence != queue.next_sequence:
+                    is_run = False
                 # Of one that was stamped before too: what is put in its place, or behind it, goes on from there.
                 queue.next_sequence = (batch.base_sequence + batch.record_count) % SEQUENCE_COUNT
             try:
@@ -396,6 +399,7 @@ class Sender:
             append_time_ms=append_time_ms,
             with_producers=producer[0] >= 0,
             buffers=buffers,
+            stamp=(*producer, batches[0].base_sequence, batches[0].is_transactional) if is_run else None,
         )
 
     def _split(self, queue: Queue, topic: Topic, batch: ProducerBatch, behind: list[ProducerBatch]) -> None:

@@ -41,10 +41,12 @@ __all__ = [
     "after",
     "check_end",
     "check_next",
+    "follows",
     "is_expired",
     "producer_batch",
     "remembered",
     "repeats",
+    "run_of",
     "seen",
 ]
 
@@ -102,7 +104,11 @@ class Producer(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """What a batch says of its producer. ``end``: the marker in a control batch, None where there is none."""
+    """What a batch says of its producer. ``end``: the marker in a control batch, None where there is none.
+
+    It may stand for several data batches, of sequences and offsets without a gap: ``run`` is then what is remembered
+    of the last ones.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -114,6 +120,7 @@ class ProducerBatch(NamedTuple):
     is_transactional: bool
     is_control: bool
     end: EndTransactionMarker | None
+    run: tuple[RememberedBatch, ...] = ()
 
 
 def producer_batch(batch: Batch, first_offset: int | None = None) -> ProducerBatch:
@@ -186,6 +193,46 @@ def _check_follows(known: Producer, batch: ProducerBatch) -> None:
     raise error(batch.producer_id, batch.producer_epoch, batch.first_sequence, expected)
 
 
+def follows(known: Producer | None, batch: ProducerBatch) -> bool:
+    """Whether a data batch, or a run of them, is beyond doubt what comes next: then ``check_next`` has no complaint."""
+    return (
+        known is not None
+        and known.producer_epoch == batch.producer_epoch
+        and batch.first_sequence == increment_sequence(known.last_sequence, 1)
+        and (batch.is_transactional or not known.is_in_transaction)
+    )
+
+
+def run_of(
+    stamp: tuple[int, int, int, bool], batches: Sequence[tuple[int, int]], first_offset: int
+) -> ProducerBatch:
+    """The run of data batches that begins at ``first_offset``: of each its record count and greatest timestamp (ms).
+
+    ``stamp``: producer id, epoch, the first sequence, whether they are transactional.
+    """
+    producer_id, epoch, first_sequence, is_transactional = stamp
+    count = sum([each[0] for each in batches])
+    last_sequence, last_offset = increment_sequence(first_sequence, count - 1), first_offset + count - 1
+    sequence, offset = last_sequence, last_offset
+    run = []
+    for record_count, timestamp in reversed(batches[-REMEMBERED_MAX:]):
+        run.append(RememberedBatch(sequence, offset, record_count - 1, timestamp))
+        sequence, offset = decrement_sequence(sequence, record_count), offset - record_count
+    return ProducerBatch(
+        producer_id,
+        epoch,
+        first_sequence,
+        last_sequence,
+        first_offset,
+        last_offset,
+        run[0].timestamp,
+        is_transactional,
+        is_control=False,
+        end=None,
+        run=tuple(reversed(run)),
+    )
+
+
 def check_end(known: Producer | None, batch: ProducerBatch) -> None:
     """Checks the end of a transaction. Raises: ProducerFencedError, TransactionCoordinatorFencedError."""
     if known is None or batch.end is None:
@@ -217,11 +264,13 @@ def after(known: Producer | None, batch: ProducerBatch) -> Producer:
     first_offset = known.current_txn_first_offset
     if batch.is_transactional and first_offset == NO_OFFSET:
         first_offset = batch.first_offset
-    return known._replace(
-        producer_epoch=batch.producer_epoch,
-        batches=remembered((*batches, seen(batch))),
-        timestamp=batch.timestamp,
-        current_txn_first_offset=first_offset,
+    return Producer(
+        known.producer_id,
+        batch.producer_epoch,
+        remembered((*batches, *(batch.run or (seen(batch),)))),
+        batch.timestamp,
+        known.coordinator_epoch,
+        first_offset,
     )
 
 
