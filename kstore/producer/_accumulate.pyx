@@ -42,6 +42,9 @@ cdef enum:
     SUCCEEDED = 1
     FAILED = 2
     SPLIT = 3
+    # What a batch, and a record in it without key and headers, takes beside its value, about.
+    BATCH_OVERHEAD = 61
+    RECORD_OVERHEAD = 12
 
 
 cdef inline int64_t wall_clock_ms() noexcept nogil:
@@ -653,6 +656,8 @@ cdef class SendPath:
 
     cdef dict topic_queues
     cdef public bint is_plain
+    # As much of one ``send_many`` goes into one batch, bytes, where that is more than a batch's size.
+    cdef public Py_ssize_t run_bytes_max
     # ``now_ms()``; None: the machine's clock.
     cdef object now_ms
 
@@ -759,6 +764,7 @@ cdef class SendPath:
                     None if headers is None else headers[i],
                     partition,
                     now,
+                    bytes_of_run(values, i, self.run_bytes_max) if in_runs else 0,
                 )
                 if delivery is not None and self.now_ms is None:
                     now = wall_clock_ms()
@@ -773,9 +779,18 @@ cdef class SendPath:
         return deliveries
 
     cdef Delivery send_one(
-        self, TopicQueues queues, Deliveries deliveries, value, key, timestamp, headers, partition, int64_t now
+        self,
+        TopicQueues queues,
+        Deliveries deliveries,
+        value,
+        key,
+        timestamp,
+        headers,
+        partition,
+        int64_t now,
+        Py_ssize_t run_bytes,
     ):
-        """Sends a record: noted in ``deliveries``, and None, or its delivery."""
+        """Sends a record: noted in ``deliveries``, and None, or its delivery. ``run_bytes``: what follows it."""
         cdef Py_ssize_t number, size_before
         cdef ProducerBatch batch
         cdef OpenBatch records
@@ -803,11 +818,25 @@ cdef class SendPath:
                     deliveries.note(batch, records.record_count - 1)
                     return None
             delivery = self._send_next(
-                queues, None if is_sticky else number, checked_value, checked_key, pairs, now, None
+                queues, None if is_sticky else number, checked_value, checked_key, pairs, now, None, run_bytes
             )
             if delivery is not None:
                 return delivery
         return self._send_slowly(queues.name, checked_value, checked_key, pairs, timestamp, partition, None)
+
+
+cdef Py_ssize_t bytes_of_run(object values, Py_ssize_t start, Py_ssize_t size_max) except -1:
+    """What a batch of values[start:] would take, about, and ``size_max`` at most."""
+    cdef Py_ssize_t size = BATCH_OVERHEAD
+    cdef Py_ssize_t i
+    for i in range(start, PySequence_Fast_GET_SIZE(values)):
+        value = <object>PySequence_Fast_ITEMS(values)[i]
+        if PyBytes_CheckExact(value):
+            size += PyBytes_GET_SIZE(value)
+        size += RECORD_OVERHEAD
+        if size >= size_max:
+            return size_max
+    return size
 
 
 cdef Py_ssize_t append_run(

@@ -40,6 +40,8 @@ RecordHeaders = tuple[tuple[str, bytes | None], ...]
 RECORD_OVERHEAD_MAX: Final = 21
 VARINT_BYTES_MAX: Final = 5
 RETRY_JITTER: Final = 0.2
+# What is sent with one call may share a batch of so many times the size of others: nobody waits for it to fill.
+RUN_BATCHES: Final = 8
 
 
 class Queue(PartitionQueue):
@@ -160,6 +162,9 @@ class RecordAccumulator:
         self._linger = config.linger_ms / 1000
         self._timeout = config.delivery_timeout_ms / 1000
         self._batch_size = max(config.batch_size, 1)
+        self.run_bytes_max = min(
+            self._batch_size * RUN_BATCHES, config.max_request_size, self.pool.total_bytes // RUN_BATCHES
+        )
 
     # --- append -----------------------------------------------------------------------------------------------------
 
@@ -175,14 +180,19 @@ class RecordAccumulator:
         timeout: float,
         *,
         may_open: bool = True,
+        run_bytes: int = 0,
     ) -> tuple[Delivery, Queue] | None:
         """Appends a record, to the topic's sticky partition where ``partition`` is None; waits for memory.
 
+        A batch that it opens has room for ``run_bytes`` at least, as far as the log takes it: for what follows.
         None where the queue has been given up, or where a batch would have to be opened and ``may_open`` is False.
         Raises: BufferExhaustedError after ``timeout`` seconds, RecordTooLargeError, ClosedError.
         """
         buffer = None
         size = self._size_max(topic, value, key, headers)
+        if run_bytes > size:
+            config = topic.config
+            size = max(size, min(run_bytes, self.run_bytes_max, config.max_message_bytes, config.segment_bytes))
         is_opened = False
         try:
             while True:

@@ -26,7 +26,7 @@ from kstore.errors import (
 )
 from kstore.files.fork import ForkGuard
 from kstore.producer._accumulate import Deliveries, Delivery, ProducerBatch, SendPath, checked_record_headers
-from kstore.producer.accumulator import Queue, RecordAccumulator, RecordHeaders, Topic, size_upper_bound
+from kstore.producer.accumulator import RUN_BATCHES, Queue, RecordAccumulator, RecordHeaders, Topic, size_upper_bound
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.config import ProducerConfig, next_client_id
 from kstore.producer.counters import ProducerCounters
@@ -103,6 +103,7 @@ class Sending(SendPath):
         self._max_block = config.max_block_ms / 1000
         # Beyond it a record is looked at more closely.
         self._plain_size_max = min(config.batch_size, config.max_request_size, config.buffer_memory) // 2
+        self.run_bytes_max = self._accumulator.run_bytes_max
         self._is_plain_now = (
             not config.interceptors
             and self._partitioner is None
@@ -257,6 +258,7 @@ class Sending(SendPath):
         headers: RecordHeaders,
         time_ms: int,
         on_delivery: Callback | None,
+        run_bytes: int = 0,
     ) -> Delivery | None:
         """What the compiled ``send`` asks for where a batch is full: the record opens the next one.
 
@@ -267,7 +269,7 @@ class Sending(SendPath):
             return None
         try:
             done = self._accumulator.append(
-                topic, partition, value, key, headers, time_ms, on_delivery, self._max_block
+                topic, partition, value, key, headers, time_ms, on_delivery, self._max_block, run_bytes=run_bytes
             )
         except DELIVERED_ERRORS as error:
             return self._refused(topic.name, partition, error, on_delivery)
@@ -279,9 +281,13 @@ class Sending(SendPath):
     def _after_append(self, queue: Queue) -> None:
         if not self._is_threaded:
             return
-        if len(queue.closed) >= INLINE_BATCHES and not self.sender.is_this_thread:
-            self.sender.write_here(queue)
-            return
+        closed = queue.closed
+        if closed and not self.sender.is_this_thread:
+            # Of the larger batches of ``send_many`` fewer are as much.
+            is_large = closed[-1].size >= 2 * self.config.batch_size
+            if len(closed) >= (INLINE_BATCHES // RUN_BATCHES if is_large else INLINE_BATCHES):
+                self.sender.write_here(queue)
+                return
         # The sender looks at what it did not know of within a linger, unless it is woken.
         if self.sender.sleeps_until > self._clock.monotonic() + self.sender.patience:
             self._wakeup.set()

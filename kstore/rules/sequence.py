@@ -203,9 +203,7 @@ def follows(known: Producer | None, batch: ProducerBatch) -> bool:
     )
 
 
-def run_of(
-    stamp: tuple[int, int, int, bool], batches: Sequence[tuple[int, int]], first_offset: int
-) -> ProducerBatch:
+def run_of(stamp: tuple[int, int, int, bool], batches: Sequence[tuple[int, int]], first_offset: int) -> ProducerBatch:
     """The run of data batches that begins at ``first_offset``: of each its record count and greatest timestamp (ms).
 
     ``stamp``: producer id, epoch, the first sequence, whether they are transactional.

@@ -280,3 +280,49 @@ def test_a_bad_record_among_many_fails_alone(tmp_path: Path) -> None:
         one.linger()
         assert isinstance(bad.exception(), InvalidRecordError)
         assert [delivery.result().offset for delivery in good] == [0, 1, 2]
+
+
+def batch_sizes(one: Unthreaded) -> list[int]:
+    """The record counts of the batches of partition 0."""
+    return [batch.record_count for batch in one.store.log("orders", 0).fetch(0, 1 << 24).batches()]
+
+
+def test_what_one_call_sends_shares_a_batch_of_eight_times_the_size_at_most(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", batch_size=1000) as one:
+        one.producer.send_many("orders", [b"x" * 100] * 60)
+        one.linger()
+        assert batch_sizes(one) == [60]
+        one.producer.send_many("orders", [b"x" * 100] * 200)
+        one.linger()
+        assert batch_sizes(one)[:3] == [60, 72, 72]
+        assert one.values() == [b"x" * 100] * 260
+
+
+def test_a_batch_of_one_call_is_no_larger_than_the_log_takes(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", batch_size=1000, topic={"max_message_bytes": 3000}) as one:
+        one.producer.send_many("orders", [b"x" * 100] * 60)
+        one.linger()
+        assert max(batch_sizes(one)) == 26
+        assert len(one.values()) == 60
+
+
+def test_without_batches_each_record_of_a_call_has_its_own(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", batch_size=0) as one:
+        one.producer.send_many("orders", [b"x"] * 5)
+        one.linger()
+        assert batch_sizes(one) == [1] * 5
+
+
+def test_batches_that_are_written_together_are_known_as_a_replay_would_know_them(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", batch_size=300) as one:
+        for number in range(3):
+            for _ in range(9):
+                one.producer.send("orders", b"x" * (50 + number))
+            one.linger()
+        log = one.store.log("orders", 0)
+        (known,) = log.producers()
+        one.store.close()
+        for path in (tmp_path / "data" / "orders-0").glob("*.snapshot"):
+            path.unlink()
+        with kstore.Log(tmp_path / "data" / "orders-0", read_only=True) as view:
+            assert view.producers() == [known]

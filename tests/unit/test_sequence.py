@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kstore.errors import (
     DuplicateSequenceError,
@@ -21,9 +23,11 @@ from kstore.rules.sequence import (
     after,
     check_end,
     check_next,
+    follows,
     is_expired,
     producer_batch,
     repeats,
+    run_of,
 )
 from tests.log_cases import data, marker, transaction
 
@@ -202,3 +206,41 @@ def test_a_batch_is_read_with_the_offsets_that_it_will_have() -> None:
 def test_a_marker_is_read() -> None:
     sent = producer_batch(parse_batch(marker(9, 4, commit=False)))
     assert sent.end == EndTransactionMarker(ControlRecordType.ABORT, 0)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=12),
+    first=st.sampled_from([0, 1, LAST - 7, LAST]),
+    before=st.integers(0, 7),
+    transactional=st.booleans(),
+)
+def test_a_run_leaves_the_producer_as_its_batches_one_by_one_do(
+    sizes: list[int], first: int, before: int, transactional: bool
+) -> None:
+    producer = None
+    for number in range(before):
+        at = (first - before + number) % 2**31
+        producer = after(producer, batch(at, at=number, transactional=transactional))
+    times = [1000 - number for number in range(len(sizes))]
+    run = run_of((7, 0, first, transactional), list(zip(sizes, times, strict=True)), before)
+    one_by_one, sequence, offset = producer, first, before
+    for size, time_ms in zip(sizes, times, strict=True):
+        each = batch(sequence, (sequence + size - 1) % 2**31, at=offset, transactional=transactional)
+        one_by_one = after(one_by_one, each._replace(timestamp=time_ms))
+        sequence, offset = (sequence + size) % 2**31, offset + size
+    assert after(producer, run) == one_by_one
+    assert follows(producer, run) == (before > 0)
+    assert (run.last_offset, run.last_sequence) == (offset - 1, (sequence - 1) % 2**31)
+
+
+def test_a_run_that_is_not_beyond_doubt_is_looked_at_batch_by_batch() -> None:
+    run = run_of((7, 0, 4, False), [(2, 1000)], 10)
+    assert follows(known(batch(0, 3)), run)
+    assert not follows(None, run)
+    assert not follows(known(batch(0, 2)), run), "a gap"
+    assert not follows(known(batch(0, 4)), run), "a repetition"
+    assert not follows(known(batch(0, 3, epoch=1)), run)
+    assert not follows(known(batch(0, 3, transactional=True)), run), "inside its transaction"
