@@ -230,7 +230,7 @@ def test_bytes_are_counted_across_segments_and_whole_batches_are_taken(tmp_path:
     with kstore.Store(tmp_path, segment_bytes=5000) as store:
         store.create_topic("t", 1)
         for number in range(40):
-            store.log("t").append_many([b"%d-%d" % (number, i) for i in range(10)])
+            store.log("t").append_many([b"%02d-%d" % (number, i) for i in range(10)])
         query = Query(reader(store, startingOffsets="earliest", maxBytesPerTrigger="1"))
         query.begin()
         assert query.until_nothing_is_new() == [10] * 40
