@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from kstore.spark.options import ReadOptions
 from kstore.spark.schema import check_columns, spark_schema
@@ -41,3 +47,13 @@ class KStoreDataSource(DataSource):
 
         check_columns(schema)
         return KStoreStreamReader(ReadOptions.parse(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from kstore.spark.writer import KStoreWriter
+
+        return KStoreWriter(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from kstore.spark.writer import KStoreStreamWriter
+
+        return KStoreStreamWriter(schema, self.options, overwrite)

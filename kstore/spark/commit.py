@@ -1,0 +1,291 @@
+"""The commit of what tasks have staged: all of it in one transaction of the store, and never twice.
+
+    1  the batch was committed before: nothing to do      the committed offset of group spark-<txnAppId> says so
+    2  a producer id for the writer                       fences who was at it before, aborts what that left open
+    3  the staged batches, into each partition's log      stamped with the producer; checked as any foreign batch is
+    4  the batch's number, as an offset of the group      in the same transaction
+    5  the decision                                       one record; from here on it is committed, whatever happens
+    6  an overwrite: the records before it are deleted    where they end is known from step 4, should that be repeated
+    7  staged files are removed, orphans swept
+
+Who dies before 5 leaves a transaction that the next open aborts; behind it, one that the next open completes, and a
+batch that is dropped at step 1 when Spark repeats it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.clock import SYSTEM_CLOCK, Clock
+from kstore.errors import CorruptFileError, KstoreError, TopicNotFoundError
+from kstore.files.fs import File, FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import TopicPartition
+from kstore.log import Log
+from kstore.record.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    BATCH_HEADER,
+    BATCH_HEADER_BYTES,
+    CRC_START,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    BatchHeader,
+    batch_crc,
+    increment_sequence,
+)
+from kstore.spark.staging import Span, StagedFile, open_staged, read_span, remove, sweep
+from kstore.spark.target import make_topic, open_store
+from kstore.spark.write_options import WriteOptions
+from kstore.store import Store
+
+__all__ = ["BATCH_ID", "Outcome", "Writer", "commit", "discard", "group_of"]
+
+logger = logging.getLogger(__name__)
+
+# What the number of the last committed batch is the offset of: no topic has this name.
+BATCH_ID = TopicPartition("spark-batch-id", 0)
+# Of batch writes that have no name: one after the other has it, since each needs the store for itself.
+UNNAMED = "spark"
+# What is read and appended at a time.
+APPEND_BYTES = 8 << 20
+# Nothing aborts the transaction meanwhile: the store is open without background work.
+TRANSACTION_TIMEOUT_MS = 900_000
+
+
+class Writer(NamedTuple):
+    """Who writes: ``writer_id`` names its staged files. ``app_id`` None: its batches are not known again."""
+
+    writer_id: str
+    app_id: str | None = None
+
+
+class Outcome(NamedTuple):
+    """``is_dropped``: the batch had been committed before."""
+
+    record_count: int = 0
+    is_dropped: bool = False
+    swept_count: int = 0
+
+
+def group_of(app_id: str) -> str:
+    """The group that a writer's batches are committed for, and its transactional id."""
+    return f"spark-{app_id}"
+
+
+def commit(
+    options: WriteOptions,
+    writer: Writer,
+    batch_id: int,
+    staged: Sequence[StagedFile],
+    *,
+    fs: FileSystem = SYSTEM_FS,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Outcome:
+    """Commits a batch: on return it is there as a whole, on disk; after an exception it is, or is not at all.
+
+    Raises: LockedError; FileMissingError (the driver does not see a staged file), CorruptFileError; TopicNotFoundError;
+    what an append raises; StorageError.
+    """
+    directory = Path(options.path)
+    if not staged and not options.truncates:
+        return Outcome()
+    store = open_store(options, fs=fs, clock=clock)
+    try:
+        committed = _committed(store, writer)
+        is_dropped = batch_id <= committed
+        if is_dropped:
+            logger.warning(
+                "%s: batch %d of %s was committed before, and is left out", directory, batch_id, writer.app_id
+            )
+            _delete_before(store, _boundaries(store, writer) if options.truncates else {})
+        else:
+            _Transaction(store, options, writer, batch_id).run(staged, fs)
+    except BaseException:
+        # Aborts what is open. A failure of that too is the next open's business.
+        try:
+            store.close()
+        except KstoreError as error:
+            logger.warning("%s: not closed in order behind a failed commit: %s", directory, error)
+        raise
+    remove(fs, directory, (one.name for one in staged))
+    swept = sweep(
+        fs,
+        directory,
+        writer_id=writer.writer_id,
+        committed=max(committed, batch_id),
+        now_ms=clock.now_ms(),
+        retention_ms=options.staging_retention_ms,
+    )
+    try:
+        store.close()
+    except KstoreError as error:
+        # It is committed: nobody must repeat it because of this.
+        logger.warning("%s: not closed in order behind a commit: %s", directory, error)
+    return Outcome(0 if is_dropped else _count(staged), is_dropped, swept)
+
+
+def discard(options: WriteOptions, staged: Iterable[StagedFile], *, fs: FileSystem = SYSTEM_FS) -> None:
+    """Removes what was staged and will not be committed, as far as that can be done."""
+    remove(fs, Path(options.path), (one.name for one in staged))
+
+
+def _count(staged: Iterable[StagedFile]) -> int:
+    return sum(span.record_count for one in staged for spans in one.spans.values() for span in spans)
+
+
+def _committed(store: Store, writer: Writer) -> int:
+    """The number of the last batch that was committed, -1 for none."""
+    if writer.app_id is None:
+        return -1
+    found = store.coordinator.committed(group_of(writer.app_id), [BATCH_ID]).get(BATCH_ID)
+    return -1 if found is None else found.offset
+
+
+def _boundaries(store: Store, writer: Writer) -> dict[TopicPartition, int]:
+    """Where the records of the last batch that overwrote begin."""
+    if writer.app_id is None:
+        return {}
+    found = store.coordinator.committed(group_of(writer.app_id))
+    return {owner: committed.offset for owner, committed in found.items() if owner != BATCH_ID}
+
+
+def _delete_before(store: Store, boundaries: Mapping[TopicPartition, int]) -> None:
+    for owner, offset in boundaries.items():
+        try:
+            log = store.log(*owner)
+        except TopicNotFoundError:
+            continue
+        if log.start_offset < offset <= log.high_watermark:
+            log.delete_records(offset)
+
+
+class _Transaction:
+    """One commit in an open store."""
+
+    def __init__(self, store: Store, options: WriteOptions, writer: Writer, batch_id: int) -> None:
+        self._store = store
+        self._options = options
+        self._app_id = writer.app_id
+        self._id = UNNAMED if writer.app_id is None else group_of(writer.app_id)
+        self._batch_id = batch_id
+        self._producer = (-1, -1)
+
+    def run(self, staged: Sequence[StagedFile], fs: FileSystem) -> None:
+        store, coordinator = self._store, self._store.coordinator
+        with ExitStack() as files:
+            spans = self._opened(staged, fs, files)
+            for topic in sorted({owner.topic for owner in spans} - set(store.topics(internal=True))):
+                make_topic(store, self._options, topic)
+            logs = {owner: self._log(owner) for owner in sorted(spans)}
+            boundaries = self._ends(spans)
+            if not logs and self._app_id is None:
+                _delete_before(store, boundaries)
+                return
+            self._producer = coordinator.init_producer_id(self._id, TRANSACTION_TIMEOUT_MS)
+            coordinator.add_partitions(self._id, *self._producer, logs)
+            for owner, log in logs.items():
+                first = self._append(log, spans[owner])
+                if owner in boundaries:
+                    boundaries[owner] = first
+        if self._app_id is not None:
+            offsets = {BATCH_ID: self._batch_id, **boundaries}
+            coordinator.add_offsets(self._id, *self._producer, group_of(self._app_id), offsets)
+        self._end()
+        _delete_before(store, boundaries)
+
+    def _opened(
+        self, staged: Sequence[StagedFile], fs: FileSystem, files: ExitStack
+    ) -> dict[TopicPartition, list[tuple[File, Span]]]:
+        """Where the batches of each partition are, in the order in which they are appended."""
+        found: dict[TopicPartition, list[tuple[File, Span]]] = {}
+        for one in staged:
+            file = open_staged(fs, Path(self._options.path), one)
+            files.callback(file.close)
+            for owner, spans in one.spans.items():
+                found.setdefault(TopicPartition(*owner), []).extend((file, span) for span in spans)
+        return found
+
+    def _log(self, owner: TopicPartition) -> Log:
+        try:
+            return self._store.log(*owner)
+        except TopicNotFoundError as error:
+            raise TopicNotFoundError(f"{error}: it has changed since the tasks looked at it") from error
+
+    def _ends(self, spans: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of an overwrite: where each partition ends that it is for."""
+        if not self._options.truncates:
+            return {}
+        topics = {owner.topic for owner in spans}
+        if self._options.topic is not None and self._options.topic in self._store.topics():
+            topics.add(self._options.topic)
+        owners = [TopicPartition(topic, number) for topic in topics for number in self._store.partitions(topic)]
+        return {owner: self._store.log(*owner).high_watermark for owner in sorted(owners)}
+
+    def _append(self, log: Log, batches: Iterable[tuple[File, Span]]) -> int:
+        """Appends the batches of one partition; the first one's offset."""
+        first_offset: int | None = None
+        for chunk in _chunks(batches, self._producer):
+            info = log.append_batches(chunk)
+            first_offset = info.first_offset if first_offset is None else first_offset
+        if not log.writer.syncs_appends:
+            # The decision is on disk whatever the log's durability is, and must not be before the records.
+            log.flush()
+        assert first_offset is not None
+        return first_offset
+
+    def _end(self) -> None:
+        end = self._store.coordinator.end
+        try:
+            end(self._id, *self._producer, commit=True)
+        except KstoreError as error:
+            # It may be decided, and then repeating completes it.
+            logger.warning("%s: the end of a transaction is repeated: %s", self._options.path, error)
+            end(self._id, *self._producer, commit=True)
+
+
+def _chunks(batches: Iterable[tuple[File, Span]], producer: tuple[int, int]) -> Iterator[bytes]:
+    """Staged batches, stamped with their producer, as many at a time as are appended at once."""
+    sequence = size = 0
+    chunk: list[bytes] = []
+    for file, span in batches:
+        data = read_span(file, span)
+        if chunk and size + len(data) > APPEND_BYTES:
+            yield b"".join(chunk)
+            chunk, size = [], 0
+        stamped, record_count = _stamped(data, file.path, span, producer, sequence)
+        sequence = increment_sequence(sequence, record_count)
+        chunk.append(stamped)
+        size += len(data)
+    if chunk:
+        yield b"".join(chunk)
+
+
+def _stamped(data: bytes, path: str, span: Span, producer: tuple[int, int], sequence: int) -> tuple[bytes, int]:
+    """A staged batch as one of the producer's transaction, and how many records it has."""
+    header = BatchHeader._make(BATCH_HEADER.unpack_from(data)) if len(data) > BATCH_HEADER_BYTES else None
+    if (
+        header is None
+        or header.magic != MAGIC
+        or header.batch_length != len(data) - LOG_OVERHEAD_BYTES
+        or header.attributes & ATTRIBUTE_CONTROL
+        or header.record_count != span.record_count
+        or header.record_count < 1
+        or header.crc != batch_crc(memoryview(data)[CRC_START:])
+    ):
+        raise CorruptFileError("no batch of records as a task stages it", path=path, position=span.position)
+    header = header._replace(
+        attributes=header.attributes | ATTRIBUTE_TRANSACTIONAL,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=sequence,
+    )
+    stamped = bytearray(data)
+    BATCH_HEADER.pack_into(stamped, 0, *header)
+    header = header._replace(crc=batch_crc(memoryview(stamped)[CRC_START:]))
+    BATCH_HEADER.pack_into(stamped, 0, *header)
+    return bytes(stamped), header.record_count

@@ -1,0 +1,209 @@
+"""Staged files: what a task has encoded, beside the logs that it is for, until the driver's commit takes it.
+
+    kstore.staged-<writer>-<batch>-<partition>-<attempt>-<random>.tmp      in the store's own directory
+
+They are files and not a directory, since a broker exits at a directory that it does not know, and end in ``.tmp``,
+which a store and a broker pass over. ``<writer>`` is a hash of who writes, the rest are Spark's numbers; the random
+part keeps a new driver's files from those of an old one that has not died yet. A file holds whole batches of all the
+task's partitions, in the order in which they became full; what is where, and its checksum, travels to the driver in the
+``StagedFile``. Nothing is synced: a commit that does not find its files is repeated by Spark, tasks and all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import secrets
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.errors import CorruptFileError, FileMissingError, KstoreError, StorageError
+from kstore.files.fs import File, FileSystem
+from kstore.files.paths import TopicPartition
+from kstore.record.batch import batch_crc
+
+__all__ = [
+    "Span",
+    "StagedFile",
+    "StagedName",
+    "StagingFile",
+    "open_staged",
+    "read_span",
+    "remove",
+    "staged_name",
+    "sweep",
+]
+
+logger = logging.getLogger(__name__)
+
+NAME = re.compile(
+    r"kstore\.staged-(?P<writer>[0-9a-f]{16})-(?P<batch>0|[1-9][0-9]{0,18})-(?P<partition>[0-9]{1,10})"
+    r"-(?P<attempt>[0-9]{1,19})-[0-9a-f]{12}\.tmp",
+    re.ASCII,
+)
+# What is gathered before it is written.
+WRITE_BYTES = 1 << 20
+
+
+class StagedName(NamedTuple):
+    """What the name of a staged file says."""
+
+    writer: str
+    batch_id: int
+    partition: int
+    attempt: int
+
+
+class Span(NamedTuple):
+    """One batch in a staged file; ``crc`` is of all its bytes."""
+
+    position: int
+    size: int
+    record_count: int
+    crc: int
+
+
+class StagedFile(NamedTuple):
+    """What a task has staged: the batches of each partition, in their order. ``name`` is in the store's directory."""
+
+    name: str
+    host: str
+    size: int
+    spans: dict[TopicPartition, list[Span]]
+
+
+def writer_hash(writer_id: str) -> str:
+    return hashlib.sha256(writer_id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def staged_name(writer_id: str, batch_id: int, partition: int, attempt: int) -> str:
+    """A name that no other file has."""
+    return f"kstore.staged-{writer_hash(writer_id)}-{batch_id}-{partition}-{attempt}-{secrets.token_hex(6)}.tmp"
+
+
+def parse_name(name: str) -> StagedName | None:
+    match = NAME.fullmatch(name)
+    if match is None:
+        return None
+    return StagedName(match["writer"], int(match["batch"]), int(match["partition"]), int(match["attempt"]))
+
+
+class StagingFile:
+    """A staged file that is being written. Made with its first batch; ``discard`` takes it away. Not thread-safe."""
+
+    def __init__(self, fs: FileSystem, directory: Path, name: str) -> None:
+        self._fs = fs
+        self._path = directory / name
+        self._file: File | None = None
+        self._size = 0
+        self._written = 0
+        self._waiting: list[bytes] = []
+        self._spans: dict[TopicPartition, list[Span]] = {}
+
+    def add(self, owner: TopicPartition, data: bytes, record_count: int) -> None:
+        """Adds a whole batch. Raises: DiskFullError, StorageError."""
+        span = Span(self._size, len(data), record_count, batch_crc(memoryview(data)))
+        self._spans.setdefault(owner, []).append(span)
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size - self._written >= WRITE_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._file is None:
+            self._file = self._fs.open(self._path, write=True, create=True)
+        self._file.write_all(self._waiting, self._written)
+        self._written = self._size
+        self._waiting.clear()
+
+    def close(self) -> StagedFile | None:
+        """What was staged; None where that is nothing, and there is no file. Raises: DiskFullError, StorageError."""
+        if self._waiting:
+            self._write()
+        if self._file is None:
+            return None
+        # On a network's file system this is what makes the bytes visible elsewhere.
+        self._file.close()
+        self._file = None
+        return StagedFile(self._path.name, socket.gethostname(), self._size, self._spans)
+
+    def discard(self) -> None:
+        """Takes the file away, as far as that can be done."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            remove(self._fs, self._path.parent, [self._path.name])
+
+
+def open_staged(fs: FileSystem, directory: Path, staged: StagedFile) -> File:
+    """Opens what a task has staged. Raises: StorageError, FileMissingError with the reason; CorruptFileError."""
+    path = directory / staged.name
+    if parse_name(staged.name) is None:
+        raise CorruptFileError("not the name of a staged file", path=path)
+    try:
+        file = fs.open(path)
+    except FileMissingError as error:
+        raise FileMissingError(
+            error.errno,
+            f"the driver on {socket.gethostname()} cannot see what an executor on {staged.host} has staged: the store "
+            "must be on a file system that the driver and all executors share",
+            str(path),
+        ) from error
+    size = file.size()
+    if size != staged.size:
+        file.close()
+        raise CorruptFileError(f"a staged file of {size} bytes, expected the {staged.size} that were staged", path=path)
+    return file
+
+
+def read_span(file: File, span: Span) -> bytes:
+    """One batch, as it was staged. Raises: CorruptFileError, StorageError."""
+    data = file.pread(span.size, span.position)
+    if len(data) != span.size or batch_crc(memoryview(data)) != span.crc:
+        raise CorruptFileError("not the batch that was staged", path=file.path, position=span.position)
+    return data
+
+
+def remove(fs: FileSystem, directory: Path, names: Iterable[str]) -> None:
+    """Removes staged files; what cannot be removed is left to the next sweep."""
+    for name in names:
+        try:
+            if parse_name(name) is not None:
+                fs.unlink(directory / name)
+        except FileMissingError:
+            pass
+        except StorageError as error:
+            logger.warning("a staged file stays behind: %s", error)
+
+
+def sweep(fs: FileSystem, directory: Path, *, writer_id: str, committed: int, now_ms: int, retention_ms: int) -> int:
+    """Removes what nobody will commit any more: files of the writer's batches up to ``committed``, and of anybody those
+    that are older than ``retention_ms``. Returns how many."""
+    own = writer_hash(writer_id)
+    doomed = []
+    try:
+        for name, found in _staged_in(fs, directory):
+            is_done = found.writer == own and found.batch_id <= committed
+            if is_done or now_ms - _mtime_ms(fs, directory / name, now_ms) > retention_ms:
+                doomed.append(name)
+    except KstoreError as error:
+        logger.warning("staged files are not swept: %s", error)
+    remove(fs, directory, doomed)
+    return len(doomed)
+
+
+def _staged_in(fs: FileSystem, directory: Path) -> Iterator[tuple[str, StagedName]]:
+    for name in sorted(fs.list(directory)):
+        found = parse_name(name)
+        if found is not None:
+            yield name, found
+
+
+def _mtime_ms(fs: FileSystem, path: Path, missing: int) -> int:
+    try:
+        return fs.stat(path).mtime_ns // 1_000_000
+    except FileMissingError:
+        return missing
