@@ -88,13 +88,16 @@ class _At(NamedTuple):
         return self.location.path.name
 
     def names(self) -> list[str] | None:
-        """What is in the directory, None where there is nothing."""
+        """What is in the directory, None where there is nothing. Raises: NotALogError for a file."""
         try:
             return self.location.fs.list(self.location.path)
         except FileNotFoundError:
             return None
-        except NotADirectoryError as error:
-            raise NotALogError(errno.ENOTDIR, "a file, expected a directory of logs, or a log", self.url) from error
+        except StorageError as error:
+            if error.errno != errno.ENOTDIR:
+                raise
+            what = "a file, expected a directory of logs, or a log"
+            raise NotALogError(errno.ENOTDIR, what, self.location.url) from error
 
     def stats(self) -> dict[str, FileStat]:
         return self.location.fs.list_stats(self.location.path)
@@ -182,14 +185,10 @@ def _matches(at: _At, parts: list[str]) -> Iterator[_At]:
         return
     fits = re.compile(translate(part)).match
     try:
-        names = at.location.fs.list(at.location.path)
-    except (FileNotFoundError, NotADirectoryError):
+        names = at.names()
+    except NotALogError:
         return
-    except StorageError as error:
-        if error.errno == errno.ENOTDIR:
-            return
-        raise
-    for name in sorted(names):
+    for name in sorted(names or ()):
         if fits(name) and (part.startswith(".") or not name.startswith(".")):
             yield from _matches(at.child(name), rest)
 

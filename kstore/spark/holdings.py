@@ -6,6 +6,7 @@ It lives in the process that plans a query, and is never sent anywhere.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -24,8 +25,10 @@ OPEN_LOGS_MAX = 128
 class Holdings:
     """The logs that ``options`` choose. Not thread-safe."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, wants: Callable[[LogPlace], bool] = lambda place: True) -> None:
+        """``wants``: which of these logs, others are not opened."""
         self._options = options
+        self._wants = wants
         self._committed = options.isolation_level == "read_committed"
         self._logs: OrderedDict[LogPlace, Log] = OrderedDict()
 
@@ -40,7 +43,7 @@ class Holdings:
         places = chosen(found, options.topics, must_exist=must_exist)
         for place in self._logs.keys() - set(places):
             self._logs.pop(place).close()
-        held = (self._held(place) for place in places)
+        held = (self._held(place) for place in places if self._wants(place))
         return [log for log in held if log is not None]
 
     def _held(self, place: LogPlace) -> Held | None:

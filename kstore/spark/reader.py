@@ -27,7 +27,7 @@ from kstore.log_places import LogPlace
 from kstore.published import Published
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
 from kstore.spark.holdings import Holdings
-from kstore.spark.options import ReadOptions
+from kstore.spark.options import Earliest, Latest, ReadOptions
 from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
 from kstore.spark.ranges import DATA_LOSS, FAILING, OffsetRange, batch_ranges
 from kstore.spark.schema import arrow_schema
@@ -54,7 +54,7 @@ class KStoreReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """``schema`` names the columns, ones that ``check_columns`` has passed."""
         self._options = options
-        self._schema = arrow_schema(schema)
+        self.spark_schema = schema
         self._wanted = EVERYTHING
         # An object in the place of the method: see there.
         self.pushFilters = SoftPushdown(self._take)  # type: ignore[method-assign]
@@ -65,7 +65,9 @@ class KStoreReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The splits. Raises: ConfigError, LogNotFoundError, TopicNotFoundError, DataLossError, StorageError."""
         options = self._options
-        with Holdings(options) as logs:
+        # Bounds by partition, and times, are held against all logs, whatever of them is wanted.
+        is_checked = not isinstance(options.starting, Earliest) or not isinstance(options.ending, Latest)
+        with Holdings(options, EVERYTHING.wants if is_checked else self._wanted.wants) as logs:
             ranges = batch_ranges(options, logs.look(must_exist=True), logs.offset_for_time)
             splits = plan_splits(
                 self._narrowed(ranges, logs),
@@ -92,7 +94,7 @@ class KStoreReader(DataSourceReader):
                 yield OffsetRange(place, start, stop)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_split(partition, self._options, self._schema)
+        return read_split(partition, self._options, arrow_schema(self.spark_schema))
 
 
 # --- in a task --------------------------------------------------------------------------------------------------------
