@@ -275,19 +275,17 @@ class Sending(SendPath):
             return self._refused(topic.name, partition, error, on_delivery)
         if done is None:
             return None
-        self._after_append(done[1])
+        # Of the larger batches of ``send_many`` fewer are as much.
+        is_large = run_bytes >= self.run_bytes_max
+        self._after_append(done[1], INLINE_BATCHES // RUN_BATCHES if is_large else INLINE_BATCHES)
         return done[0]
 
-    def _after_append(self, queue: Queue) -> None:
+    def _after_append(self, queue: Queue, inline_batches: int = INLINE_BATCHES) -> None:
         if not self._is_threaded:
             return
-        closed = queue.closed
-        if closed and not self.sender.is_this_thread:
-            # Of the larger batches of ``send_many`` fewer are as much.
-            is_large = closed[-1].size >= 2 * self.config.batch_size
-            if len(closed) >= (INLINE_BATCHES // RUN_BATCHES if is_large else INLINE_BATCHES):
-                self.sender.write_here(queue)
-                return
+        if len(queue.closed) >= inline_batches and not self.sender.is_this_thread:
+            self.sender.write_here(queue)
+            return
         # The sender looks at what it did not know of within a linger, unless it is woken.
         if self.sender.sleeps_until > self._clock.monotonic() + self.sender.patience:
             self._wakeup.set()
