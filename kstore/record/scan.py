@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from kstore.errors import CorruptBatchError, CorruptDataError
@@ -153,7 +153,11 @@ class BatchScan:
     def __next__(self) -> tuple[int, Batch]:
         return next(self._steps)
 
-    def _scan(self) -> Iterator[tuple[int, Batch]]:
+    def close(self) -> None:
+        """Ends it: one that is only dropped keeps its chunk, and its file, until the garbage collector runs."""
+        self._steps.close()
+
+    def _scan(self) -> Generator[tuple[int, Batch], None, None]:
         position, end, check_crc = self._position, self._end, self._check_crc
         next_offset, pread, wanted = self._next_offset, self._source.pread, self._first_bytes
         while position < end:

@@ -71,22 +71,25 @@ def walk(
         scanned = scan(source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes, first_bytes=first_bytes)
         vain_bytes = 0
         damage: tuple[int, str, bool] | None = None
-        for position, batch in scanned:
-            if batch.base_offset != next_offset or batch.last_offset >= offset_stop:
-                reason = _misplaced(source, position, stop, batch, next_offset, offset_stop)
-                if reason:
-                    damage = (position, reason, False)
-                    vain_bytes = batch.size
-                    break
-            yield position, batch
-            next_offset = batch.last_offset + 1
-        else:
-            end = scanned.stop
-            assert end is not None, "a scan that is through says why"
-            if end.kind == "end":
-                return
-            damage = (end.position, end.reason, end.kind == "torn")
-            vain_bytes = end.entry_size
+        try:
+            for position, batch in scanned:
+                if batch.base_offset != next_offset or batch.last_offset >= offset_stop:
+                    reason = _misplaced(source, position, stop, batch, next_offset, offset_stop)
+                    if reason:
+                        damage = (position, reason, False)
+                        vain_bytes = batch.size
+                        break
+                yield position, batch
+                next_offset = batch.last_offset + 1
+            else:
+                end = scanned.stop
+                assert end is not None, "a scan that is through says why"
+                if end.kind == "end":
+                    return
+                damage = (end.position, end.reason, end.kind == "torn")
+                vain_bytes = end.entry_size
+        finally:
+            scanned.close()
         position, reason, torn = damage
         if positions is None:
             positions = sorted(hints())
