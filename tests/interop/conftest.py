@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
+from kstore.files.remote import Location, open_remote
 from tests.interop.scenarios import SCENARIOS
+from tests.spark.conftest import spark as spark
 from tools.interop import java
 from tools.interop.broker import Broker
 from tools.interop.dfs import Dfs, running_dfs
@@ -74,6 +76,15 @@ def dfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dfs]:
         pytest.skip(str(reason))
     with running_dfs(tmp_path_factory.mktemp("dfs"), *found) as cluster:
         yield cluster
+
+
+@pytest.fixture(params=["hdfs", "webhdfs"])
+def at(request: pytest.FixtureRequest, dfs: Dfs) -> Location:
+    """A directory on HDFS, of the test's own and empty, by hdfs-native and over WebHDFS."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    location = open_remote(f"{getattr(dfs, request.param)}/{name}")
+    location.fs.make_dirs(location.path)
+    return location
 
 
 @pytest.fixture(scope="session")

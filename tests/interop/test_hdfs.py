@@ -14,34 +14,12 @@ from kstore.cli.main import main
 from kstore.errors import CorruptBatchError, FileMissingError, LogNotFoundError, ReadOnlyError, StorageError
 from kstore.files.remote import Location, open_remote
 from tests.golden_data import golden_root
+from tests.interop.on_hdfs import PARTITIONS, files_of, put_broker_s, put_files
 from tools.interop.dfs import Dfs
 
 pytestmark = pytest.mark.interop
 
-KINDS = ("hdfs", "webhdfs")
-# A whole log directory that a broker wrote, in parts: every codec, transactions, compaction, several segments.
-PARTITIONS = ("compacted-txn-0", "deleted-records-0", "headers-0", "lz4-0", "rolled-0", "txn-rolled-0", "zstd-0")
 DATA = random.Random(7).randbytes(3 << 20)
-
-
-@pytest.fixture(params=KINDS)
-def at(request: pytest.FixtureRequest, dfs: Dfs) -> Location:
-    """A directory of the test's own, empty."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    location = open_remote(f"{getattr(dfs, request.param)}/{name}")
-    location.fs.make_dirs(location.path)
-    return location
-
-
-def put_files(source: Path, target: Location) -> None:
-    """Copies the files of a directory as they are, whatever they hold."""
-    target.fs.make_dirs(target.path)
-    for name, data in files_of(source).items():
-        target.fs.put(target.path / name, [data])
-
-
-def files_of(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -113,13 +91,10 @@ def test_what_is_not_there_is_a_typed_error(at: Location) -> None:
 
 
 def test_a_broker_s_log_reads_there_as_it_does_here(at: Location) -> None:
-    # With the checkpoints beside the partitions, which say where deleted-records-0 begins.
-    put_files(golden_root() / "clean", at)
+    source = put_broker_s(at)
     for partition in PARTITIONS:
-        source = golden_root() / "clean" / partition
-        put_files(source, at / partition)
         with (
-            kstore.Log(source, read_only=True) as here,
+            kstore.Log(source / partition, read_only=True) as here,
             kstore.Log(at.path / partition, read_only=True, fs=at.reading) as there,
         ):
             assert (there.start_offset, there.end_offset) == (here.start_offset, here.end_offset)
