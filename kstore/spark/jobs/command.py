@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kstore.config import LogConfig
 from kstore.errors import ConfigError, KstoreError, MissingExtraError
 from kstore.spark.option_values import to_size, to_storage_options
 from kstore.spark.session import session
@@ -20,7 +21,20 @@ from kstore.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DAMAGED", "FAILED", "INTERRUPTED", "OK", "USAGE", "job_parser", "key_values", "run", "size_of", "summary"]
+__all__ = [
+    "DAMAGED",
+    "FAILED",
+    "INTERRUPTED",
+    "OK",
+    "USAGE",
+    "job_parser",
+    "key_values",
+    "run",
+    "settings_of",
+    "size_of",
+    "storage_options",
+    "summary",
+]
 
 Checked = TypeVar("Checked")
 
@@ -171,6 +185,24 @@ def storage_options(options: argparse.Namespace) -> dict[str, Any]:
         except ConfigError:
             found[name] = text
     return found
+
+
+def settings_of(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Settings of topics, in Kafka's spelling or kstore's; as the other commands take them. Raises: ConfigError."""
+    found: dict[str, Any] = {}
+    for name, text in key_values(option, texts).items():
+        found[name.strip().replace(".", "_")] = _setting(text.strip())
+    LogConfig.from_settings(**found)
+    return found
+
+
+def _setting(text: str) -> Any:
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def size_of(option: str, text: str) -> int:

@@ -1,0 +1,225 @@
+"""``compact``: the last record of each key, as a DataFrame, as Parquet, or as new logs beside the old ones.
+
+Keys are those of one partition, as everywhere in Kafka. Which record is the last one is found from keys and offsets
+alone; values move once. New logs keep the offsets, begin and end where the old ones do, so consumers' positions hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kstore.files.paths import TopicPartition
+from kstore.log_places import LogPlace
+from kstore.spark.jobs.command import OK, job_parser, run, settings_of, storage_options, summary
+from kstore.spark.jobs.frames import Range, frame_of, ranges_of
+from kstore.spark.jobs.logs import local_or_url, places_of
+from kstore.spark.jobs.rewrite import SLOT, Target, Written, check_out, write_store
+from kstore.spark.schema import COLUMNS
+from kstore.types import IsolationLevel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["compact", "compact_into", "main"]
+
+EXAMPLES = """
+examples:
+  kstore spark compact --topic customers data/ compacted/               a new store
+  kstore spark compact --to parquet --topic customers data/ customers/  a table
+  spark-submit kstore/spark/jobs/compact.py data/ compacted/
+
+"kstore compact" does it in place, for logs that one machine can go through.
+
+exit status:
+  0  done
+  1  it failed: nothing is left at OUT
+  2  bad usage
+"""
+
+
+def compact(
+    spark: SparkSession,
+    urls: Sequence[str],
+    *,
+    topics: Sequence[str] = (),
+    isolation_level: IsolationLevel = "read_committed",
+    keep_tombstones: bool = False,
+    keep_keyless: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> DataFrame:
+    """The last record of each key of each partition, with all columns of the data source; in no order.
+
+    Args:
+        keep_tombstones: of a key whose last record has no value, that record; else nothing.
+        keep_keyless: records without a key, all of them; else none.
+    """
+    options = dict(storage_options or {})
+    ranges = ranges_of(places_of(urls, options, topics), options, isolation_level)
+    return _compacted(spark, ranges, isolation_level, keep_tombstones, keep_keyless, options)
+
+
+def _compacted(
+    spark: SparkSession,
+    ranges: Sequence[Range],
+    isolation_level: IsolationLevel,
+    keep_tombstones: bool,
+    keep_keyless: bool,
+    options: Mapping[str, Any],
+) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    def frame(columns: Sequence[str]) -> DataFrame:
+        return frame_of(spark, ranges, columns, isolation_level=isolation_level, storage_options=options)
+
+    owner = ["topic", "partition"]
+    keys = frame([*owner, "key", "offset"]).where("key is not null")
+    last = keys.groupBy(*owner, "key").agg(f.max("offset").alias("offset")).select(*owner, "offset")
+    records = frame(COLUMNS)
+    # On offsets, which are short, not on keys.
+    found = records.where("key is not null").join(last, [*owner, "offset"], "left_semi").select(*COLUMNS)
+    if not keep_tombstones:
+        found = found.where("value is not null")
+    if keep_keyless:
+        found = found.unionByName(records.where("key is null"))
+    return found
+
+
+def compact_into(
+    spark: SparkSession,
+    urls: Sequence[str],
+    out: str,
+    *,
+    topics: Sequence[str] = (),
+    isolation_level: IsolationLevel = "read_committed",
+    keep_tombstones: bool = False,
+    keep_keyless: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[Written]:
+    """Writes the last record of each key as the new store ``out``, with the topics and partitions of the old one.
+
+    Raises: as ``rewrite.write_store``.
+    """
+    options = dict(storage_options or {})
+    path = check_out(out)
+    ranges = ranges_of(places_of(urls, options, topics), options, isolation_level)
+    found = _compacted(spark, ranges, isolation_level, keep_tombstones, keep_keyless, options)
+    targets = [Target(_owner(each.place), each.start, each.stop) for each in ranges]
+    slots = spark.createDataFrame(
+        [(each.place.topic, each.place.partition, number) for number, each in enumerate(ranges)],
+        f"topic string, partition int, {SLOT} int",
+    )
+    from pyspark.sql import functions as f
+
+    return write_store(
+        found.join(f.broadcast(slots), ["topic", "partition"]),
+        path,
+        targets,
+        ["offset"],
+        dict(settings or {}),
+    )
+
+
+def _owner(place: LogPlace) -> TopicPartition:
+    return TopicPartition(place.topic, place.partition)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+class _Checked(NamedTuple):
+    paths: list[str]
+    out: str
+    to: str
+    topics: list[str]
+    isolation_level: IsolationLevel
+    keep_tombstones: bool
+    keep_keyless: bool
+    settings: dict[str, Any]
+    form: str
+    storage_options: dict[str, Any]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser("compact", "Keep of the logs at PATHS the last record of each key, in OUT.", EXAMPLES)
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
+    add("out", metavar="OUT", help="A directory that is not there: a new store, or a table.")
+    add("--to", choices=("store", "parquet"), default="store", help="What OUT is.")
+    add("--topic", action="append", default=[], help="This topic; may be given more often. Default: all.")
+    add(
+        "--isolation-level",
+        choices=("read_committed", "read_uncommitted"),
+        default="read_committed",
+        help="read_committed: no records of transactions that were aborted, and nothing behind an open one.",
+    )
+    add("--keep-tombstones", action="store_true", help="Of a key that was deleted, the record that says so.")
+    add("--drop-keyless", action="store_true", help="Leave out the records that have no key; else they stay.")
+    add(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="A setting of the new topics (compression_type).",
+    )
+    return parser
+
+
+def _check(options: argparse.Namespace) -> _Checked:
+    given = storage_options(options)
+    places_of(options.paths, given, options.topic)
+    settings = settings_of("--config", options.config)
+    if options.to == "store":
+        check_out(options.out)
+    return _Checked(
+        options.paths,
+        options.out,
+        options.to,
+        options.topic,
+        options.isolation_level,
+        options.keep_tombstones,
+        not options.drop_keyless,
+        settings,
+        options.format,
+        given,
+    )
+
+
+def _work(spark: SparkSession, checked: _Checked) -> int:
+    shared: dict[str, Any] = {
+        "topics": checked.topics,
+        "isolation_level": checked.isolation_level,
+        "keep_tombstones": checked.keep_tombstones,
+        "keep_keyless": checked.keep_keyless,
+        "storage_options": checked.storage_options,
+    }
+    if checked.to == "parquet":
+        compact(spark, checked.paths, **shared).write.parquet(local_or_url(checked.out))
+        records = spark.read.parquet(local_or_url(checked.out)).count()
+        summary(checked.form, "compact", {"records": records, "table": checked.out})
+        return OK
+    written = compact_into(spark, checked.paths, checked.out, settings=checked.settings, **shared)
+    fields = {
+        "partitions": len(written),
+        "records": sum(each.records for each in written),
+        "bytes": sum(each.size for each in written),
+        "store": str(Path(checked.out)),
+    }
+    summary(checked.form, "compact", fields)
+    return OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the job; the exit status."""
+    return run(_parser(), arguments, _check, _work)
+
+
+if __name__ == "__main__":
+    # By its name: what is sent to the executors is then found there by its module.
+    from kstore.spark.jobs import compact as job
+
+    sys.exit(job.main())

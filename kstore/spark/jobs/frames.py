@@ -1,0 +1,143 @@
+"""Records of logs as DataFrames for jobs that rewrite them: what the data source gives, and an order that lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from kstore.errors import FileMissingError
+from kstore.files.paths import LOG_SUFFIX, segment_name
+from kstore.files.remote import open_remote
+from kstore.log_places import LogPlace, open_place
+from kstore.record.headers import walk_headers
+from kstore.record.walk import Damage
+from kstore.spark.jobs.logs import Stretch, readable, segments_of, stretches_of
+from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread, spread_objects
+from kstore.spark.schema import arrow_schema, spark_schema
+from kstore.types import NO_TIMESTAMP, IsolationLevel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ORDER_TIME", "Range", "frame_of", "ranges_of"]
+
+# The latest time of all records of a partition up to this one: by it partitions mix, and each keeps its own order.
+ORDER_TIME = "orderTime"
+
+
+class Range(NamedTuple):
+    """Offsets ``start`` to ``stop`` of a log: all of it that can be read."""
+
+    place: LogPlace
+    start: int
+    stop: int
+
+
+class _Reading(NamedTuple):
+    """A stretch, and the latest time before it."""
+
+    stretch: Stretch
+    before_ms: int
+
+
+def ranges_of(
+    places: Sequence[LogPlace], storage_options: Mapping[str, Any], isolation_level: IsolationLevel
+) -> list[Range]:
+    """What can be read of each log, from now on fixed. Raises: StorageError, NotALogError."""
+    return [Range(place, *readable(place, storage_options, isolation_level)) for place in places]
+
+
+def frame_of(
+    spark: SparkSession,
+    ranges: Sequence[Range],
+    columns: Sequence[str],
+    *,
+    isolation_level: IsolationLevel,
+    storage_options: Mapping[str, Any],
+    with_order_time: bool = False,
+    task_bytes: int = TASK_BYTES,
+) -> DataFrame:
+    """The records of ``ranges`` with ``columns`` of the data source's, and ORDER_TIME (ms) if that is asked for."""
+    stretches = [
+        stretch
+        for each in ranges
+        for stretch in stretches_of(each.place, storage_options, each.start, each.stop, size_max=task_bytes)
+    ]
+    readings = [_Reading(stretch, NO_TIMESTAMP) for stretch in stretches]
+    if with_order_time:
+        groups = grouped(stretches, lambda stretch: stretch.size, task_bytes)
+        latest = spread_objects(spark, groups, partial(_latest_time, dict(storage_options)))
+        readings = _with_times(stretches, latest)
+    work = partial(_read, tuple(columns), isolation_level, dict(storage_options), with_order_time)
+    schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in spark_schema(columns))
+    if with_order_time:
+        schema += f", {ORDER_TIME} bigint"
+    return spread(spark, grouped(readings, lambda each: each.stretch.size, task_bytes), work, schema)
+
+
+def _with_times(stretches: Sequence[Stretch], latest: Sequence[int]) -> list[_Reading]:
+    readings: list[_Reading] = []
+    before: dict[LogPlace, int] = {}
+    for stretch, time in zip(stretches, latest, strict=True):
+        known = before.get(stretch.place, NO_TIMESTAMP)
+        readings.append(_Reading(stretch, known))
+        before[stretch.place] = max(known, time)
+    return readings
+
+
+def _latest_time(storage_options: dict[str, Any], stretch: Stretch) -> int:
+    """In a task: the latest time of a stretch, from the headers of its batches."""
+    location = open_remote(stretch.place.url, storage_options=storage_options)
+    latest = NO_TIMESTAMP
+    for segment in segments_of(location):
+        if not stretch.start < segment.offset_stop or segment.base_offset >= stretch.stop:
+            continue
+        try:
+            file = location.reading.open(f"{location.path}/{segment_name(segment.base_offset, LOG_SUFFIX)}")
+        except FileMissingError:
+            continue  # retention took it: reading will say so
+        for item in walk_headers(file, file.size(), next_offset=segment.base_offset, offset_stop=segment.offset_stop):
+            if not isinstance(item, Damage):
+                latest = max(latest, item[1].max_timestamp)
+    return latest
+
+
+def _read(
+    columns: tuple[str, ...],
+    isolation_level: IsolationLevel,
+    storage_options: dict[str, Any],
+    with_order_time: bool,
+    reading: _Reading,
+) -> Iterator[pa.RecordBatch]:
+    """In a task: one stretch."""
+    stretch, before_ms = reading
+    place = stretch.place
+    schema = arrow_schema(spark_schema(columns))
+    names = [name for name in columns if name not in ("topic", "partition")]
+    if with_order_time and "timestamp" not in names:
+        names.append("timestamp")
+    with open_place(place, storage_options) as log:
+        for batch in log.to_arrow_batches(
+            stretch.start,
+            stretch.stop,
+            columns=names or ["offset"],
+            isolation_level=isolation_level,
+            timestamp_unit="us",
+            max_records=20_000,
+        ):
+            found = {name: batch.column(name) for name in names}
+            found["topic"] = pa.repeat(pa.scalar(place.topic, pa.string()), batch.num_rows)
+            found["partition"] = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
+            arrays = [found[name].cast(schema.field(name).type) for name in columns]
+            if not with_order_time:
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                continue
+            times = found["timestamp"].cast(pa.int64()).to_numpy() // 1000
+            order = np.maximum.accumulate(np.maximum(times, before_ms))
+            before_ms = int(order[-1]) if len(order) else before_ms
+            fields = schema.append(pa.field(ORDER_TIME, pa.int64()))
+            yield pa.RecordBatch.from_arrays([*arrays, pa.array(order, pa.int64())], schema=fields)

@@ -1,0 +1,199 @@
+"""``repartition``: a topic with another number of partitions, in a new store; keys go where Kafka's clients send them.
+
+Records of one old partition keep their order, so those of a key do; records of several mix by time. Offsets are new.
+Records without a key go in runs to all partitions in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from kstore.errors import ConfigError
+from kstore.files.paths import TopicPartition
+from kstore.producer.partitioner import partition_for_key
+from kstore.spark.jobs.command import OK, job_parser, run, settings_of, storage_options, summary
+from kstore.spark.jobs.frames import ORDER_TIME, frame_of, ranges_of
+from kstore.spark.jobs.logs import places_of
+from kstore.spark.jobs.rewrite import SLOT, Target, Written, check_out, write_store
+from kstore.spark.schema import COLUMNS
+from kstore.types import IsolationLevel
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["main", "repartition", "slot_of"]
+
+PARTITIONS_MAX = 100_000
+# So many records without a key follow each other into one partition: batches stay large.
+KEYLESS_RUN = 1000
+TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "headers": "array<struct<key: string, value: binary>>",
+    ORDER_TIME: "bigint",
+}
+
+EXAMPLES = """
+examples:
+  kstore spark repartition --topic orders --partitions 12 data/ wider/
+  kstore spark repartition --topic orders --partitions 12 --config compression_type=zstd data/ wider/
+  spark-submit kstore/spark/jobs/repartition.py --topic orders --partitions 12 data/ wider/
+
+exit status:
+  0  done
+  1  it failed: nothing is left at OUT
+  2  bad usage
+"""
+
+
+def repartition(
+    spark: SparkSession,
+    urls: Sequence[str],
+    out: str,
+    *,
+    topic: str,
+    partitions: int,
+    isolation_level: IsolationLevel = "read_committed",
+    settings: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[Written]:
+    """Writes ``topic`` of the logs at ``urls`` as the new store ``out`` with so many ``partitions``.
+
+    Timestamps stay and are those of the records' creation; ``settings`` are the new topic's own.
+
+    Raises: ConfigError; and as ``rewrite.write_store``.
+    """
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise ConfigError(f"partitions is {partitions}, expected 1 to {PARTITIONS_MAX}")
+    options = dict(storage_options or {})
+    path = check_out(out)
+    ranges = ranges_of(places_of(urls, options, [topic]), options, isolation_level)
+    frame = frame_of(
+        spark,
+        ranges,
+        [name for name in COLUMNS if name in TYPES],
+        isolation_level=isolation_level,
+        storage_options=options,
+        with_order_time=True,
+    )
+    schema = ", ".join(f"{name} {TYPES[name]}" for name in frame.columns) + f", {SLOT} int"
+    slotted = frame.mapInArrow(partial(_with_slots, partitions), schema)
+    targets = [Target(TopicPartition(topic, number)) for number in range(partitions)]
+    return write_store(slotted, path, targets, [ORDER_TIME, "partition", "offset"], dict(settings or {}))
+
+
+def slot_of(key: bytes | None, partition: int, offset: int, partitions: int) -> int:
+    """The new partition of a record that was at ``offset`` of ``partition``."""
+    if key is not None:
+        return partition_for_key(key, partitions)
+    return (offset // KEYLESS_RUN + partition) % partitions
+
+
+def _with_slots(partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task."""
+    for batch in batches:
+        rows = zip(*(batch.column(name).to_pylist() for name in ("key", "partition", "offset")), strict=True)
+        slots = [slot_of(key, partition, offset, partitions) for key, partition, offset in rows]
+        yield batch.append_column(SLOT, pa.array(slots, pa.int32()))
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+class _Checked(NamedTuple):
+    paths: list[str]
+    out: str
+    topic: str
+    partitions: int
+    isolation_level: IsolationLevel
+    settings: dict[str, Any]
+    form: str
+    storage_options: dict[str, Any]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser("repartition", "Rewrite a topic of the logs at PATHS as the new store OUT.", EXAMPLES)
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
+    add("out", metavar="OUT", help="A directory that is not there.")
+    add("--topic", required=True, help="Which topic.")
+    add("--partitions", type=int, required=True, metavar="N", help="How many partitions it has then.")
+    add(
+        "--isolation-level",
+        choices=("read_committed", "read_uncommitted"),
+        default="read_committed",
+        help="read_committed: no records of transactions that were aborted, and nothing behind an open one.",
+    )
+    add(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="A setting of the new topic (compression_type).",
+    )
+    return parser
+
+
+def _check(options: argparse.Namespace) -> _Checked:
+    if not 1 <= options.partitions <= PARTITIONS_MAX:
+        raise ConfigError(f"--partitions is {options.partitions}, expected 1 to {PARTITIONS_MAX}")
+    given = storage_options(options)
+    places_of(options.paths, given, [options.topic])
+    check_out(options.out)
+    settings = settings_of("--config", options.config)
+    return _Checked(
+        options.paths,
+        options.out,
+        options.topic,
+        options.partitions,
+        options.isolation_level,
+        settings,
+        options.format,
+        given,
+    )
+
+
+def _work(spark: SparkSession, checked: _Checked) -> int:
+    written = repartition(
+        spark,
+        checked.paths,
+        checked.out,
+        topic=checked.topic,
+        partitions=checked.partitions,
+        isolation_level=checked.isolation_level,
+        settings=checked.settings,
+        storage_options=checked.storage_options,
+    )
+    for each in written:
+        if checked.form == "text":
+            print(f"{each.owner}: {each.records:,} records, {each.size:,} bytes")
+    fields = {
+        "partitions": len(written),
+        "records": sum(each.records for each in written),
+        "bytes": sum(each.size for each in written),
+        "store": str(Path(checked.out)),
+    }
+    summary(checked.form, "repartition", fields)
+    return OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the job; the exit status."""
+    return run(_parser(), arguments, _check, _work)
+
+
+if __name__ == "__main__":
+    # By its name: what is sent to the executors is then found there by its module.
+    from kstore.spark.jobs import repartition as job
+
+    sys.exit(job.main())
