@@ -345,6 +345,7 @@ class Store:
             directory.store_topic(name, replace(entry, settings=own, settings_lost=False))
             for number in numbers:
                 self._logs.reconfigure(TopicPartition(name, number), config)
+        self._producer_host.tell(name)
 
     def _has_open(self, name: str) -> bool:
         return any(owner.topic == name for owner, _ in self._logs.open_now())

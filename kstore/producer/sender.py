@@ -429,8 +429,10 @@ class Sender:
             logger.warning("%s-%d: records were lost, as acks=0 allows: %s", queue.topic, queue.partition, error)
             self._counters.failed(queue.topic, sum(batch.record_count for batch in batches))
             return batches
-        # What a split has put back is there already.
-        batches = [batch for batch in batches if batch not in queue.closed]
+        # What a split has put back is there already, unless it had no memory for that.
+        self._completions.hand_over(batch for batch in batches if batch.children is not None and not batch.is_released)
+        batches = [pending for batch in batches for pending in _pending_of(batch) if pending not in queue.closed]
+        self._accumulator.incomplete.update(batches)
         if not batches:
             return []
         first = batches[0]

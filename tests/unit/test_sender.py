@@ -19,6 +19,7 @@ from kstore.errors import (
     KstoreError,
     OutOfOrderSequenceError,
     RecordError,
+    RecordTooLargeError,
     StorageError,
     SyncFailedError,
     TopicWaitTimeoutError,
@@ -151,6 +152,19 @@ def test_news_of_topics_that_nobody_sends_to_are_none(one: Unthreaded) -> None:
     assert not one.producer._metadata._stale
 
 
+def test_a_topic_that_is_altered_is_so_for_its_producers_at_once(one: Unthreaded) -> None:
+    one.producer.send("orders", b"v" * 3000, partition=0)
+    one.linger()
+    one.store.alter_topic("orders", max_message_bytes=2000, message_timestamp_type="LogAppendTime")
+    too_large = one.producer.send("orders", b"v" * 3000, partition=0)
+    stamped = one.producer.send("orders", b"v", partition=0, timestamp=one.clock.now_ms())
+    sent_ms = one.clock.now_ms()
+    for _ in range(4):
+        one.linger()
+    assert isinstance(too_large.exception(0), RecordTooLargeError)
+    assert stamped.result(0).timestamp > sent_ms
+
+
 def test_a_topic_that_is_gone_leaves_nothing_behind(one: Unthreaded) -> None:
     one.producer.send("orders", b"v")
     one.linger()
@@ -260,6 +274,7 @@ def test_what_a_tried_batch_is_split_into_and_what_is_behind_it_follow_each_othe
         for _ in range(20):
             one.clock.advance(200)
             one.round()
+        assert one.producer.counters.splits
         assert [delivery.result(0).offset for delivery in deliveries] == list(range(10))
         assert one.values() == [*values, b"later"]
         sequence = 0
