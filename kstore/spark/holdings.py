@@ -5,6 +5,7 @@ It lives in the process that plans a query, and is never sent anywhere.
 
 from __future__ import annotations
 
+import resource
 from collections import OrderedDict
 from collections.abc import Callable
 from types import TracebackType
@@ -18,8 +19,9 @@ from kstore.spark.ranges import Held, chosen
 
 __all__ = ["Holdings"]
 
-# A log has a few files open, and a process may have some 1,000.
-OPEN_LOGS_MAX = 128
+# Each has one file open at least, and more where it is divided: a part of those that the process may have open.
+OPEN_LOGS_MIN, OPEN_LOGS_MAX = 32, 2048
+FILES_PER_LOG = 8
 
 
 class Holdings:
@@ -31,6 +33,8 @@ class Holdings:
         self._wants = wants
         self._committed = options.isolation_level == "read_committed"
         self._logs: OrderedDict[LogPlace, Log] = OrderedDict()
+        files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._count_max = min(max(files_max // FILES_PER_LOG, OPEN_LOGS_MIN), OPEN_LOGS_MAX)
 
     def look(self, *, must_exist: bool = False) -> list[Held]:
         """What each log holds, by topic and partition. A log that goes meanwhile counts as gone.
@@ -70,7 +74,7 @@ class Holdings:
         """The log at ``place``, open until some others were asked for. Raises: as ``Log``."""
         log = self._logs.pop(place, None) or open_place(place, self._options.storage_options)
         self._logs[place] = log
-        while len(self._logs) > OPEN_LOGS_MAX:
+        while len(self._logs) > self._count_max:
             self._logs.popitem(last=False)[1].close()
         return log
 

@@ -15,7 +15,7 @@ import kstore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TIMEOUT_SECONDS = 120
 
@@ -113,7 +113,9 @@ def test_limits_divide_it_and_a_checkpoint_goes_on(store: kstore.Store, sink: Si
     append(store, 10, partition=1)
     query = sink.run(startingOffsets="earliest", maxOffsetsPerTrigger="40")
     assert sink.counts() == [40, 40, 20]
-    source = query.lastProgress["sources"][0]
+    progress = query.lastProgress
+    assert progress is not None
+    source = progress["sources"][0]
     assert json.loads(source["latestOffset"]) == {"t": {"0": 90, "1": 10}}
     assert json.loads(source["endOffset"]) == {"t": {"0": 90, "1": 10}}
     # Started again it begins where it was; a new partition, with its first record.

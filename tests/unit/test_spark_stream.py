@@ -504,7 +504,8 @@ def test_a_copy_for_a_task_holds_no_log_and_leaves_the_query_its_own(store: ksto
 
 
 def test_many_logs_are_not_all_open(store: kstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kstore.spark.holdings.OPEN_LOGS_MAX", 3)
+    monkeypatch.setattr("kstore.spark.holdings.OPEN_LOGS_MIN", 3)
+    monkeypatch.setattr("kstore.spark.holdings.FILES_PER_LOG", 2**62)
     store.create_topic("many", 20)
     values = [append(store, 2, topic="many", partition=number)[1] for number in range(20)]
     query = Query(reader(store, startingOffsets="earliest", maxOffsetsPerTrigger="20", maxBytesPerTrigger="1m"))
