@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from kstore.clock import SYSTEM_CLOCK
+from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import ConfigError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -140,6 +140,7 @@ def stage(
     task_partition: int,
     *,
     fs: FileSystem = SYSTEM_FS,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> StagedFile | None:
     """Encodes a task's rows and stages them under ``name``; None where there are none.
 
@@ -171,7 +172,7 @@ def stage(
         for batch in batches:
             for topic, rows in _by_topic(batch, options.topic):
                 if rows.num_rows:
-                    encoder_of(topic).append(rows_of(_used(rows, columns), SYSTEM_CLOCK.now_ms()))
+                    encoder_of(topic).append(rows_of(_used(rows, columns), clock.now_ms()))
         for encoder in encoders.values():
             encoder.close()
         return staging.close()

@@ -1,0 +1,135 @@
+"""A stream's rows are there once, whatever ends the sink: power cuts, kills, failing disks, at every operation."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Collection
+
+import pytest
+
+from kstore.errors import KstoreError
+from tests.crash.power_cuts import ROOT, cut_power
+from tests.crash.sink_life import BATCHES, Sink, SinkLife, check_exactly_once, committed_batches
+from tests.crash.transaction_life import prepared_image, typed
+from tests.crash_states import Disk, Image, everything
+from tests.evidence import Untyped, Wrong, shuffled
+from tests.fake_clock import ManualClock
+from tests.fake_fs import CHANGES, FailingFs, Fault
+from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
+
+
+@pytest.mark.promise("power cut: sync", "whole or absent")
+def test_a_power_cut_leaves_each_batch_of_a_stream_once(seed: int, tried: Callable[[str, int], None]) -> None:
+    with in_memory() as machine:
+        life = SinkLife()
+        life.live()
+        counts = cut_power(life, machine, count=60, seed=seed)
+    assert counts.states > 50
+    tried("states", counts.states)
+
+
+@pytest.mark.soak
+@pytest.mark.promise("power cut: sync", "whole or absent")
+def test_many_power_cuts_leave_each_batch_of_a_stream_once(seed: int, tried: Callable[[str, int], None]) -> None:
+    with in_memory() as machine:
+        life = SinkLife()
+        life.live()
+        counts = cut_power(life, machine, count=5_000, seed=seed)
+    tried("states", counts.states)
+
+
+def kill(numbers: Collection[int] | None, life: SinkLife) -> int:
+    """Kills driver and tasks behind each of these changes of the disk (None: all); returns how many these were."""
+    disk = Disk(ROOT, image=life.before)
+    kills = 0
+    for number, operation in enumerate(life.operations):
+        disk.apply(operation)
+        if operation.kind in CHANGES | {"store"} and (numbers is None or number in numbers):
+            life.survive(MemoryFs(ROOT, disk.image(everything)), number + 1, number + 1)
+            kills += 1
+    return kills
+
+
+@pytest.mark.promise("killed: sync", "whole or absent")
+def test_a_kill_behind_an_operation_leaves_each_batch_of_a_stream_once(
+    seed: int, tried: Callable[[str, int], None]
+) -> None:
+    with in_memory():
+        life = SinkLife()
+        life.live()
+        tried("kills", kill(set(shuffled(range(len(life.operations)), seed, 90)), life))
+
+
+@pytest.mark.soak
+@pytest.mark.promise("killed: sync", "whole or absent")
+def test_a_kill_behind_any_operation_leaves_each_batch_of_a_stream_once(tried: Callable[[str, int], None]) -> None:
+    with in_memory():
+        life = SinkLife()
+        life.live()
+        tried("kills", kill(None, life))
+
+
+def survive_fault(image: Image, fault: Fault) -> bool:
+    """Whether the fault struck: a batch that fails is repeated, as Spark does it, on a disk that is well again."""
+    memory = MemoryFs(ROOT, image)
+    failing = FailingFs(memory)
+    clock = ManualClock()
+    failing.faults.append(fault)
+    sink = Sink(failing, clock)
+    for batch_id in range(BATCHES):
+        try:
+            sink.run(batch_id)
+        except KstoreError:
+            failing.faults.clear()
+
+            def check(batch_id: int = batch_id) -> None:
+                if committed_batches(memory, clock) not in (batch_id, batch_id + 1):
+                    raise Wrong("a batch is neither there nor not")
+                sink.run(batch_id)
+
+            typed(check)
+        except (OSError, LookupError, ValueError) as error:
+            raise Untyped(repr(error)) from error
+    typed(lambda: check_exactly_once(memory, clock))
+    return bool(failing.failures)
+
+
+def fault_count(image: Image) -> int:
+    fs = MemoryRecording(MemoryFs(ROOT, image))
+    sink = Sink(fs, ManualClock())
+    for batch_id in range(BATCHES):
+        sink.run(batch_id)
+    return sum(operation.kind in CHANGES for operation in fs.operations)
+
+
+def fail(code: int, seed: int, count: int) -> int:
+    with in_memory():
+        image = prepared_image()
+        struck = 0
+        for number in shuffled(range(1, fault_count(image) + 1), seed, count):
+            # A write that syncs has failed to write, or to sync.
+            for written in (0, None):
+                try:
+                    struck += survive_fault(image, Fault(number, code, written=written))
+                except AssertionError as error:
+                    error.add_note(f"operation {number}, written {written}")
+                    raise
+    assert struck > count / 2 or struck > 100
+    return struck
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.promise("whole or absent", "disk full", "sync fails")
+def test_an_operation_that_fails_leaves_each_batch_of_a_stream_once(
+    code: int, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    tried("faults", fail(code, seed, 20))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.promise("whole or absent", "disk full", "sync fails")
+def test_any_operation_that_fails_leaves_each_batch_of_a_stream_once(
+    code: int, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    tried("faults", fail(code, seed, 10**9))
