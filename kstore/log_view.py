@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from typing import NamedTuple
 
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
@@ -24,6 +23,7 @@ from kstore.files.paths import (
     classify,
     segment_name,
 )
+from kstore.files.watch import DirectoryWatch
 from kstore.kafka_marks import read_kafka_marks
 from kstore.log_loader import OWN_NAMES, is_log
 from kstore.log_producers import LogProducers
@@ -41,8 +41,15 @@ __all__ = ["LogView"]
 
 # A listing that keeps changing is taken as it is after this many tries: each one was true when it was made.
 LISTINGS_MAX = 10
+# How long a follower waits before it looks again. Where changes are told it only looks in case one was not; but how
+# far the log is durable comes untold, soon behind the bytes themselves.
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.05
+TOLD_POLL_SECONDS = 1.0
+LAG_POLL_SECONDS = 0.0002
+# A long wait is so many times what the look before it took: of ten thousand segments even a listing takes long.
+POLL_COST_FACTOR = 100
+COSTLY_POLL_SECONDS_MAX = 10.0
 
 
 class TailMark(NamedTuple):
@@ -68,6 +75,7 @@ class LogView:
         # The segments that were just being swapped in.
         self._swapping: list[int] = []
         self._closed = False
+        self._watch = DirectoryWatch(context.directory)
         self.segments = LogSegments()
         self.published = Published(0, 0, 0, 0)
         self.start_offset = 0
@@ -232,21 +240,39 @@ class LogView:
             return False
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool:
-        """Polls, at growing intervals, for the high watermark to pass ``offset``; False after ``timeout`` seconds."""
+        """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when it is closed.
+
+        Sleeps until the directory changes, where the system tells; else it looks at growing intervals.
+        """
         clock = self.context.clock
-        deadline = None if timeout is None else clock.monotonic() + timeout
+        began = clock.monotonic()
+        deadline = None if timeout is None else began + timeout
         pause = POLL_SECONDS_MIN
+        was_lagging = False
         while not self._closed:
+            is_told = self._watch.arm()
             try:
                 self.refresh()
             except StorageError:
                 return False
-            if self.published.high_watermark > offset:
+            published = self.published
+            if published.high_watermark > offset:
                 return True
-            if deadline is not None and clock.monotonic() >= deadline:
+            now = clock.monotonic()
+            if deadline is not None and now >= deadline:
                 return False
-            time.sleep(pause)
+            # Whole batches beyond what is known to be durable: that they are will not be told.
+            is_lagging = published.offset > max(offset, published.high_watermark)
+            if is_lagging and not was_lagging:
+                pause = LAG_POLL_SECONDS
+            seconds = pause if is_lagging or not is_told else TOLD_POLL_SECONDS
+            if seconds >= POLL_SECONDS_MAX:
+                seconds = max(seconds, min((now - began) * POLL_COST_FACTOR, COSTLY_POLL_SECONDS_MAX))
             pause = min(pause * 2, POLL_SECONDS_MAX)
+            was_lagging = is_lagging
+            if self._watch.wait(seconds if deadline is None else min(seconds, deadline - now)):
+                was_lagging = False
+            began = clock.monotonic()
         return False
 
     def last_stable_offset(self) -> int:
@@ -281,4 +307,5 @@ class LogView:
 
     def close(self) -> None:
         self._closed = True
+        self._watch.close()
         self.context.handles.clear()

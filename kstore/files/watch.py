@@ -1,0 +1,241 @@
+"""Waiting for a directory to change without asking again and again: Linux tells, by inotify; elsewhere ``arm`` says no.
+
+All watches of a process share one inotify descriptor and one thread, which sleeps in a read of it. A watch tells once
+and is gone: while nobody waits, a busy writer costs its readers nothing. So it is armed, then the directory is looked
+at, and only then is it waited for: what comes behind the arming is told::
+
+    watch = DirectoryWatch(directory)
+    while True:
+        is_told = watch.arm()
+        ...look; stop where what was waited for is there...
+        watch.wait(1.0 if is_told else 0.05)
+
+What changes through a mapping of memory is not told, nor what another machine does to a network's file system: who
+waits looks now and then whatever it was told.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kstore.errors import PathLike
+
+__all__ = ["DirectoryWatch"]
+
+logger = logging.getLogger(__name__)
+
+# linux/inotify.h
+IN_MODIFY, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
+IN_DELETE_SELF, IN_MOVE_SELF = 0x400, 0x800
+IN_Q_OVERFLOW = 0x4000
+IN_ONLYDIR, IN_ONESHOT = 0x01000000, 0x80000000
+MASK = (
+    IN_MODIFY | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF
+    | IN_ONLYDIR | IN_ONESHOT
+)  # fmt: skip
+IN_CLOEXEC = os.O_CLOEXEC
+# watch descriptor, mask, cookie, size of the name that follows
+EVENT = struct.Struct("@iIII")
+READ_BYTES = 64 * 1024
+# Not for lack of a directory: then there is nothing to watch anywhere.
+EXHAUSTED_ERRNOS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+# linux/magic.h: file systems on which others may write without this machine's kernel. A statfs begins with the type.
+NFS, SMB, SMB2, CIFS, FUSE, PLAN9 = 0x6969, 0x517B, 0xFE534D42, 0xFF534D42, 0x65735546, 0x01021997
+CEPH, LUSTRE, GFS2, OCFS2, VBOXSF = 0x00C36400, 0x0BD00BD0, 0x01161970, 0x7461636F, 0x786F4256
+SHARED_TYPES = frozenset({NFS, SMB, SMB2, CIFS, FUSE, PLAN9, CEPH, LUSTRE, GFS2, OCFS2, VBOXSF})
+STATFS_BYTES = 256
+
+
+class DirectoryWatch:
+    """Tells of changes in one directory. One thread waits at a time; any thread may ``close`` it."""
+
+    __slots__ = ("__weakref__", "_changed", "_closed", "_hub", "_number", "_path")
+
+    def __init__(self, directory: PathLike) -> None:
+        self._path = os.fsencode(directory)
+        self._changed = threading.Event()
+        self._closed = False
+        # The number of the system's watch while it may still tell, and whose it is; guarded by that.
+        self._number: int | None = None
+        self._hub: _Hub | None = None
+
+    def arm(self) -> bool:
+        """From now on the next change ends a ``wait``. False where nobody can tell: then the caller has to look."""
+        if self._closed:
+            return False
+        hub = _hub()
+        if hub is None:
+            return False
+        if self._number is not None and self._hub is hub and not self._changed.is_set():
+            return True
+        self._changed.clear()
+        return hub.add(self) and not self._closed
+
+    def wait(self, seconds: float | None) -> bool:
+        """Returns True at the next change, or at one since ``arm``, and when it is closed; False after ``seconds``."""
+        return self._changed.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
+
+    def close(self) -> None:
+        """Ends every wait, and the watch with it."""
+        self._closed = True
+        self._changed.set()
+        hub = self._hub
+        if hub is not None and hub is _the_hub:
+            hub.remove(self)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Calls(NamedTuple):
+    """What is called of the C library."""
+
+    add: Callable[[int, bytes, int], int]
+    remove: Callable[[int, int], int]
+    statfs: Callable[[bytes, object], int]
+    last_errno: Callable[[], int]
+    buffer: Callable[[int], Any]
+
+
+class _Hub:
+    """The one inotify descriptor of the process, and who waits for what it tells."""
+
+    def __init__(self, calls: _Calls, fd: int) -> None:
+        self._calls = calls
+        self.fd = fd
+        # Held over every call that changes the watches: what is told of one is taken in when its owner is known.
+        # Reentrant: a garbage collection inside may close a watch that nobody closed.
+        self.mutex = threading.RLock()
+        self._waiting: dict[int, weakref.WeakSet[DirectoryWatch]] = {}
+        self._warned = False
+        threading.Thread(target=self._run, name="kstore-watch", daemon=True).start()
+
+    def add(self, watch: DirectoryWatch) -> bool:
+        with self.mutex:
+            if watch._hub is not self and self._is_shared(watch._path):
+                return False
+            # The same number again where somebody watches the directory already.
+            number = self._calls.add(self.fd, watch._path, MASK)
+            if number < 0:
+                self._warn(self._calls.last_errno(), watch._path)
+                return False
+            watch._number, watch._hub = number, self
+            self._waiting.setdefault(number, weakref.WeakSet()).add(watch)
+            return True
+
+    def _is_shared(self, path: bytes) -> bool:
+        """Whether other machines, or a program, may change the directory without this kernel's knowing."""
+        buffer = self._calls.buffer(STATFS_BYTES)
+        if self._calls.statfs(path, buffer) != 0:
+            return False  # not there: the watch will say so
+        return int.from_bytes(buffer.raw[: struct.calcsize("l")], sys.byteorder) & 0xFFFFFFFF in SHARED_TYPES
+
+    def remove(self, watch: DirectoryWatch) -> None:
+        with self.mutex:
+            number, watch._number = watch._number, None
+            if number is None:
+                return
+            waiting = self._waiting.get(number)
+            if waiting is None:
+                return
+            waiting.discard(watch)
+            if not waiting:
+                del self._waiting[number]
+                self._calls.remove(self.fd, number)
+
+    def _warn(self, code: int, path: bytes) -> None:
+        if code in EXHAUSTED_ERRNOS and not self._warned:
+            self._warned = True
+            logger.warning("%s: changes are asked for, not told: inotify: %s", os.fsdecode(path), os.strerror(code))
+
+    def _run(self) -> None:
+        while True:
+            try:
+                data = os.read(self.fd, READ_BYTES)
+            except OSError as error:
+                logger.warning("inotify ended: %s", error)
+                data = b""
+            if not data:
+                self.tell(None)
+                return
+            at = 0
+            while at + EVENT.size <= len(data):
+                number, mask, _, name_size = EVENT.unpack_from(data, at)
+                at += EVENT.size + name_size
+                # Whatever it is, also that the watch is gone: whoever waits looks, and arms anew.
+                self.tell(None if mask & IN_Q_OVERFLOW else number)
+
+    def tell(self, number: int | None) -> None:
+        """Wakes who waits for ``number``; None: all."""
+        with self.mutex:
+            if number is None:
+                told = [watch for waiting in self._waiting.values() for watch in waiting]
+                self._waiting.clear()
+            else:
+                told = list(self._waiting.pop(number, ()))
+            for watch in told:
+                watch._number = None
+                watch._changed.set()
+
+
+_start_mutex = threading.Lock()
+_the_hub: _Hub | None = None
+_is_unavailable = sys.platform != "linux"
+
+
+def _hub() -> _Hub | None:
+    """The hub of this process, made when it is first asked for; None where there can be none."""
+    global _the_hub, _is_unavailable
+    hub = _the_hub
+    if hub is not None or _is_unavailable:
+        return hub
+    with _start_mutex:
+        if _the_hub is None and not _is_unavailable:
+            try:
+                _the_hub = _start()
+            except (OSError, RuntimeError, AttributeError) as error:
+                # No inotify, no instance left for this user, no thread: it is not asked for again.
+                _is_unavailable = True
+                logger.warning("changes in directories are asked for, not told: %s", error)
+        return _the_hub
+
+
+def _start() -> _Hub:
+    import ctypes  # takes longer than the whole module
+
+    library = ctypes.CDLL(None, use_errno=True)
+    init, add, remove = library.inotify_init1, library.inotify_add_watch, library.inotify_rm_watch
+    init.argtypes = (ctypes.c_int,)
+    add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
+    remove.argtypes = (ctypes.c_int, ctypes.c_int)
+    library.statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
+    fd = init(IN_CLOEXEC)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), f"inotify: {os.strerror(ctypes.get_errno())}")
+    try:
+        calls = _Calls(add, remove, library.statfs, ctypes.get_errno, ctypes.create_string_buffer)
+        return _Hub(calls, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _after_fork_in_child() -> None:
+    """The child has no thread to read, and what it would read is the parent's."""
+    global _the_hub, _start_mutex
+    hub, _the_hub = _the_hub, None
+    _start_mutex = threading.Lock()
+    if hub is not None:
+        os.close(hub.fd)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
