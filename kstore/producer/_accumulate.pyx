@@ -697,10 +697,12 @@ cdef class SendPath:
         cdef object callback
         if not self.is_plain or timestamp is not None or type(topic) is not str:
             return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
-        if value is not None and not PyBytes_CheckExact(value):
-            value = as_bytes(value, "value")
-        if key is not None and not PyBytes_CheckExact(key):
-            key = as_bytes(key, "key")
+        if (value is not None and not PyBytes_CheckExact(value)) or (key is not None and not PyBytes_CheckExact(key)):
+            try:
+                value, key = as_bytes(value, "value"), as_bytes(key, "key")
+            except TypeError:
+                # The serializer "bytes" says what is wrong.
+                return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
         if headers is not None:
             pairs = checked_headers(headers)
         number = -1 if partition is None else partition
@@ -795,10 +797,15 @@ cdef class SendPath:
         cdef ProducerBatch batch
         cdef OpenBatch records
         cdef Delivery delivery
-        cdef bytes checked_value = as_bytes(value, "value")
-        cdef bytes checked_key = as_bytes(key, "key")
+        cdef bytes checked_value, checked_key
         cdef tuple pairs = () if headers is None else checked_headers(headers)
         cdef bint is_sticky = partition is None and (key is None or queues.ignores_keys)
+        if (value is not None and not PyBytes_CheckExact(value)) or (key is not None and not PyBytes_CheckExact(key)):
+            try:
+                value, key = as_bytes(value, "value"), as_bytes(key, "key")
+            except TypeError:
+                return self._send_slowly(queues.name, value, key, pairs, timestamp, partition, None)
+        checked_value, checked_key = value, key
         if timestamp is None and not (checked_key is None and queues.is_compacted):
             if is_sticky:
                 number = queues.sticky_partition

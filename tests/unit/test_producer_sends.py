@@ -67,10 +67,23 @@ class FirstOrNone:
 # --- raised, or delivered ---------------------------------------------------------------------------------------------
 
 RAISED: dict[str, tuple[dict[str, Any], type[Exception]]] = {
-    "a value of a wrong type": ({"value": 5}, TypeError),
+    "a value of a wrong type": ({"value": 5}, SerializationError),
     "headers of a wrong type": ({"value": b"v", "headers": [("h", 5)]}, TypeError),
     "a partitioner's wrong answer": ({"value": b"wrong"}, ValueError),
 }
+
+
+@pytest.mark.parametrize("key", [None, 5], ids=["value", "key"])
+def test_what_is_no_bytes_is_named_with_its_serializer_though_none_is_plugged_in(tmp_path: Path, key: object) -> None:
+    what = "value" if key is None else "key"
+    with unthreaded(tmp_path / "data") as one:
+        value: Any = "text" if key is None else b"v"
+        with pytest.raises(SerializationError, match=f"the {what} for topic orders.*{what}_serializer, 'bytes'"):
+            one.producer.send("orders", value, key=key)
+        deliveries = one.producer.send_many("orders", [b"v", value], keys=[None, key])
+        one.linger()
+        assert isinstance(deliveries.errors(0)[1], SerializationError)
+        assert one.values() == [b"v"]
 
 
 @pytest.mark.parametrize("what", RAISED)
