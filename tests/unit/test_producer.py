@@ -769,7 +769,10 @@ def test_a_value_of_a_wrong_type_fails_alone_among_many(one: Unthreaded) -> None
     keyed = one.producer.send_many("orders", [b"d", b"e"], keys=[b"k", 5])
     with pytest.raises(DeliveryError, match="3 records"):
         one.producer.flush()
-    assert {index: type(error) for index, error in deliveries.errors().items()} == {1: TypeError, 3: TypeError}
+    assert {index: type(error) for index, error in deliveries.errors().items()} == {
+        1: SerializationError,
+        3: SerializationError,
+    }
     assert list(keyed.errors()) == [1]
     assert one.values() == [b"a", b"b", b"c", b"d"]
     one.producer.close()
