@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import threading
 import time
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 import kstore
+from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.producer import Producer
+from kstore.producer.records import ProducerRecord, RecordMetadata
 from tests.crash.test_producer_races import until
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import Unthreaded, unthreaded
@@ -181,3 +184,37 @@ def test_two_loops_await_one_batch(tmp_path: Path) -> None:
         assert not batch.tell("third")
         assert batch.release() is None
         one.linger()
+
+
+class Watching(ProducerInterceptor):
+    """Two records are in ``on_send`` at the same time, or it fails; notes the threads that come."""
+
+    def __init__(self) -> None:
+        self.both = threading.Barrier(2, timeout=SECONDS_MAX)
+        self.sending: list[threading.Thread] = []
+        self.telling: list[threading.Thread] = []
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        self.sending.append(threading.current_thread())
+        self.both.wait()
+        return dataclasses.replace(record, value=b"of both")
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+        self.telling.append(threading.current_thread())
+
+
+def test_interceptors_see_records_in_the_threads_that_send_and_results_in_the_sender_s(tmp_path: Path) -> None:
+    watching = Watching()
+    with kstore.open(tmp_path / "data", durability="os", background=False) as store:
+        store.create_topic("orders")
+        with store.producer(interceptors=[watching]) as producer:
+            threads = [threading.Thread(target=producer.send, args=("orders", b"v")) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(SECONDS_MAX)
+            producer.flush(SECONDS_MAX)
+            sender = producer.sender._thread
+        assert list(store.log("orders").read_values()) == [b"of both"] * 2
+    assert set(watching.sending) == set(threads)
+    assert watching.telling == [sender, sender]
