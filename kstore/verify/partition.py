@@ -32,7 +32,7 @@ from kstore.verify.findings import Advance, Finding, LogVerification
 from kstore.verify.producers import ProducerCheck
 from kstore.verify.segment_files import SegmentFiles, verify_segment
 
-__all__ = ["EpochOrder", "LogHead", "is_live", "no_advance", "verify_head", "verify_log"]
+__all__ = ["EpochOrder", "LogHead", "is_live", "lost_batches", "no_advance", "verify_head", "verify_log"]
 
 # Of many names of one kind, so many are told.
 NAMES_SHOWN = 5
@@ -72,9 +72,9 @@ def verify_log(
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
         is_last = following == OFFSET_MAX
         files = SegmentFiles(fs, directory, base_offset, following, is_last, is_last and is_live(directory), limit)
-        before = len(log.damages)
+        before = lost_batches(log)
         log.end_offset = verify_segment(files, log, advance, on_batch)
-        if len(log.damages) != before:
+        if lost_batches(log) != before:
             producers.lose_track()
         producers.end_segment(base_offset)
     producers.end(log.end_offset)
@@ -83,6 +83,11 @@ def verify_log(
     log.last_stable_offset = log.end_offset if unstable is None else min(unstable, log.end_offset)
     head.hold_against_end()
     return log
+
+
+def lost_batches(log: LogVerification) -> int:
+    """How much of the damage found so far is of batches, not of what only leads to them."""
+    return sum(damage.kind in ("batch", "tail") for damage in log.damages)
 
 
 class LogHead(NamedTuple):

@@ -20,7 +20,7 @@ from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX
 from kstore.types import NO_OFFSET
 from kstore.verify.findings import Finding, LogVerification
-from kstore.verify.partition import EpochOrder, LogHead, no_advance, verify_head
+from kstore.verify.partition import EpochOrder, LogHead, lost_batches, no_advance, verify_head
 from kstore.verify.producers import ProducerCheck
 from kstore.verify.segment_files import SegmentFiles, verify_segment
 
@@ -91,7 +91,7 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
 
         files = SegmentFiles(fs, directory, piece.base_offset, piece.offset_stop, piece.is_last, piece.is_live, limit)
         log.end_offset = verify_segment(files, log, no_advance, on_batch)
-        if log.damages:
+        if lost_batches(log):
             producers.lose_track()
         producers.end_segment(piece.base_offset)
         producers.end(log.end_offset if piece.is_last else piece.offset_stop)

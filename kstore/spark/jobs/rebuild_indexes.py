@@ -1,0 +1,317 @@
+"""``rebuild-indexes``: indexes that are missing or damaged, made anew from the batches; a segment a task.
+
+They get the bytes that appending makes. Only on local disks: an index is written in place. The logs' locks are held,
+so a log that somebody writes to is refused. The last segment of a log that was not closed in order is left to the next
+writer, who makes its indexes anew anyway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kstore.clock import SYSTEM_CLOCK
+from kstore.config import LogConfig
+from kstore.errors import ConfigError, CorruptDataError, FileMissingError, KstoreError, StorageError
+from kstore.files.fs import read_file
+from kstore.files.handles import HandleCache
+from kstore.files.local import SYSTEM_FS
+from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.files.paths import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    classify,
+    segment_name,
+    topic_partition,
+)
+from kstore.files.remote import is_remote
+from kstore.handover.partition import Partition
+from kstore.log_producers import LogProducers, TransactionRebuild
+from kstore.metrics import LogCounters
+from kstore.record.walk import Damage
+from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, decode_topics
+from kstore.segment import START, LogSegment, SegmentContext
+from kstore.segments import LogSegments
+from kstore.spark.jobs.command import DAMAGED, OK, job_parser, run, summary
+from kstore.spark.jobs.logs import find_all_logs, local_or_url, segments_of
+from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
+from kstore.verify.pieces import Piece, pieces_of, verify_head, verify_piece
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Rebuilt", "main", "rebuild_indexes"]
+
+# What a verification calls them.
+SUFFIXES = {"index": INDEX_SUFFIX, "timeindex": TIME_INDEX_SUFFIX, "txnindex": TXN_INDEX_SUFFIX}
+SCHEMA = "log string, segment bigint, file string, before bigint, after bigint, changed boolean, problem string"
+
+EXAMPLES = """
+examples:
+  kstore spark rebuild-indexes data/
+  kstore spark rebuild-indexes --all data/orders-0
+  spark-submit --master 'local[8]' kstore/spark/jobs/rebuild_indexes.py data/
+
+exit status:
+  0  the indexes are in order
+  1  some could not be made anew
+  2  bad usage: an URL, too
+"""
+
+
+class Rebuilt(NamedTuple):
+    """An index file that was made anew: its size ``before``, -1 where it was missing, and ``after``.
+
+    ``problem`` says why it was not; "" as a rule.
+    """
+
+    log: str
+    segment: int
+    file: str
+    before: int
+    after: int
+    changed: bool
+    problem: str = ""
+
+
+class _Wanted(NamedTuple):
+    """The indexes of one segment that are to be made anew, by suffix."""
+
+    directory: str
+    base_offset: int
+    suffixes: tuple[str, ...]
+    size: int
+    index_interval_bytes: int
+    mode: int
+
+
+def rebuild_indexes(
+    spark: SparkSession,
+    paths: Sequence[str],
+    *,
+    every: bool = False,
+    index_interval_bytes: int | None = None,
+    task_bytes: int = TASK_BYTES,
+) -> list[Rebuilt]:
+    """Makes the indexes of the logs at ``paths`` anew, those that are missing or damaged, or with ``every`` all.
+
+    ``index_interval_bytes`` is the setting that the logs were written with; by default what their store says of their
+    topic, and else Kafka's 4096.
+
+    Raises: ConfigError for an URL; LockedError for a log that somebody writes to, before any is changed; StorageError.
+    """
+    check_local(paths)
+    logs = [Path(at.url) for at in find_all_logs([local_or_url(path) for path in paths], {})]
+    with ExitStack() as held:
+        wanted: list[_Wanted] = []
+        for log in logs:
+            probe_lock(log.parent)
+            held.enter_context(DirectoryLock(log, kind="rebuild-indexes"))
+        pieces = [(log, piece, size) for log in logs for piece, size in _pieces(log)]
+        kinds = spread_objects(spark, grouped(pieces, lambda each: each[2], task_bytes), _damaged)
+        if every:
+            # Transaction indexes that are right stay: they may list what compaction has removed.
+            kinds = [tuple(sorted({"index", "timeindex", *found})) for found in kinds]
+        rebuilt: list[Rebuilt] = []
+        for (log, piece, size), found in zip(pieces, kinds, strict=True):
+            suffixes = tuple(SUFFIXES[kind] for kind in found)
+            if not suffixes:
+                continue
+            if piece.is_last and not _is_closed(log):
+                problem = "the log was not closed in order: its next writer makes this anew"
+                for suffix in suffixes:
+                    name = segment_name(piece.base_offset, suffix)
+                    rebuilt.append(Rebuilt(str(log), piece.base_offset, name, -1, -1, False, problem))
+                continue
+            interval = index_interval_bytes or _index_interval(log)
+            mode = stat.S_IMODE((log / segment_name(piece.base_offset, LOG_SUFFIX)).stat().st_mode)
+            wanted.append(_Wanted(str(log), piece.base_offset, suffixes, size, interval, mode))
+        for done in spread_objects(spark, grouped(wanted, lambda each: each.size, task_bytes), _rebuild):
+            rebuilt += done
+        for log in logs:
+            SYSTEM_FS.sync_dir(log)
+    return rebuilt
+
+
+def report(spark: SparkSession, rebuilt: Sequence[Rebuilt]) -> DataFrame:
+    """What was made anew, as a DataFrame."""
+    return spark.createDataFrame([tuple(each) for each in rebuilt], SCHEMA)
+
+
+def check_local(paths: Sequence[str]) -> None:
+    """Raises: ConfigError."""
+    for path in paths:
+        if is_remote(path):
+            raise ConfigError(f"{path} is no local path: an index is written in place, which only disks can do")
+
+
+def _pieces(log: Path) -> list[tuple[Piece, int]]:
+    sizes = {segment.base_offset: segment.size for segment in segments_of(find_all_logs([str(log)], {})[0].location)}
+    return [(piece, sizes.get(piece.base_offset, 0)) for piece in pieces_of(verify_head(log))]
+
+
+def _is_closed(log: Path) -> bool:
+    owner = topic_partition(log.name) or TopicPartition(log.name, 0)
+    return Partition(SYSTEM_FS, SYSTEM_CLOCK, owner, log, LogConfig().file_mode).is_closed()
+
+
+def _index_interval(log: Path) -> int:
+    """The setting of the topic as far as the store's file tells it."""
+    default = LogConfig().index_interval_bytes
+    owner = topic_partition(log.name)
+    path = log.parent / KSTORE_TOPICS
+    try:
+        entry = decode_topics(read_file(SYSTEM_FS, path, TOPICS_SIZE_MAX), path).get(owner.topic) if owner else None
+    except (CorruptDataError, FileMissingError):
+        return default
+    found = entry.settings.get("index_interval_bytes", default) if entry is not None else default
+    return int(found)
+
+
+# --- in a task --------------------------------------------------------------------------------------------------------
+
+
+def _damaged(item: tuple[Path, Piece, int]) -> tuple[str, ...]:
+    """Which indexes of a segment are wrong, missing, or empty where they should not be."""
+    log, piece, size = item
+    kinds = {damage.kind for damage in verify_piece(piece).log.damages} & SUFFIXES.keys()
+    # An empty one says nothing wrong, and is of no use. The last time of a segment is always in its index.
+    for kind, size_max in (("index", _index_interval(log)), ("timeindex", 0)):
+        path = log / segment_name(piece.base_offset, SUFFIXES[kind])
+        if size > size_max and path.exists() and not path.stat().st_size:
+            kinds.add(kind)
+    return tuple(sorted(kinds))
+
+
+def _rebuild(wanted: _Wanted) -> list[Rebuilt]:
+    """Makes the indexes of one segment anew."""
+    directory = Path(wanted.directory)
+    config = LogConfig(file_mode=wanted.mode, index_interval_bytes=wanted.index_interval_bytes)
+    context = SegmentContext(SYSTEM_FS, directory, config, SYSTEM_CLOCK, HandleCache(8), LogCounters())
+    work: list[tuple[tuple[str, ...], Callable[[], object]]] = [
+        ((INDEX_SUFFIX, TIME_INDEX_SUFFIX), partial(_rebuild_searched, context, wanted.base_offset)),
+        ((TXN_INDEX_SUFFIX,), partial(_rebuild_transactions, context, wanted.base_offset)),
+    ]
+    done: list[Rebuilt] = []
+    for suffixes, rebuild in work:
+        if not set(suffixes) & set(wanted.suffixes):
+            continue
+        before = {suffix: _content(directory, wanted.base_offset, suffix) for suffix in suffixes}
+        problem = ""
+        try:
+            rebuild()
+        except KstoreError as error:
+            problem = str(error)
+        for suffix in suffixes:
+            old, new = before[suffix], _content(directory, wanted.base_offset, suffix)
+            if old == new and (old is None or suffix not in wanted.suffixes):
+                continue
+            name = segment_name(wanted.base_offset, suffix)
+            sizes = (-1 if old is None else len(old), -1 if new is None else len(new))
+            done.append(Rebuilt(wanted.directory, wanted.base_offset, name, *sizes, old != new, problem))
+    context.handles.clear()
+    return done
+
+
+def _rebuild_searched(context: SegmentContext, base_offset: int) -> None:
+    segment = LogSegment(context, base_offset)
+    tail = segment.activate(empty_indexes=True)
+    tail.rebuild()
+    if tail.index_failed:
+        segment.seal()
+        raise StorageError(None, "an index could not be written", str(segment.path(INDEX_SUFFIX)))
+    segment.seal(sync=True)
+
+
+def _rebuild_transactions(context: SegmentContext, base_offset: int) -> None:
+    names = classify(SYSTEM_FS.list(context.directory))
+    segments = LogSegments(LogSegment(context, base) for base in names.bases[LOG_SUFFIX])
+    segment = segments.floor(base_offset)
+    assert segment is not None, "it was just verified"
+    rebuild = TransactionRebuild(LogProducers(context, segments, names.bases[SNAPSHOT_SUFFIX]))
+    for item in segment.walk_from(START, segment.size):
+        if not isinstance(item, Damage):
+            rebuild.note(segment, item[1])
+    rebuild.finish(segment)
+
+
+def _content(directory: Path, base_offset: int, suffix: str) -> bytes | None:
+    try:
+        return read_file(SYSTEM_FS, directory / segment_name(base_offset, suffix), 1 << 31)
+    except FileMissingError:
+        return None
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+class _Checked(NamedTuple):
+    paths: list[str]
+    every: bool
+    index_interval_bytes: int | None
+    form: str
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser("rebuild-indexes", "Make the indexes of the logs at PATHS anew that are damaged.", EXAMPLES)
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs, on local disks.")
+    add("--all", action="store_true", help="All indexes, not only those that are missing or damaged.")
+    add(
+        "--index-interval-bytes",
+        type=int,
+        metavar="N",
+        help="What the logs were written with. Default: as the store's topics say, else 4096.",
+    )
+    return parser
+
+
+def _check(options: argparse.Namespace) -> _Checked:
+    interval = options.index_interval_bytes
+    if interval is not None:
+        LogConfig.from_settings(index_interval_bytes=interval)
+    check_local(options.paths)
+    find_all_logs(options.paths, {})
+    return _Checked(options.paths, options.all, interval, options.format)
+
+
+def _work(spark: SparkSession, checked: _Checked) -> int:
+    rebuilt = rebuild_indexes(
+        spark, checked.paths, every=checked.every, index_interval_bytes=checked.index_interval_bytes
+    )
+    failed = [each for each in rebuilt if each.problem]
+    for each in rebuilt:
+        if each.problem:
+            print(f"{each.log}/{each.file}: {each.problem}", file=sys.stderr)
+        elif each.changed and checked.form == "text":
+            before = "missing" if each.before < 0 else f"{each.before:,} bytes"
+            print(f"{each.log}/{each.file}: {before}, now {max(each.after, 0):,} bytes")
+    fields: dict[str, Any] = {
+        "made_anew": sum(each.changed for each in rebuilt),
+        "as_they_were": sum(not each.changed and not each.problem for each in rebuilt),
+        "failed": len(failed),
+    }
+    summary(checked.form, "rebuild-indexes", fields)
+    return DAMAGED if failed else OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the job; the exit status."""
+    return run(_parser(), arguments, _check, _work)
+
+
+if __name__ == "__main__":
+    # By its name: what is sent to the executors is then found there by its module.
+    from kstore.spark.jobs import rebuild_indexes as job
+
+    sys.exit(job.main())
