@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from kstore.record._codec import Record
 from kstore.record.parse import parse_batch
 from kstore.store import Store
 from tests.fake_clock import ManualClock
-from tests.fake_fs import FailingFs
+from tests.fake_fs import WRITES, FailingFs, Fault
 
 TIME_MS = 1_700_000_000_000
 
@@ -105,6 +106,10 @@ class Unthreaded:
 
     def values(self, partition: int = 0) -> list[bytes | None]:
         return list(self.store.log("orders", partition).read_values())
+
+
+def full_disk(at: int = 1, *, sticky: bool = True) -> Fault:
+    return Fault(at, errno.ENOSPC, sticky=sticky, kinds=WRITES, suffix=".log")
 
 
 @contextmanager
