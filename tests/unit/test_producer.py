@@ -481,20 +481,3 @@ def test_what_cannot_be_sent_is_logged_without_its_bytes(one: Unthreaded, caplog
     with pytest.raises(DeliveryError) as raised:
         one.producer.flush()
     assert "secret" not in caplog.text + str(raised.value)
-
-
-def test_a_value_of_a_wrong_type_fails_alone_among_many(one: Unthreaded) -> None:
-    wrong: list[Any] = [b"a", "text", b"b", 5, bytearray(b"c")]
-    deliveries = one.producer.send_many("orders", wrong)
-    keyed = one.producer.send_many("orders", [b"d", b"e"], keys=[b"k", 5])
-    with pytest.raises(DeliveryError, match="3 records"):
-        one.producer.flush()
-    assert {index: type(error) for index, error in deliveries.errors().items()} == {
-        1: SerializationError,
-        3: SerializationError,
-    }
-    assert list(keyed.errors()) == [1]
-    assert one.values() == [b"a", b"b", b"c", b"d"]
-    one.producer.close()
-    with pytest.raises(ClosedError):
-        one.producer.send_many("orders", [b"a"])

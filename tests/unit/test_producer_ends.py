@@ -6,6 +6,7 @@ import errno
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from kstore.errors import (
     DeliveryTimeoutError,
     DiskFullError,
     RecordTooLargeError,
+    SerializationError,
     StorageError,
 )
 from kstore.producer._accumulate import Delivery
@@ -213,6 +215,23 @@ def test_an_interceptor_that_was_told_is_not_the_sender(tmp_path: Path) -> None:
         one.producer.send("orders", b"x" * (1 << 20))
         with pytest.raises(DeliveryError, match="2 records"):
             one.producer.flush()
+
+
+def test_a_value_of_a_wrong_type_fails_alone_among_many(one: Unthreaded) -> None:
+    wrong: list[Any] = [b"a", "text", b"b", 5, bytearray(b"c")]
+    deliveries = one.producer.send_many("orders", wrong)
+    keyed = one.producer.send_many("orders", [b"d", b"e"], keys=[b"k", 5])
+    with pytest.raises(DeliveryError, match="3 records"):
+        one.producer.flush()
+    assert {index: type(error) for index, error in deliveries.errors().items()} == {
+        1: SerializationError,
+        3: SerializationError,
+    }
+    assert list(keyed.errors()) == [1]
+    assert one.values() == [b"a", b"b", b"c", b"d"]
+    one.producer.close()
+    with pytest.raises(ClosedError):
+        one.producer.send_many("orders", [b"a"])
 
 
 # --- flush and close --------------------------------------------------------------------------------------------------
