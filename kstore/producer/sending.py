@@ -210,8 +210,10 @@ class Sending(SendPath):
             self._interceptors.on_send_error(record, error, chosen)
             raise
         try:
-            deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
-            found = self._metadata.get(record.topic, chosen, self.config.max_block_ms / 1000)
+            deadline = self._clock.monotonic() + self._max_block
+            found = self._metadata.get(record.topic, chosen, self._max_block)
+            # What serializers and partitioners take does not count.
+            left = deadline - self._clock.monotonic()
             key_bytes, value_bytes, given = self._serializers.serialize(
                 record.topic, record.key, record.value, record.headers
             )
@@ -222,6 +224,7 @@ class Sending(SendPath):
             time_ms = self._clock.now_ms() if record.timestamp is None else record.timestamp
             # A partitioner that wants to know is asked again where a batch would be opened (KIP-480).
             may_open = record.partition is not None or self._on_new_batch is None
+            deadline = self._clock.monotonic() + left
             while True:
                 remaining = max(deadline - self._clock.monotonic(), 0.0)
                 done = self._accumulator.append(

@@ -154,6 +154,27 @@ def test_one_time_covers_the_wait_for_the_topic_and_for_memory(tmp_path: Path) -
             assert 0.55 < waited < 5
 
 
+def test_what_a_serializer_takes_is_no_wait(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data") as one:
+
+        def slow(value: bytes) -> bytes:
+            one.clock.advance(5000)
+            return value
+
+        with one.another(max_block_ms=1000, value_serializer=slow) as producer:
+            waits: list[float] = []
+            allocate = producer._pool.allocate
+
+            def noted(size: int, timeout: float) -> Any:
+                waits.append(timeout)
+                return allocate(size, timeout)
+
+            producer._pool.take_free = lambda size: None  # type: ignore[method-assign, assignment]
+            producer._pool.allocate = noted  # type: ignore[method-assign]
+            producer.send("orders", b"v")
+            assert waits == [1.0]
+
+
 # --- partitions -------------------------------------------------------------------------------------------------------
 
 
