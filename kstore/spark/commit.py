@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -53,6 +54,8 @@ BATCH_ID = TopicPartition("spark-batch-id", 0)
 UNNAMED = "spark"
 # What is read and appended at a time.
 APPEND_BYTES = 8 << 20
+# So many logs are appended to at the same time.
+THREADS = 4
 # Nothing aborts the transaction meanwhile: the store is open without background work.
 TRANSACTION_TIMEOUT_MS = 900_000
 
@@ -85,6 +88,7 @@ def commit(
     *,
     fs: FileSystem = SYSTEM_FS,
     clock: Clock = SYSTEM_CLOCK,
+    threads: int = THREADS,
 ) -> Outcome:
     """Commits a batch: on return it is there as a whole, on disk; after an exception it is, or is not at all.
 
@@ -104,7 +108,7 @@ def commit(
             )
             _delete_before(store, _boundaries(store, writer) if options.truncates else {})
         else:
-            _Transaction(store, options, writer, batch_id).run(staged, fs)
+            _Transaction(store, options, writer, batch_id, threads).run(staged, fs)
     except BaseException:
         # Aborts what is open. A failure of that too is the next open's business.
         try:
@@ -167,8 +171,9 @@ def _delete_before(store: Store, boundaries: Mapping[TopicPartition, int]) -> No
 class _Transaction:
     """One commit in an open store."""
 
-    def __init__(self, store: Store, options: WriteOptions, writer: Writer, batch_id: int) -> None:
+    def __init__(self, store: Store, options: WriteOptions, writer: Writer, batch_id: int, threads: int) -> None:
         self._store = store
+        self._threads = threads
         self._options = options
         self._app_id = writer.app_id
         self._id = UNNAMED if writer.app_id is None else group_of(writer.app_id)
@@ -188,10 +193,8 @@ class _Transaction:
                 return
             self._producer = coordinator.init_producer_id(self._id, TRANSACTION_TIMEOUT_MS)
             coordinator.add_partitions(self._id, *self._producer, logs)
-            for owner, log in logs.items():
-                first = self._append(log, spans[owner])
-                if owner in boundaries:
-                    boundaries[owner] = first
+            firsts = self._append_all(logs, spans)
+            boundaries.update({owner: first for owner, first in firsts.items() if owner in boundaries})
         if self._app_id is not None:
             offsets = {BATCH_ID: self._batch_id, **boundaries}
             coordinator.add_offsets(self._id, *self._producer, group_of(self._app_id), offsets)
@@ -225,6 +228,16 @@ class _Transaction:
             topics.add(self._options.topic)
         owners = [TopicPartition(topic, number) for topic in topics for number in self._store.partitions(topic)]
         return {owner: self._store.log(*owner).high_watermark for owner in sorted(owners)}
+
+    def _append_all(
+        self, logs: Mapping[TopicPartition, Log], spans: Mapping[TopicPartition, Sequence[tuple[File, Span]]]
+    ) -> dict[TopicPartition, int]:
+        """Appends to several logs at a time: each waits for the disk. The first offset in each of them."""
+        if min(self._threads, len(logs)) <= 1:
+            return {owner: self._append(log, spans[owner]) for owner, log in logs.items()}
+        with ThreadPoolExecutor(min(self._threads, len(logs)), "kstore-spark-commit") as pool:
+            firsts = pool.map(lambda owner: self._append(logs[owner], spans[owner]), logs)
+            return dict(zip(logs, firsts, strict=True))
 
     def _append(self, log: Log, batches: Iterable[tuple[File, Span]]) -> int:
         """Appends the batches of one partition; the first one's offset."""

@@ -60,7 +60,7 @@ class Sink:
         return staged
 
     def commit(self, batch_id: int, staged: Sequence[StagedFile]) -> None:
-        commit(OPTIONS, WRITER, batch_id, staged, fs=self._fs, clock=self._clock)
+        commit(OPTIONS, WRITER, batch_id, staged, fs=self._fs, clock=self._clock, threads=1)
 
     def run(self, batch_id: int) -> None:
         self.commit(batch_id, self.stage(batch_id))

@@ -18,8 +18,8 @@ def main(source: Path, store: Path, checkpoint: Path) -> None:
     spark = session(
         master="local[2]",
         **{
-            "spark.ui.enabled": False,
-            "spark.sql.shuffle.partitions": 2,
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(local / "warehouse"),
             "spark.local.dir": str(local),
             # It lives for some seconds only.
