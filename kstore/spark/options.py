@@ -160,6 +160,7 @@ NAMES = (
     "batchRows",
     "batchBytes",
     "maxPartitionBytes",
+    "filterPushdown",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -193,6 +194,7 @@ class ReadOptions:
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
     max_partition_bytes: int = MAX_PARTITION_BYTES
+    filter_pushdown: bool = False
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
@@ -237,6 +239,7 @@ class ReadOptions:
             batch_rows=given.get("batchRows", partial(to_int, most=INT32_MAX), BATCH_ROWS),
             batch_bytes=given.get("batchBytes", partial(to_size, most=INT32_MAX), BATCH_BYTES),
             max_partition_bytes=given.get("maxPartitionBytes", to_size, MAX_PARTITION_BYTES),
+            filter_pushdown=given.get("filterPushdown", to_bool, False),
             max_trigger_delay_ms=given.get("maxTriggerDelay", to_duration_ms, MAX_TRIGGER_DELAY_MS),
             max_bytes_per_trigger=given.get("maxBytesPerTrigger", to_size, None),
             **rate,

@@ -56,8 +56,11 @@ class KStoreReader(DataSourceReader):
         self._options = options
         self.spark_schema = schema
         self._wanted = EVERYTHING
-        # An object in the place of the method: see there.
-        self.pushFilters = SoftPushdown(self._take)  # type: ignore[method-assign]
+        # Spark keeps the filters with the table, for every scan of it: those of one branch of a query would be applied
+        # to the others, and to later queries that have none. Only the user can know that there are no others.
+        if options.filter_pushdown:
+            # An object in the place of the method: see there.
+            self.pushFilters = SoftPushdown(self._take)  # type: ignore[method-assign]
 
     def _take(self, filters: list[Filter]) -> None:
         self._wanted = wanted_by(filters)

@@ -60,6 +60,7 @@ VALUES: list[tuple[str, str, object, str, object]] = [
     ("batchRows", "batch_rows", 20_000, "500", 500),
     ("batchBytes", "batch_bytes", 8 << 20, "16m", 16 << 20),
     ("maxPartitionBytes", "max_partition_bytes", 128 << 20, "1.5g", 3 << 29),
+    ("filterPushdown", "filter_pushdown", False, "true", True),
 ]
 STREAM_VALUES: list[tuple[str, str, object, str, object]] = [
     ("startingOffsets", "starting", LATEST, "earliest", EARLIEST),
@@ -253,6 +254,7 @@ ERRORS: list[tuple[dict[str, str], str]] = [
     ({"columns": "key,,value"}, "columns is 'key,,value', expected names of columns separated by commas"),
     ({"isolationLevel": "serializable"}, "expected one of read_committed, read_uncommitted"),
     ({"checkCrcs": "maybe"}, "checkCrcs is 'maybe', expected true or false"),
+    ({"filterPushdown": "yes"}, "filterPushdown is 'yes', expected true or false"),
     ({"batchRows": "0"}, "batchRows must be positive"),
     ({"batchBytes": "3g"}, "batchBytes is '3g', expected at most 2147483647 bytes"),
     ({"maxPartitionBytes": "64 monkeys"}, "maxPartitionBytes is '64 monkeys', expected bytes as a number, or like 64m"),

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, InputPartition, LessThan
+from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, GreaterThanOrEqual, InputPartition, LessThan
 
 import kstore
 from kstore.errors import (
@@ -321,7 +321,7 @@ def test_where_nothing_is_the_error_says_what_is_missing(tmp_path: Path) -> None
 
 def test_a_reader_and_its_splits_are_sent_as_plain_values(tmp_path: Path) -> None:
     filled(tmp_path / "orders-0", 30).close()
-    reader = make_reader(tmp_path, maxRecordsPerPartition=10)
+    reader = make_reader(tmp_path, maxRecordsPerPartition=10, filterPushdown=True)
     list(reader.pushFilters([LessThan(("offset",), 20)]))
     splits = splits_of(reader)
     reader, splits = pickle.loads(pickle.dumps((reader, splits)))
@@ -454,7 +454,7 @@ def read_offsets(splits: list[Split]) -> int:
 
 def test_filters_on_offsets_bound_what_is_read(tmp_path: Path) -> None:
     filled(tmp_path / "orders-0", 1000).close()
-    reader = make_reader(tmp_path)
+    reader = make_reader(tmp_path, filterPushdown=True)
     filters = [GreaterThanOrEqual(("offset",), 500), LessThan(("offset",), 510)]
     assert [id(each) for each in reader.pushFilters(list(filters))] == [id(each) for each in filters]
     splits = splits_of(reader)
@@ -468,12 +468,12 @@ def test_filters_that_nothing_passes_open_no_log(tmp_path: Path, monkeypatch: py
     other: list[Filter] = [EqualTo(("topic",), "other")]
     contradiction: list[Filter] = [EqualTo(("offset",), 5), EqualTo(("offset",), 6)]
     for filters in (other, contradiction):
-        reader = make_reader(tmp_path)
+        reader = make_reader(tmp_path, filterPushdown=True)
         list(reader.pushFilters(filters))
         with monkeypatch.context() as patched:
             patched.setattr("kstore.spark.holdings.open_place", None)
             assert splits_of(reader) == []
-    reader = make_reader(tmp_path)
+    reader = make_reader(tmp_path, filterPushdown=True)
     list(reader.pushFilters([EqualTo(("partition",), 1)]))
     assert table_of(reader).column("partition").unique().to_pylist() == [1]
 
@@ -488,7 +488,7 @@ def test_a_filter_on_time_begins_at_the_first_record_that_is_late_enough(tmp_pat
             log.append_many([b"v"] * 2, timestamps=[begin_ms + 3_600_000 * (hour - early)] * 2)
     moment = begin + timedelta(hours=70)
     everything = table_of(make_reader(tmp_path))
-    reader = make_reader(tmp_path)
+    reader = make_reader(tmp_path, filterPushdown=True)
     list(reader.pushFilters([GreaterThanOrEqual(("timestamp",), moment)]))
     found = table_of(reader)
     assert len(found) < len(everything) / 2
@@ -499,3 +499,13 @@ def test_a_filter_on_time_begins_at_the_first_record_that_is_late_enough(tmp_pat
     assert late(found) == late(everything) != []
     list(reader.pushFilters([GreaterThanOrEqual(("timestamp",), begin + timedelta(days=50))]))
     assert splits_of(reader) == []
+
+
+def test_filters_are_not_taken_unless_the_user_asks_for_it(tmp_path: Path) -> None:
+    filled(tmp_path / "orders-0", 100).close()
+    reader = make_reader(tmp_path)
+    filters: list[Filter] = [LessThan(("offset",), 20)]
+    # What Spark takes for a reader that does not know about filters, as it takes a class without the method.
+    assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
+    assert reader.pushFilters(filters) == filters
+    assert offsets_of(reader) == list(range(100))
