@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pytest
 
 import kstore
+from kstore.spark.options import ReadOptions
+from kstore.spark.schema import spark_schema
 from kstore.spark.stream import KStoreStreamReader
 from tests.evidence import Hung, Lost, Wrong
 from tests.golden.test_golden_reads import consumed_files, expected_records
@@ -248,3 +251,33 @@ def test_queries_that_are_killed_anywhere_get_each_record_once(
     number: int, tmp_path: Path, seed: int, tried: Count
 ) -> None:
     one_world(tmp_path / "store", seed * 1000 + 100 + number, tried)
+
+
+# --- elsewhere -------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_in_another_store_is_followed_as_it_grows(tmp_path: Path) -> None:
+    files = fsspec.filesystem("memory")
+    with kstore.Store(tmp_path / "store") as store:
+        store.create_topic("t", 1)
+        log = store.log("t")
+        source: KStoreStreamReader | None = None
+        at: Json = {}
+        try:
+            for number in range(3):
+                log.append_many([b"%d" % (number * 10 + index) for index in range(10)])
+                for path in (tmp_path / "store" / "t-0").iterdir():
+                    if path.is_file():
+                        files.pipe_file(f"/kstore-stream/t-0/{path.name}", path.read_bytes())
+                if source is None:
+                    options = {"path": "memory://kstore-stream", "startingOffsets": "earliest"}
+                    source = KStoreStreamReader(ReadOptions.parse(options, streaming=True), spark_schema())
+                    at = source.initialOffset()
+                end = source.latestOffset(at, source.getDefaultReadLimit())
+                assert end == {"t": {"0": 10 * (number + 1)}}
+                assert [row[2] for row in rows_of(source, at, end)] == [*range(10 * number, 10 * (number + 1))]
+                at = end
+        finally:
+            files.rm("/kstore-stream", recursive=True)
+            if source is not None:
+                source.stop()
