@@ -1,0 +1,55 @@
+"""The Spark guide: its examples run and print what it says, and its tables are those of the code."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kstore.spark import options, write_options
+from kstore.spark.session import RECOMMENDED
+from tests.unit.test_docs import code_blocks, rows, section
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+
+# The paths in the examples.
+PATHS = re.compile(r'((?:load|open|parquet|save|start)\(|"checkpointLocation", )"([\w.-]+)"')
+
+
+def test_the_guide_s_examples_print_what_it_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = code_blocks(GUIDE, "python")
+    # Spark's own directory is the one that it was started in, before this test.
+    text = PATHS.sub(rf'\1"{tmp_path}/\2"', "\n\n".join(blocks))
+    (tmp_path / "guide.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("guide.py")
+    said = re.findall(r"# -> (.*)", "\n".join(blocks))
+    assert len(said) == sum(block.count("print(") for block in blocks)
+    assert capsys.readouterr().out.splitlines() == said
+
+
+def named_in(heading: str) -> set[str]:
+    """The names in the first cells of a section's tables."""
+    cells = [cells[0] for cells in rows(section(GUIDE, heading)) if cells[0].startswith("`")]
+    return {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+
+
+def test_the_options_of_the_guide_are_those_that_there_are() -> None:
+    assert named_in("Options") == {*options.NAMES, "storage_options.NAME"} - {"storage_options"}
+
+
+def test_the_options_of_writes_in_the_guide_are_those_that_there_are() -> None:
+    # The last two are Spark's own, of every stream.
+    assert named_in("Write") >= set(write_options.NAMES) - {"checkpointLocation", "queryName"}
+
+
+def test_the_settings_of_the_guide_are_those_that_a_session_gets() -> None:
+    assert named_in("Session") == set(RECOMMENDED)
