@@ -10,48 +10,25 @@ if nobody else is at it: it pays with a write in the middle of a send. Retries, 
 
 from __future__ import annotations
 
-import errno
 import logging
-import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final
 
 from kstore.clock import Clock
-from kstore.errors import (
-    ClosedError,
-    DeliveryTimeoutError,
-    DiskFullError,
-    DuplicateSequenceError,
-    InvalidRecordError,
-    KstoreError,
-    OutOfOrderSequenceError,
-    PoisonedError,
-    ProducerFencedError,
-    RecordTooLargeError,
-    StorageError,
-    SyncFailedError,
-    TopicNotFoundError,
-)
+from kstore.errors import KstoreError
 from kstore.log_writer import LogWriter
-from kstore.pending_append import PendingAppend
-from kstore.producer._accumulate import ProducerBatch
-from kstore.producer.accumulator import Queue, RecordAccumulator, Topic, retry_delay
-from kstore.producer.batch_writing import seal, split
-from kstore.producer.completions import Completions
+from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
-from kstore.producer.failures import without_frames
+from kstore.producer.queue_writer import ProducerIds, QueueWriter
 from kstore.producer.waiting import Wakeup
-from kstore.record._codec import BatchBuffer, EncodedBatch
-from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
-__all__ = ["INLINE_BATCHES", "ProducerIds", "Sender"]
+__all__ = ["INLINE_BATCHES", "Sender"]
 
 logger = logging.getLogger(__name__)
 
-WRITE_BYTES_MAX: Final = 1 << 20
 # So many closed batches of a partition make the thread that closed the last one write them.
 INLINE_BATCHES: Final = 16
 # No round waits longer than this for the next: what is overdue by a clock that jumped is found then.
@@ -63,29 +40,9 @@ PATIENCE_SECONDS: Final = 0.005
 # After a round that failed.
 FAILED_ROUND_SECONDS: Final = 0.01
 SYNC_THREADS_MAX: Final = 8
-SEQUENCE_COUNT: Final = 1 << 31
-RETRIABLE_ERRNOS: Final = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS}
-)
 
 
-class ProducerIds(Protocol):
-    """What batches are stamped with."""
-
-    def for_partition(self, topic: str, partition: int) -> tuple[int, int]:
-        """Producer id and epoch of what is to be written there; -1, -1 without idempotence. Raises: KstoreError."""
-        ...
-
-    def renew(self, after: tuple[int, int]) -> bool:
-        """Another id or epoch than ``after`` from now on; False where that is not possible."""
-        ...
-
-    def failed(self, batch: ProducerBatch, error: Exception) -> None:
-        """Records of a batch are lost."""
-        ...
-
-
-class Sender:
+class Sender(QueueWriter):
     """The thread that writes, and what it does. ``run_once`` is one round, for tests and without a thread."""
 
     def __init__(
@@ -102,26 +59,24 @@ class Sender:
         on_idle: Callable[[], None] = lambda: None,
         name: str = "kstore-producer",
     ) -> None:
-        self._config = config
-        self._accumulator = accumulator
-        self._clock = clock
-        self._writer_of = writer_of
-        self._topic_of = topic_of
-        self._ids = ids
-        self._counters = counters
-        self._acks = config.acks
+        super().__init__(
+            config,
+            accumulator,
+            clock,
+            writer_of=writer_of,
+            topic_of=topic_of,
+            ids=ids,
+            counters=counters,
+            wakeup=wakeup,
+        )
         # How long it may not know of a batch, seconds: no longer than this one may wait.
         self.patience: Final = min(config.linger_ms / 1000, PATIENCE_SECONDS)
-        self._wakeup = wakeup
         self._on_idle = on_idle
         self._name = name
         # Monotonic, seconds; 0.0 while it is awake.
         self.sleeps_until = 0.0
         self._thread: threading.Thread | None = None
         self._sync_threads: ThreadPoolExecutor | None = None
-        self._completions = Completions(accumulator)
-        # What everything fails with from now on.
-        self._forced: Exception | None = None
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
@@ -230,13 +185,6 @@ class Sender:
         except (KstoreError, OSError):
             return False
 
-    def _writer(self, queue: Queue) -> LogWriter:
-        """The writer of the queue's log; asked for anew where the log was closed. Raises: as ``Store.log``."""
-        writer = queue.writer
-        if writer is None or writer.closed:
-            writer = queue.writer = self._writer_of(queue.topic, queue.partition)
-        return writer
-
     def _write(self, queue: Queue, now: float) -> None:
         """Writes batches of the queue. Nothing where another thread is at it."""
         with queue.drain_lock.attempt() as is_mine:
@@ -264,263 +212,11 @@ class Sender:
             if is_mine and (queue.batch_count or self._completions):
                 self._wakeup.set()
 
-    def _write_ready(self, queue: Queue, now: float, complete: Callable[[list[ProducerBatch]], None]) -> None:
-        """Writes what is ready, and has what then has a result completed. Whatever ends it, no batch is lost, nor its
-        place. Needs the queue's ``drain_lock``."""
-        taken: list[ProducerBatch] = []
-        appends: list[PendingAppend] = []
-        try:
-            size_max = WRITE_BYTES_MAX
-            if queue.careful_count:
-                queue.careful_count, size_max = queue.careful_count - 1, 1
-            self._accumulator.take(queue, size_max, now, taken=taken)
-            if taken:
-                complete(self._append(queue, taken, now, appends))
-        except BaseException:
-            self._restore(queue, taken, appends)
-            raise
-
-    def _restore(self, queue: Queue, taken: list[ProducerBatch], appends: Sequence[PendingAppend] = ()) -> None:
-        """After an interrupt: what has a result, or is in the log, is completed, all else is in its queue again."""
-        queue.is_doubtful = True
-        for append in appends:
-            if append.result is not None:
-                # It would be written again, and the log knows by their sequences only the last five batches of many.
-                self._succeed(taken[: len(append.batches)], append)
-        incomplete, completions = self._accumulator.incomplete, self._completions
-        completions.hand_over(
-            [batch for batch in taken if batch.is_done and batch in incomplete and batch not in completions]
-        )
-        self._accumulator.restore(queue, [pending for batch in taken for pending in _pending_of(batch)])
-        self._wakeup.set()
-
-    # --- append -----------------------------------------------------------------------------------------------------
-
-    def _append(
-        self, queue: Queue, batches: list[ProducerBatch], now: float, appends: list[PendingAppend]
-    ) -> list[ProducerBatch]:
-        """Writes batches of one partition to its log; those that have a result. Needs the queue's ``drain_lock``.
-
-        What may be tried again is back in the queue then, in its order, with its sequences. What is written is put
-        into ``appends`` before: whoever is interrupted knows by it what is in the log.
-        """
-        append: PendingAppend | None = None
-        begun = now
-        try:
-            topic = self._topic_of(queue.topic)
-            if queue.partition >= topic.partition_count or topic.queue(queue.partition) is not queue:
-                raise TopicNotFoundError(f"topic {queue.topic} was deleted; there is another of its name")
-            writer = self._writer(queue)
-            producer = self._ids.for_partition(queue.topic, queue.partition)
-            append = self._seal(queue, topic, batches, producer)
-            # One is too large: what it was split into, and those behind it, are in the queue again.
-            batches = batches[: len(append.batches)]
-            if not batches:
-                return []
-            if self._acks == 0:
-                for batch in batches:
-                    batch.succeed(-1)
-            appends.append(append)
-            begun = self._clock.monotonic()
-            writer.commit_many((append,))
-            if append.error is not None:
-                raise append.error
-        except DuplicateSequenceError as error:
-            if len(batches) == 1:
-                return self._failed(queue, batches, error, now)
-            # Some of them are in the log already: one by one each finds that out for itself.
-            queue.careful_count = len(batches)
-            self._accumulator.put_back(queue, batches)
-            self._wakeup.set()
-            return []
-        except BaseException as error:
-            if append is None or append.result is None or isinstance(error, KstoreError):
-                return self._failed(queue, batches, error, now)
-            if not isinstance(error, Exception):
-                raise
-            # No memory for what comes behind a write: the records are in the log.
-        queue.retry_count = 0
-        queue.is_doubtful = False
-        ended = self._clock.monotonic()
-        self._succeed(batches, append)
-        self._counters.wrote(queue.topic, batches, append, begun, ended)
-        return batches
-
-    def _succeed(self, batches: list[ProducerBatch], append: PendingAppend) -> None:
-        result = append.result
-        assert result is not None
-        offset, append_time_ms = result.first_offset, append.append_time_ms
-        for number, batch in enumerate(batches):
-            if append.repeated:
-                offset = append.repeated[number].first_offset
-            batch.succeed(offset, append_time_ms)
-            offset += batch.record_count
-
-    def _seal(
-        self, queue: Queue, topic: Topic, batches: list[ProducerBatch], producer: tuple[int, int]
-    ) -> PendingAppend:
-        """Seals batches up to the first that is too large, which is split."""
-        accumulator = self._accumulator
-        stamps = topic.config.message_timestamp_type == LOG_APPEND_TIME
-        append_time_ms = self._clock.now_ms() if stamps else NO_TIMESTAMP
-        if queue.producer != producer:
-            queue.producer, queue.next_sequence = producer, 0
-        sealed: list[EncodedBatch] = []
-        buffers: list[BatchBuffer] = []
-        is_run = producer[0] >= 0
-        for number, batch in enumerate(batches):
-            if producer[0] >= 0:
-                if (batch.producer_id, batch.producer_epoch) != producer:
-                    batch.base_sequence = queue.next_sequence
-                    batch.producer_id, batch.producer_epoch = producer
-                elif number and batch.base_sequence != queue.next_sequence:
-                    is_run = False
-                # Of one that was stamped before too: what is put in its place, or behind it, goes on from there.
-                queue.next_sequence = (batch.base_sequence + batch.record_count) % SEQUENCE_COUNT
-            try:
-                sealed.append(seal(batch, topic, accumulator.ratios, append_time_ms))
-                assert batch.buffer is not None
-                buffers.append(batch.buffer)
-            except RecordTooLargeError as error:
-                if producer[0] >= 0:
-                    queue.next_sequence = batch.base_sequence
-                if batch.record_count == 1:
-                    accumulator.put_back(queue, batches[number + 1 :])
-                    self._forget_sequences(queue)
-                    self._fail(batch, error)
-                    self._completions.hand_over([batch])
-                else:
-                    self._split(queue, topic, batch, batches[number + 1 :])
-                break
-        return PendingAppend(
-            buffers[0] if buffers else BatchBuffer(),
-            sealed,
-            topic.codec,
-            append_time_ms=append_time_ms,
-            with_producers=producer[0] >= 0,
-            buffers=buffers,
-            stamp=(*producer, batches[0].base_sequence, batches[0].is_transactional) if is_run else None,
-        )
-
-    def _split(self, queue: Queue, topic: Topic, batch: ProducerBatch, behind: list[ProducerBatch]) -> None:
-        accumulator = self._accumulator
-        encoded = batch.encoded
-        assert encoded is not None
-        ratio = encoded.size / max(batch.size, 1)
-        if topic.codec != "none":
-            accumulator.ratios.reset(topic.name, topic.codec, ratio)
-        size_max = min(topic.config.max_message_bytes, max(self._config.batch_size, 1), topic.config.segment_bytes)
-        children = split(batch, topic, min(size_max, max(batch.size // 2, 1 << 7)))
-        accumulator.incomplete.update(children)
-        accumulator.put_back(queue, [*children, *behind])
-        self._counters.splits += 1
-        self._completions.release(batch)
-
-    # --- what fails -------------------------------------------------------------------------------------------------
-
-    def _failed(
-        self, queue: Queue, batches: list[ProducerBatch], error: BaseException, now: float
-    ) -> list[ProducerBatch]:
-        """Batches that are not in the log: back into the queue, or failed. All of them, for the order must hold."""
-        if not isinstance(error, Exception):
-            # Ctrl-C in a thread that writes for itself: it is not the batches' fault.
-            raise error
-        if self._acks == 0 and all(batch.is_done for batch in batches):
-            logger.warning("%s-%d: records were lost, as acks=0 allows: %s", queue.topic, queue.partition, error)
-            self._counters.failed(queue.topic, sum(batch.record_count for batch in batches))
-            return batches
-        # What a split has put back is there already, unless it had no memory for that.
-        self._completions.hand_over(batch for batch in batches if batch.children is not None and not batch.is_released)
-        batches = [pending for batch in batches for pending in _pending_of(batch) if pending not in queue.closed]
-        self._accumulator.incomplete.update(batches)
-        if not batches:
-            return []
-        first = batches[0]
-        queue.last_error = repr(error)
-        if isinstance(error, (OutOfOrderSequenceError, DuplicateSequenceError)) and not first.is_transactional:
-            stamp = (first.producer_id, first.producer_epoch)
-            try:
-                if first.attempts <= 2 and self._ids.renew(stamp):
-                    self._accumulator.put_back(queue, batches)
-                    return []
-            except Exception as refusal:
-                first.attempts -= 1
-                error = refusal
-        if self._can_retry(queue, first, error):
-            queue.retry_at = now + retry_delay(self._config, queue.retry_count, random.uniform)
-            queue.retry_count += 1
-            self._counters.retried(queue.topic)
-            self._accumulator.put_back(queue, batches)
-            return []
-        lost = batches
-        if isinstance(error, InvalidRecordError):
-            # What is wrong is wrong with the first alone.
-            lost, rest = batches[:1], batches[1:]
-            self._accumulator.put_back(queue, rest)
-        self._lose(queue, lost, error)
-        return lost
-
-    def _lose(self, queue: Queue, lost: list[ProducerBatch], error: Exception) -> None:
-        """Fails batches that are not in the queue any more. Needs its ``drain_lock``."""
-        is_doubtful = queue.is_doubtful or isinstance(error, (SyncFailedError, PoisonedError))
-        if lost and lost[0].base_sequence >= 0 and not is_doubtful:
-            # Known not to be in the log: what comes next takes its place. Where that is not known the sequences are
-            # not used again: what follows them has others, or, where the log misses them, a new producer id.
-            queue.next_sequence = lost[0].base_sequence
-            self._forget_sequences(queue)
-        for batch in lost:
-            self._fail(batch, error)
-
-    def _forget_sequences(self, queue: Queue) -> None:
-        for batch in list(queue.closed):
-            batch.producer_id = batch.producer_epoch = batch.base_sequence = -1
-
-    def _can_retry(self, queue: Queue, batch: ProducerBatch, error: Exception) -> bool:
-        if self._forced is not None or queue.retry_count >= self._config.retries:
-            return False
-        if isinstance(error, (SyncFailedError, PoisonedError, ProducerFencedError, ClosedError)):
-            return False
-        return isinstance(error, DiskFullError) or (isinstance(error, StorageError) and error.errno in RETRIABLE_ERRNOS)
-
-    def _fail(self, batch: ProducerBatch, error: Exception) -> None:
-        record_errors: dict[int, Exception] | None = None
-        if isinstance(error, InvalidRecordError):
-            record_errors = {one.index: InvalidRecordError(one.message, [one]) for one in error.record_errors}
-        without_frames(error)
-        if batch.fail(error, record_errors):
-            self._counters.failed(batch.topic, batch.record_count)
-            self._ids.failed(batch, error)
-
     def _expire(self, queue: Queue, now: float) -> None:
         with queue.drain_lock.attempt() as is_mine:
             if is_mine:
                 self._fail_expired(queue, now)
         self._completions.run()
-
-    def _fail_expired(self, queue: Queue, now: float) -> None:
-        expired: list[ProducerBatch] = []
-        try:
-            self._accumulator.take_expired(queue, now, expired)
-            self._fail_all_expired(queue, expired, now)
-        except BaseException:
-            self._restore(queue, expired)
-            raise
-
-    def _fail_all_expired(self, queue: Queue, expired: list[ProducerBatch], now: float) -> None:
-        if expired and expired[0].base_sequence >= 0 and not queue.is_doubtful:
-            queue.next_sequence = expired[0].base_sequence
-            self._forget_sequences(queue)
-        for batch in expired:
-            waited_ms = round((now - batch.created_at) * 1000)
-            reason = f": the last try failed with {queue.last_error}" if batch.attempts else ""
-            self._fail(
-                batch,
-                DeliveryTimeoutError(
-                    f"{batch.record_count} records for {batch.topic}-{batch.partition} expired: {waited_ms} ms have "
-                    f"passed since their batch was made, expected at most {self._config.delivery_timeout_ms}{reason}"
-                ),
-            )
-        self._completions.hand_over(expired)
 
     def abandon(self, error: Exception) -> None:
         """Fails all batches that wait, but for those behind a write that is under way."""
@@ -530,23 +226,6 @@ class Sender:
                     self._abandon(queue, self._clock.monotonic(), error)
         self._wakeup.set()
 
-    def _abandon(self, queue: Queue, now: float, error: Exception) -> None:
-        taken: list[ProducerBatch] = []
-        try:
-            self._accumulator.take(queue, 1 << 62, now, all_now=True, taken=taken)
-            self._lose(queue, taken, error)
-            self._completions.hand_over(taken)
-        except BaseException:
-            self._restore(queue, taken)
-            raise
-
     def give_memory_back(self) -> None:
         """For a callback that waits for memory: that of batches whose callbacks are behind it."""
         self._completions.give_memory_back()
-
-
-def _pending_of(batch: ProducerBatch) -> list[ProducerBatch]:
-    """What of a batch has no result: itself, or those that it was split into."""
-    if batch.children is not None:
-        return [pending for _, child in batch.children for pending in _pending_of(child)]
-    return [] if batch.is_done else [batch]
