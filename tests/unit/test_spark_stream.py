@@ -184,6 +184,18 @@ def test_a_new_partition_begins_with_its_first_record(store: kstore.Store) -> No
     assert query.at == {"t": {"0": 4, "1": 0, "2": 5}, "u": {"0": 2}}
 
 
+def test_a_store_without_topics_is_a_beginning(tmp_path: Path) -> None:
+    with kstore.Store(tmp_path / "store") as store:
+        query = Query(reader(store))
+        assert query.begin() == {}
+        assert query.step() == 0
+        assert query.reader.reportLatestOffset() is None
+        store.create_topic("t", 1)
+        new = append(store, 3)
+        assert query.step() == 3
+        assert query.values == new
+
+
 def test_new_partitions_keep_to_the_limits(store: kstore.Store) -> None:
     query = Query(reader(store, startingOffsets="earliest", maxOffsetsPerTrigger="10"))
     query.begin()
