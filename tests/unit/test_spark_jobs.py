@@ -54,7 +54,7 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def filled(path: Path, count: int = 400, *, partitions: int = 2, start: int = 0, step_ms: int = DAY_MS // 100) -> Path:
     """A store with a topic ``orders`` of small segments, or more records in it; values are their numbers."""
-    with kstore.open(path, segment_bytes=2000) as store:
+    with kstore.open(path, segment_bytes=2000, durability="os") as store:
         if "orders" not in store.topics():
             store.create_topic("orders", partitions)
         for number in range(start, start + count):
@@ -276,14 +276,14 @@ def test_an_export_that_is_killed_anywhere_goes_on_and_gives_each_record_once(
     monkeypatch.setattr(export_files, "write_receipt", dying(export_state.write_receipt))
     monkeypatch.setattr(ExportState, "_write", dying(ExportState._write))
     monkeypatch.setattr(ExportState, "_remove", dying(ExportState._remove))
-    store = filled(tmp_path / "store", 300)
+    store = filled(tmp_path / "store", 150)
 
     def run(out: Path) -> None:
         export.export(None, [str(store)], str(out), SMALL)  # type: ignore[arg-type]
 
     run(tmp_path / "all")
     count, kills = steps[0], 0
-    number = 300
+    number = 150
     for at in range(1, count + 1):
         out = tmp_path / f"out{at}"
         dies_at, steps[0] = at, 0
@@ -500,7 +500,7 @@ def indexes_of(directory: Path) -> dict[str, bytes]:
 
 
 def with_aborts(path: Path) -> Path:
-    with kstore.open(path, segment_bytes=20_000) as store:
+    with kstore.open(path, segment_bytes=20_000, durability="os") as store:
         store.create_topic("orders", index_interval_bytes=512)
         with store.producer(transactional_id="one", linger_ms=0) as producer:
             for number in range(200):

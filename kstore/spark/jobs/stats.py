@@ -20,7 +20,8 @@ from kstore.files.paths import LOG_SUFFIX, segment_name, topic_partition
 from kstore.record.headers import walk_headers
 from kstore.record.walk import Damage
 from kstore.spark.jobs.command import DAMAGED, OK, job_parser, run, storage_options, summary
-from kstore.spark.jobs.logs import LogAt, Segment, find_all_logs, segments_of, writer_at_work
+from kstore.spark.jobs.frames import frame_of, ranges_of
+from kstore.spark.jobs.logs import LogAt, Segment, find_all_logs, places_of, segments_of, writer_at_work
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.spark.option_values import to_duration_ms
 from kstore.stats import Distribution, RecordStats, Stats, damage_finding, note_batch
@@ -200,10 +201,11 @@ def top_keys(spark: SparkSession, urls: Sequence[str], count: int, options: Mapp
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    reader = spark.read.format("kstore")
-    for name, value in options.items():
-        reader = reader.option(f"storage_options.{name}", json.dumps(value))
-    read = reader.load(list(urls)).where("key is not null")
+    ranges = ranges_of(places_of(urls, options), options, "read_committed")
+    frame = frame_of(
+        spark, ranges, ["topic", "key", "value"], isolation_level="read_committed", storage_options=options
+    )
+    read = frame.where("key is not null")
     sizes = f.sum(f.length("key") + f.coalesce(f.length("value"), f.lit(0)))
     keys = read.groupBy("topic", "key").agg(f.count("*").alias("records"), sizes.alias("bytes"))
     order = Window.partitionBy("topic").orderBy(f.desc("records"), "key")
