@@ -5,10 +5,11 @@ RUN := $(VENV)/bin/python
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
 SOURCES := kstore pyspark_kstore tests tools setup.py
 
-.PHONY: crash-mutants help demo test check format bench soak fuzz interop clean
+.PHONY: crash-mutants help demo demo-spark test check format bench soak fuzz interop clean
 
 help:
 	@echo "make demo     the main job on real data: dump, append, kill, recover, read back"
+	@echo "make demo-spark  a live producer, Spark streams killed once half way, compared with plain Python (needs Java, 3 minutes)"
 	@echo "make test     the tests (under 8 minutes)"
 	@echo "make check    format, lint, types, layers"
 	@echo "make bench    speed, each line beside this machine's own limit"
@@ -22,6 +23,9 @@ $(VENV)/.installed: pyproject.toml setup.py tools/make_venv.py $(COMPILED)
 
 demo: $(VENV)/.installed
 	$(RUN) tools/demo.py
+
+demo-spark: $(VENV)/.installed
+	$(RUN) tools/demo_spark.py
 
 test: $(VENV)/.installed
 	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not soak and not spark" tests
@@ -55,6 +59,6 @@ interop: $(VENV)/.installed
 	$(RUN) -m pytest -q -m interop tests
 
 clean:
-	rm -rf build dist *.egg-info .demo target
+	rm -rf build dist *.egg-info .demo .demo-spark target
 	find kstore -name '*.so' -delete
 	find kstore -name '*.c' -delete

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import kstore
 from kstore.spark import options, write_options
 from kstore.spark.session import RECOMMENDED
 from tests.unit.test_docs import code_blocks, rows, section
@@ -16,7 +17,9 @@ from tests.unit.test_docs import code_blocks, rows, section
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 # The paths in the examples.
 PATHS = re.compile(r'((?:load|open|parquet|save|start)\(|"checkpointLocation", )"([\w.-]+)"')
@@ -34,6 +37,19 @@ def test_the_guide_s_examples_print_what_it_says(
     said = re.findall(r"# -> (.*)", "\n".join(blocks))
     assert len(said) == sum(block.count("print(") for block in blocks)
     assert capsys.readouterr().out.splitlines() == said
+
+
+def test_the_readme_s_example_runs(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with kstore.open(tmp_path / "data") as store:
+        store.create_topic("clicks", partitions=2)
+        store.log("clicks", 1).append_many([b"x"] * 110)
+    (example,) = code_blocks(section(README, "Spark"), "python")
+    (tmp_path / "example.py").write_text(PATHS.sub(rf'\1"{tmp_path}/\2"', example), encoding="utf-8")
+    runpy.run_path(str(tmp_path / "example.py"))
+    assert capsys.readouterr().out == "[Row(topic='clicks', count=10)]\n"
+    with kstore.open(tmp_path / "data", read_only=True) as store:
+        copies = [store.log("copies", partition).to_arrow(isolation_level="read_committed") for partition in range(2)]
+    assert sum(copy.num_rows for copy in copies) == 110
 
 
 def named_in(heading: str) -> set[str]:
