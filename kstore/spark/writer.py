@@ -77,7 +77,7 @@ class KStoreWriter(DataSourceArrowWriter):
         self._options = WriteOptions.parse(options, streaming=False, overwrite=overwrite)
         self._columns = check_sink_columns(schema, topic=self._options.topic)
         self._target = plan_target(self._options)
-        self._writer = Writer(str(uuid.uuid4()), self._options.app_id)
+        self._writer = Writer(self._options.app_id or str(uuid.uuid4()), self._options.app_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = current_task()

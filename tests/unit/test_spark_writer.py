@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, DoubleType, StructField, StructType
 
 from kstore.errors import (
     ConfigError,
@@ -240,6 +241,36 @@ def test_a_repeated_overwrite_deletes_no_more_than_the_first(path: Path) -> None
     write_batch(options(path), [batch_of([b"newer"])])
     write_batch(named, [batch_of([b"again"])], overwrite=True)
     assert all_values(path) == [b"new", b"newer"]
+
+
+def test_an_overwrite_that_dies_behind_its_decision_deletes_the_old_when_it_is_repeated(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_batch(options(path), [batch_of([b"old"])])
+    named = options(path, overwrite="truncate", txnAppId="job", txnVersion="1")
+
+    def dies(store: Store, boundaries: object) -> None:
+        raise StorageError(None, "the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kstore.spark.commit._delete_before", dies)
+        with pytest.raises(StorageError):
+            write_batch(named, [batch_of([b"new"])], overwrite=True)
+    assert all_values(path) == [b"new", b"old"]
+    write_batch(named, [batch_of([b"new"])], overwrite=True)
+    assert all_values(path) == [b"new"]
+    assert staged_names(path) == []
+
+
+def test_seconds_as_double_are_times(path: Path) -> None:
+    frame = pa.record_batch({"value": pa.array([b"a", b"b"]), "timestamp": pa.array([1.5, None], pa.float64())})
+    schema = StructType([StructField("value", BinaryType()), StructField("timestamp", DoubleType())])
+    writer = KStoreWriter(schema, options(path), False)
+    with as_task():
+        writer.commit([writer.write(iter([frame]))])
+    times = {record.value: record.timestamp for record in records(path)}
+    assert times[b"a"] == 1500
+    assert times[b"b"] > 1_700_000_000_000
 
 
 # --- stream -----------------------------------------------------------------------------------------------------------
