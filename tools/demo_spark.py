@@ -286,7 +286,7 @@ def demo(directory: Path, count: int) -> None:
             run_until(spark, lambda ends: True)
             print(f"1. Spark is up; a producer sends {count:,} clicks, {RECORDS_PER_SECOND:,} a second")
             producer = children.enter_context(child("--produce", directory, "--records", count))
-            killed_at = run_until(spark, lambda ends: max(ends) >= count // 2)
+            killed_at = run_until(spark, lambda ends: min(ends) > 0 and max(ends) >= count // 2)
             os.killpg(spark.pid, signal.SIGKILL)
         print(f"2. Spark was killed (SIGKILL) behind {killed_at[0]:,} clicks (Parquet) and {killed_at[1]:,} (windows)")
         started = time.perf_counter()
