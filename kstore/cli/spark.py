@@ -67,15 +67,16 @@ def _job(name: str) -> click.Command:
         status: int = import_module(f"kstore.spark.jobs.{name.replace('-', '_')}").main(list(arguments))
         return status
 
-    return KstoreCommand(
+    job = KstoreCommand(
         name,
         callback=call,
         params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
         help=JOBS[name],
         short_help=JOBS[name],
         add_help_option=False,
-        context_settings={"ignore_unknown_options": True},
     )
+    job.ignore_unknown_options = True
+    return job
 
 
 @click.group("spark", cls=_Jobs, epilog=EXAMPLES, short_help="Jobs on logs with Spark.")
