@@ -24,8 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 ROWS_PER_FILE = 300
 # A kill comes while one of so many batches of its driver is under way.
 BATCHES_PER_KILL = 3
-START_SECONDS = 240
-BATCH_SECONDS = 120
+WAIT_SECONDS = 360
 # A commit takes less than this: some kills are before it, some within it, some behind it.
 DELAY_SECONDS = 0.6
 
@@ -43,33 +42,43 @@ def start(directory: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def staged_batches(store: Path) -> set[int]:
-    found = (parse_name(each.name) for each in store.iterdir())
+def staged_since(store: Path, before: set[str]) -> set[int]:
+    """The batches that have staged files beside those of ``before``."""
+    found = (parse_name(each.name) for each in store.iterdir() if each.name not in before)
     return {name.batch_id for name in found if name is not None}
 
 
-def kill_within_a_batch(driver: subprocess.Popen[bytes], directory: Path, chance: random.Random) -> None:
-    """Waits until the driver has staged some batch or other of its own, and kills it a moment later."""
-    wanted, delay = chance.randint(1, BATCHES_PER_KILL), chance.uniform(0, DELAY_SECONDS)
+def kill_around_a_commit(driver: subprocess.Popen[bytes], directory: Path, chance: random.Random, behind: bool) -> None:
+    """Waits until the driver has staged some batch or other of its own, and kills it a moment later; with ``behind``
+    when the sink has committed it, and Spark has not noted that yet."""
+    store, wanted = directory / "store", chance.randint(1, BATCHES_PER_KILL)
     # What the driver before has left is staged too.
-    before = {each.name for each in (directory / "store").iterdir()}
+    before = {each.name for each in store.iterdir()}
     seen: set[int] = set()
-    due = time.monotonic() + START_SECONDS
-    while len(seen) < wanted:
+
+    def has_staged_enough() -> bool:
+        seen.update(staged_since(store, before))
+        return len(seen) >= wanted
+
+    wait_until(driver, directory, has_staged_enough)
+    if behind:
+        last = max(seen)
+        wait_until(driver, directory, lambda: last not in staged_since(store, before))
+    else:
+        time.sleep(chance.uniform(0, DELAY_SECONDS))
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+
+
+def wait_until(driver: subprocess.Popen[bytes], directory: Path, is_so: Callable[[], bool]) -> None:
+    due = time.monotonic() + WAIT_SECONDS
+    while not is_so():
         if driver.poll() is not None:
             raise Wrong(f"the driver ended by itself with {driver.returncode}: {said(directory)}")
         if time.monotonic() > due:
             os.killpg(driver.pid, signal.SIGKILL)
-            raise Hung(f"no batch within {START_SECONDS} s: {said(directory)}")
-        time.sleep(0.005)
-        now = {each.name for each in (directory / "store").iterdir()} - before
-        found = {name.batch_id for name in map(parse_name, now) if name is not None}
-        if found - seen:
-            due = time.monotonic() + BATCH_SECONDS
-        seen |= found
-    time.sleep(delay)
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
+            raise Hung(f"not within {WAIT_SECONDS} s: {said(directory)}")
+        time.sleep(0.002)
 
 
 def said(directory: Path) -> str:
@@ -86,21 +95,21 @@ def live(directory: Path, kills: int, seed: int, tried: Callable[[str, int], Non
         (source / f"{number:03d}.txt").write_text(text)
     with Store(store, background=False) as made:
         made.create_topic("orders", 2)
-    for _ in range(kills):
-        kill_within_a_batch(start(directory), directory, chance)
+    for number in range(kills):
+        kill_around_a_commit(start(directory), directory, chance, behind=number % 2 == 1)
         # A reader sees whole batches only, and none twice, also before anybody has cleaned up.
         check(store, count, is_complete=False)
         tried("kills", 1)
     driver = start(directory)
     try:
-        driver.wait(START_SECONDS + BATCH_SECONDS)
+        driver.wait(WAIT_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(driver.pid, signal.SIGKILL)
         raise Hung(f"the last driver does not end: {said(directory)}") from None
     if driver.returncode:
         raise Wrong(f"the last driver ended with {driver.returncode}: {said(directory)}")
     check(store, count, is_complete=True)
-    if left := staged_batches(store):
+    if left := staged_since(store, set()):
         raise Wrong(f"staged files of the batches {left} stay behind")
 
 
