@@ -18,7 +18,9 @@ __all__ = [
     "BatchTooLargeError",
     "BufferExhaustedError",
     "ClosedError",
+    "CommitFailedError",
     "ConfigError",
+    "ConsumerStateError",
     "CorruptBatchError",
     "CorruptDataError",
     "CorruptFileError",
@@ -45,16 +47,19 @@ __all__ = [
     "LockedError",
     "LogNotFoundError",
     "MissingExtraError",
+    "NoOffsetError",
     "NotALogError",
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
     "PoisonedError",
     "ProducerFencedError",
     "ReadOnlyError",
+    "RecordDeserializationError",
     "RecordError",
     "RecordTooLargeError",
     "RequestError",
     "SerializationError",
+    "SharedLogError",
     "StorageError",
     "SyncFailedError",
     "TopicExistsError",
@@ -65,6 +70,7 @@ __all__ = [
     "TruncatedFileError",
     "UnsupportedCodecError",
     "UnsupportedFormatError",
+    "WakeupError",
 ]
 
 PathLike = str | os.PathLike[str]
@@ -376,6 +382,32 @@ class DeliveryError(KstoreError, RuntimeError):
         self.__cause__ = first
 
 
+class ConsumerStateError(RequestError, RuntimeError):
+    """What a consumer cannot do as it is: of partitions that it does not have, without a group, or by two threads."""
+
+
+class CommitFailedError(RequestError, RuntimeError):
+    """A commit of a member whose partitions are others' by now: what it has read since will be read again."""
+
+
+class NoOffsetError(RequestError, LookupError):
+    """A partition without a committed offset, where ``auto_offset_reset`` is "none"."""
+
+
+class RecordDeserializationError(RequestError, ValueError):
+    """A record of which a deserializer could not make anything; a ``seek`` to ``offset + 1`` leaves it out."""
+
+    def __init__(self, what: str, topic: str, partition: int, offset: int, reason: str) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        super().__init__(f"the {what} of {topic}-{partition} at offset {offset} cannot be deserialized: {reason}")
+
+
+class WakeupError(RequestError, RuntimeError):
+    """Somebody called ``wakeup`` of a consumer that waits, or that is about to."""
+
+
 class NotALogError(RequestError, NotADirectoryError):
     """A path that holds something else than a log."""
 
@@ -398,6 +430,10 @@ class DivergedError(RequestError, ValueError):
 
 class ClosedError(RequestError, ValueError):
     """An operation on a closed log."""
+
+
+class SharedLogError(RequestError, NotImplementedError):
+    """What cannot be done to a log that several processes write to."""
 
 
 class ForkedError(RequestError, RuntimeError):

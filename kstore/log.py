@@ -20,7 +20,7 @@ from typing import Any, Self
 from kstore.cleaner import MAP_BYTES, CompactionReport, compact
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import LogConfig
-from kstore.errors import ClosedError, LogNotFoundError, ReadOnlyError
+from kstore.errors import ClosedError, ConfigError, LogNotFoundError, ReadOnlyError
 from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
@@ -30,6 +30,7 @@ from kstore.log_check import check_batches
 from kstore.log_loader import ensure_directory
 from kstore.log_metrics import log_metrics
 from kstore.log_reads import LogReads, TimePoint, looked_up
+from kstore.log_shared import open_shared_writer
 from kstore.log_transactions import LogTransactions
 from kstore.log_view import LogView
 from kstore.log_writer import LogWriter, StoreTies, open_writer
@@ -68,6 +69,7 @@ class Log(LogReads, LogTransactions):
         path: str | os.PathLike[str],
         *,
         read_only: bool = False,
+        shared: bool = False,
         durability: Durability = "sync",
         fs: FileSystem = SYSTEM_FS,
         clock: Clock = SYSTEM_CLOCK,
@@ -80,6 +82,8 @@ class Log(LogReads, LogTransactions):
         Args:
             path: the directory of one partition, kstore's or a Kafka broker's.
             read_only: take no lock and never write; the log must exist.
+            shared: write beside other processes that share it too. Linux only; all with one durability. Such a log
+                is not compacted, and takes no transactions (SharedLogError).
             durability: when an append returns: "sync", its bytes are on disk; "interval", they are written and a
                 thread syncs every ``flush_ms``; "os", they are written, as with Kafka.
             fs, clock: for tests.
@@ -94,6 +98,8 @@ class Log(LogReads, LogTransactions):
         self._view: LogView | None = None
         self.path = Path(path)
         one_of("durability", durability, DURABILITIES)
+        if shared and read_only:
+            raise ConfigError("shared is for writers: a log that is read_only needs no lock")
         config = LogConfig.from_settings(**settings)
         directory = self.path.absolute()
         counters = LogCounters() if _counters is None else _counters
@@ -103,6 +109,8 @@ class Log(LogReads, LogTransactions):
                 raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory))
             ensure_directory(fs, directory)
             self._view = LogView(context)
+        elif shared:
+            self._writer = open_shared_writer(context, durability, _ties)
         else:
             self._writer = open_writer(context, durability, _ties)
         self._closed = False

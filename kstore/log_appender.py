@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from kstore.config import LogConfig
 from kstore.errors import (
@@ -62,7 +62,9 @@ class LogAppender(LogFiles):
         self._config = loaded.context.config
         self._clock = loaded.context.clock
         # Guards everything that ``LogFiles`` has, and what follows.
-        self._lock = threading.Lock()
+        self._lock: AbstractContextManager[object] = threading.Lock()
+        # Whether each write is on disk when it returns.
+        self._syncs_writes = self._sync
         self._last_append_ms = self._clock.now_ms()
         # Committed reads stop here: behind it a transaction index lacks what could not be written to it.
         self._stable_offset_max = OFFSET_MAX
@@ -151,7 +153,6 @@ class LogAppender(LogFiles):
     def _commit(self, appends: Sequence[PendingAppend]) -> None:
         with self._lock:
             self.ensure_writable()
-            self.catch_up()
             before = self.published
             try:
                 self._write(appends, before)
@@ -293,7 +294,7 @@ class LogAppender(LogFiles):
         if not run:
             return
         size = marks[-1][0] + marks[-1][1] - tail.position
-        if self._sync:
+        if self._syncs_writes:
             started = self._clock.monotonic()
             tail.write(run, size, sync=True)
             self._counters.sync_seconds.observe(self._clock.monotonic() - started)
@@ -330,9 +331,6 @@ class LogAppender(LogFiles):
             self.loaded.epochs.truncate_from_end(before.offset + 1)
         except BaseException as second:
             self._poison(second)
-
-    def catch_up(self) -> None:
-        """Takes in what other processes have appended: nothing, since a log has one writer."""
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

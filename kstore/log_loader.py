@@ -50,7 +50,7 @@ from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import LogState, StateFile
 from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
 
-__all__ = ["Loaded", "is_log", "load", "make_directory", "transaction_index_bytes"]
+__all__ = ["Loaded", "is_log", "load", "make_directory", "read_epochs", "transaction_index_bytes"]
 
 COPY_BYTES = 1 << 20
 # The disk reads so far ahead while what is there is checked.
@@ -148,7 +148,7 @@ def load(
         start_offset = state.log_start_offset if state is not None else (marks.log_start_offset or 0)
         segments = _tidy(context, names, start_offset)
         producers = LogProducers(context, segments, names.bases[".snapshot"])
-        epochs = _read_epochs(context, report)
+        epochs = read_epochs(context, report)
         loaded = Loaded(
             context=context,
             durability=durability,
@@ -200,7 +200,7 @@ def transaction_index_bytes(fs: FileSystem, directory: Path, names: DirectoryNam
     return size
 
 
-def _read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEntry] | None:
+def read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEntry] | None:
     """The epochs of the directory's checkpoint, None where they cannot be read."""
     try:
         return read_leader_epochs(context.fs, context.directory / LEADER_EPOCHS)

@@ -12,7 +12,7 @@ import errno
 import threading
 from typing import NamedTuple
 
-from kstore.errors import LogNotFoundError, NotALogError, StorageError
+from kstore.errors import LogNotFoundError, NotALogError
 from kstore.files.boot import boot_id
 from kstore.files.paths import (
     KSTORE_STATE,
@@ -25,6 +25,7 @@ from kstore.files.paths import (
 )
 from kstore.files.watch import DirectoryWatch
 from kstore.kafka_marks import read_kafka_marks
+from kstore.log_following import wait_beyond
 from kstore.log_loader import OWN_NAMES, is_log
 from kstore.log_producers import LogProducers
 from kstore.published import Published
@@ -41,15 +42,6 @@ __all__ = ["LogView"]
 
 # A listing that keeps changing is taken as it is after this many tries: each one was true when it was made.
 LISTINGS_MAX = 10
-# How long a follower waits before it looks again. Where changes are told it only looks in case one was not; but how
-# far the log is durable comes untold, soon behind the bytes themselves.
-POLL_SECONDS_MIN = 0.001
-POLL_SECONDS_MAX = 0.05
-TOLD_POLL_SECONDS = 1.0
-LAG_POLL_SECONDS = 0.0002
-# A long wait is so many times what the look before it took: of ten thousand segments even a listing takes long.
-POLL_COST_FACTOR = 100
-COSTLY_POLL_SECONDS_MAX = 10.0
 
 
 class TailMark(NamedTuple):
@@ -239,41 +231,13 @@ class LogView:
         except FileNotFoundError:
             return False
 
-    def wait_beyond(self, offset: int, timeout: float | None) -> bool:
-        """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when it is closed.
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
-        Sleeps until the directory changes, where the system tells; else it looks at growing intervals.
-        """
-        clock = self.context.clock
-        began = clock.monotonic()
-        deadline = None if timeout is None else began + timeout
-        pause = POLL_SECONDS_MIN
-        was_lagging = False
-        while not self._closed:
-            is_told = self._watch.arm()
-            try:
-                self.refresh()
-            except StorageError:
-                return False
-            published = self.published
-            if published.high_watermark > offset:
-                return True
-            now = clock.monotonic()
-            if deadline is not None and now >= deadline:
-                return False
-            # Whole batches beyond what is known to be durable: that they are will not be told.
-            is_lagging = published.offset > max(offset, published.high_watermark)
-            if is_lagging and not was_lagging:
-                pause = LAG_POLL_SECONDS
-            seconds = pause if is_lagging or not is_told else TOLD_POLL_SECONDS
-            if seconds >= POLL_SECONDS_MAX:
-                seconds = max(seconds, min((now - began) * POLL_COST_FACTOR, COSTLY_POLL_SECONDS_MAX))
-            pause = min(pause * 2, POLL_SECONDS_MAX)
-            was_lagging = is_lagging
-            if self._watch.wait(seconds if deadline is None else min(seconds, deadline - now)):
-                was_lagging = False
-            began = clock.monotonic()
-        return False
+    def wait_beyond(self, offset: int, timeout: float | None) -> bool:
+        """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when it is closed."""
+        return wait_beyond(self, self._watch, self.context.clock, offset, timeout)
 
     def last_stable_offset(self) -> int:
         """See ``LogWriter.last_stable_offset``."""

@@ -279,6 +279,27 @@ class SegmentTail:
         """Whether the next index entry needs a new segment."""
         return self.offset_index.is_full or self.time_index.is_full
 
+    # --- others -----------------------------------------------------------------------------------------------------
+
+    @property
+    def known(self) -> tuple[int, int, int, int, int, int]:
+        """What ``take_in`` takes, beside the position."""
+        return (
+            self.first_timestamp,
+            self.max_timestamp,
+            self.offset_of_max_timestamp,
+            self._since_entry,
+            self.offset_index.entry_count,
+            self.time_index.entry_count,
+        )
+
+    def take_in(self, position: int, known: tuple[int, int, int, int, int, int]) -> None:
+        """Goes on where another process has stopped to append."""
+        self.position = position
+        self.first_timestamp, self.max_timestamp, self.offset_of_max_timestamp, self._since_entry, *counts = known
+        self.offset_index.take_in(counts[0])
+        self.time_index.take_in(counts[1])
+
     # --- truncate, flush, close -------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, position: int) -> None:

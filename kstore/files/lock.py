@@ -11,6 +11,12 @@ that nobody knows of. The system drops both locks when the process dies, so a lo
 of its holder (``kstore <kind> <process id>``) is for people and decides nothing. A fork shares the locks: the child
 only closes its copies, since unlocking would unlock the parent's.
 
+Writers that share a directory divide the bytes of ``.lock`` among them, each with an open file description's locks:
+
+    byte 0   read-locked by each of them while it is open; whoever wants the file for itself locks all of it
+    byte 1   read-locked by those that are open and in order: who finds none of them recovers
+    byte 2   locked while one changes anything: the short lock
+
 The file stays when it is unlocked. A broker removes its own, so whoever has locked a file looks again whether it is
 still the one in the directory.
 """
@@ -41,6 +47,8 @@ HOLDER = re.compile(rb"kstore ([a-z-]{1,32}) ([1-9][0-9]{0,9})\n")
 HOLDER_SIZE_MAX = 64
 SOMEBODY = "a broker or another program"
 
+MEMBERS, LIVE, TURN = ((os.SEEK_SET, byte, 1, 0) for byte in range(3))
+
 TAKEN_ERRNOS = frozenset({errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK})
 
 # struct flock of Linux with 64-bit offsets, in the machine's own layout: type, whence, start, length, process id.
@@ -51,6 +59,7 @@ assert FLOCK.size == 32
 
 # Linux has them; elsewhere flock stands alone.
 OFD_SETLK: int | None = getattr(fcntl, "F_OFD_SETLK", None)
+OFD_SETLKW: int | None = getattr(fcntl, "F_OFD_SETLKW", None)
 OFD_GETLK: int | None = getattr(fcntl, "F_OFD_GETLK", None)
 
 # A probe of another process holds a shared flock for some microseconds; to find the file so is not to be too late.
@@ -64,23 +73,25 @@ REPLACED_RETRIES = 10
 class DirectoryLock:
     """The right to write in a directory, from construction to ``release()``. Thread-safe."""
 
-    __slots__ = ("__weakref__", "_fd", "_id", "_pid", "directory")
+    __slots__ = ("__weakref__", "_fd", "_id", "_pid", "_shared", "directory")
 
-    def __init__(self, directory: PathLike, *, kind: str = "log", mode: int = 0o600) -> None:
+    def __init__(self, directory: PathLike, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> None:
         """Takes the lock of ``directory``, whose ``.lock`` is created with ``mode`` where it is missing.
 
-        ``kind`` is a word for people: what holds it.
+        ``kind`` is a word for people: what holds it. ``shared`` lets in others that share it, and nobody else.
 
-        Raises: LockedError, at once and naming the holder; ReadOnlyError, FileMissingError, StorageError.
+        Raises: LockedError, at once and naming the holder; ReadOnlyError, FileMissingError, StorageError, also where
+        the system has no locks that can be shared.
         """
+        self._shared = shared
         self._fd = -1
         self._pid = os.getpid()
         self.directory = directory
         path = os.path.join(directory, LOCK)
         try:
             with _mutex:
-                self._fd, self._id = _lock_file(path, mode)
-                _held[self._id] = _Held(self._fd, weakref.ref(self))
+                self._fd, self._id = _lock_file(path, mode, shared=shared)
+                _held.setdefault(self._id, []).append(_Held(self._fd, shared, weakref.ref(self)))
                 _write_holder(self._fd, f"kstore {kind} {self._pid}\n".encode("ascii"))
         except BaseException:
             self.release()  # at once: whoever keeps the exception keeps this object
@@ -107,13 +118,46 @@ class DirectoryLock:
             fd, self._fd = self._fd, -1
             if fd < 0:
                 return
-            _held.pop(self._id, None)
+            others = [held for held in _held.pop(self._id, ()) if held.fd != fd]
+            if others:
+                _held[self._id] = others
             # Unlocked by name, not only closed: a child that is just about to exec another program has a copy of the
             # descriptor, and the lock would live on with it. Only the owner may: elsewhere it is the parent's lock.
             if self._pid == os.getpid():
-                _write_holder(fd, b"")
+                if not self._shared:
+                    _write_holder(fd, b"")  # of those who share it the others may go on
                 _unlock(fd)
             os.close(fd)
+
+    # --- shared ---------------------------------------------------------------------------------------------------
+
+    def take_turn(self) -> None:
+        """Waits for the short lock, which one of those who share the directory has at a time. Raises: StorageError."""
+        assert OFD_SETLKW is not None
+        self._fcntl(OFD_SETLKW, _TURN_LOCK)
+
+    def end_turn(self) -> None:
+        """Lets the next one have the short lock. Raises: StorageError."""
+        assert OFD_SETLK is not None
+        self._fcntl(OFD_SETLK, _TURN_UNLOCK)
+
+    def go_live(self) -> None:
+        """From now on, and while the process lives, others find the directory in order. Raises: StorageError."""
+        assert OFD_SETLK is not None
+        self._fcntl(OFD_SETLK, FLOCK.pack(fcntl.F_RDLCK, *LIVE))
+
+    def others_live(self) -> bool:
+        """Whether somebody else has the directory open, and in order. Raises: StorageError."""
+        assert OFD_GETLK is not None
+        kind, *_ = FLOCK.unpack(self._fcntl(OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, *LIVE)))
+        return bool(kind != fcntl.F_UNLCK)
+
+    def _fcntl(self, command: int, request: bytes) -> bytes:
+        try:
+            return fcntl.fcntl(self._fd, command, request)
+        except (OSError, ValueError) as error:
+            code = getattr(error, "errno", None) or errno.EBADF
+            raise StorageError(code, f"lock: {error}", os.path.join(self.directory, LOCK)) from error
 
     def check(self) -> None:
         """Raises: ForkedError in a child of the process that took the lock; StorageError when the file in the
@@ -129,9 +173,14 @@ class DirectoryLock:
         self._fd = -1
 
 
-def probe_lock(directory: PathLike) -> None:
+_TURN_LOCK = FLOCK.pack(fcntl.F_WRLCK, *TURN)
+_TURN_UNLOCK = FLOCK.pack(fcntl.F_UNLCK, *TURN)
+
+
+def probe_lock(directory: PathLike, *, shared: bool = False) -> None:
     """Looks whether somebody holds the lock of ``directory``, without creating or keeping anything.
 
+    ``shared``: those who share it do not count.
     A ``.lock`` that is missing, or that may not be opened, is held by nobody who could be found.
 
     Raises: LockedError.
@@ -142,10 +191,10 @@ def probe_lock(directory: PathLike) -> None:
         if fd is None:
             return
         try:
-            _check_not_ours(fd, path)
+            _check_not_ours(fd, path, shared=shared)
             # Asking takes nothing, so it disturbs nobody; flock cannot be asked, only tried, and a shared one lets
             # other probes through.
-            if _ofd_holder(fd) is not None or not _try_flock(fd, fcntl.LOCK_SH):
+            if _ofd_holder(fd, shared=shared) is not None or not _try_flock(fd, fcntl.LOCK_SH):
                 raise _locked(fd, path)
             _unlock(fd)
         except OSError as error:
@@ -155,16 +204,19 @@ def probe_lock(directory: PathLike) -> None:
             os.close(fd)
 
 
+_FileId = tuple[int, int]
+
+
 class _Held(NamedTuple):
     """A descriptor with locks on it. It is closed in a forked child, whether or not its owner is still reachable."""
 
     fd: int
+    shared: bool
     owner: weakref.ref[DirectoryLock]
 
 
-_FileId = tuple[int, int]
-
-_held: dict[_FileId, _Held] = {}
+# Of one file there are several only where all of them share it.
+_held: dict[_FileId, list[_Held]] = {}
 
 # Held over every step between opening a lock file and knowing of it, and over a fork.
 # Reentrant: a garbage collection inside may release a lock that nobody released.
@@ -180,7 +232,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for held in _held.values():
+    for held in (each for holders in _held.values() for each in holders):
         try:
             os.close(held.fd)
         except OSError:
@@ -197,16 +249,18 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
-def _lock_file(path: str, mode: int) -> tuple[int, _FileId]:
+def _lock_file(path: str, mode: int, *, shared: bool) -> tuple[int, _FileId]:
     """Opens and locks the file that has the name ``path`` when the locks are there."""
+    if shared and OFD_SETLK is None:
+        raise StorageError(errno.ENOTSUP, "this system lacks the locks that writers of one directory can share", path)
     for _ in range(REPLACED_RETRIES):
         try:
             fd = os.open(path, OPEN_FLAGS | os.O_RDWR | os.O_CREAT, mode)
         except OSError as error:
             raise storage_error(error, path, writing=True) from error
         try:
-            file_id = _check_not_ours(fd, path)
-            if not _try_ofd(fd) or not _try_flock_past_probes(fd):
+            file_id = _check_not_ours(fd, path, shared=shared)
+            if not _try_ofd(fd, shared=shared) or not _try_flock_past_probes(fd, shared=shared):
                 raise _locked(fd, path)
             if _file_id(path) == file_id:
                 return fd, file_id
@@ -230,12 +284,12 @@ def _open_to_probe(path: str) -> int | None:
     return None
 
 
-def _check_not_ours(fd: int, path: str) -> _FileId:
+def _check_not_ours(fd: int, path: str, *, shared: bool) -> _FileId:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
     file_id = (found.st_dev, found.st_ino)
-    if file_id in _held:
+    if any(not (shared and held.shared) for held in _held.get(file_id, ())):
         raise LockedError(errno.EAGAIN, f"locked by this process ({os.getpid()}) already", path)
     return file_id
 
@@ -248,11 +302,12 @@ def _file_id(path: str) -> _FileId | None:
     return found.st_dev, found.st_ino
 
 
-def _try_ofd(fd: int) -> bool:
+def _try_ofd(fd: int, *, shared: bool) -> bool:
     if OFD_SETLK is None:
         return True
+    wanted = (fcntl.F_RDLCK, *MEMBERS) if shared else (fcntl.F_WRLCK, *WHOLE_FILE)
     try:
-        fcntl.fcntl(fd, OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, *WHOLE_FILE))
+        fcntl.fcntl(fd, OFD_SETLK, FLOCK.pack(*wanted))
     except OSError as error:
         if error.errno in TAKEN_ERRNOS:
             return False
@@ -270,9 +325,9 @@ def _try_flock(fd: int, kind: int) -> bool:
     return True
 
 
-def _try_flock_past_probes(fd: int) -> bool:
+def _try_flock_past_probes(fd: int, *, shared: bool) -> bool:
     for _ in range(PROBE_RETRIES):
-        if _try_flock(fd, fcntl.LOCK_EX):
+        if _try_flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
             return True
         time.sleep(PROBE_WAIT_SECONDS)
     return False
@@ -288,14 +343,15 @@ def _unlock(fd: int) -> None:
         pass
 
 
-def _ofd_holder(fd: int) -> int | None:
+def _ofd_holder(fd: int, *, shared: bool = False) -> int | None:
     """The process whose lock stands in the way of an open file description's, None if nobody's does.
 
     -1, or 0, where the system does not tell: an open file description belongs to no process.
     """
     if OFD_GETLK is None:
         return None
-    answer = fcntl.fcntl(fd, OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, *WHOLE_FILE))
+    wanted = (fcntl.F_RDLCK, *MEMBERS) if shared else (fcntl.F_WRLCK, *WHOLE_FILE)
+    answer = fcntl.fcntl(fd, OFD_GETLK, FLOCK.pack(*wanted))
     kind, _whence, _start, _size, pid = FLOCK.unpack(answer)
     return None if kind == fcntl.F_UNLCK else int(pid)
 

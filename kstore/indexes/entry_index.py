@@ -288,6 +288,17 @@ class EntryIndex(Generic[Entry]):
             return pages * GROWTH_BYTES_MIN
         return self._mapping.size + min(self._mapping.size, GROWTH_BYTES_MAX)
 
+    def take_in(self, entries: int) -> None:
+        """Goes on with what another process has made of the file, which is not mapped: there are so many entries."""
+        if entries == self._count or self._file is None:
+            return
+        if entries > self._capacity:
+            size = (entries * self.entry_size // GROWTH_BYTES_MIN + 1) * GROWTH_BYTES_MIN
+            self._source = self._mapping = self._file.map(size)
+            self._capacity = size // self.entry_size
+        self._count = entries
+        self._load_last()
+
     def _cut_to(self, entries: int) -> None:
         """Keeps the first ``entries`` entries; the rest of the mapping reads as zeros, as if they had never been."""
         if entries >= self._count:

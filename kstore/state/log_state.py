@@ -4,7 +4,8 @@ at    size  what
    0   512  slot 0 \\ the record, written to the two slots in turn, each time synced: a torn write spoils one slot,
  512   512  slot 1 / and the other still holds the record before it
 1024   512  live: the durable end, stored without a sync after each append, for readers in other processes
-1536  2560  zero: the file has the size of a page, since the live slot is stored through a mapping
+1536   512  shared: where the log ends, of processes that share it (``shared_slot``)
+2048  2048  zero: the file has the size of a page, since the live slot is stored through a mapping
 
 record, at the start of a slot
  at  size  field                     meaning
@@ -233,6 +234,11 @@ class StateFile:
         self._file.fdatasync()
         self.current = state
         self._generation = state.generation
+
+    def reload(self) -> None:
+        """Takes in the record that another process has stored. Raises: StorageError."""
+        self.current = _current(self._file.pread(FILE_SIZE, 0))
+        self._generation = self.current.generation if self.current is not None else 0
 
     def publish_durable_end(self, offset: int) -> None:
         """Tells readers in other processes how far the log is durable; not synced, and never fails an append."""

@@ -245,12 +245,12 @@ def test_a_lock_file_that_its_last_holder_removes_is_not_taken_for_the_lock(
     take = lock_module._try_flock_past_probes
     removed: list[int] = []
 
-    def remove_once(fd: int) -> bool:
+    def remove_once(fd: int, **how: bool) -> bool:
         # A broker stops between our opening and our locking of its file.
         if not removed:
             (tmp_path / ".lock").unlink()
             removed.append(fd)
-        return take(fd)
+        return take(fd, **how)
 
     monkeypatch.setattr(lock_module, "_try_flock_past_probes", remove_once)
     with DirectoryLock(tmp_path):
@@ -260,7 +260,7 @@ def test_a_lock_file_that_its_last_holder_removes_is_not_taken_for_the_lock(
 def test_a_lock_file_that_is_replaced_again_and_again_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def remove(fd: int) -> bool:
+    def remove(fd: int, **how: bool) -> bool:
         (tmp_path / ".lock").unlink()
         return True
 
@@ -412,10 +412,10 @@ def test_a_fork_in_the_middle_of_locking_waits(tmp_path: Path, monkeypatch: pyte
     go_on = threading.Event()
     take = lock_module._try_flock_past_probes
 
-    def slow(fd: int) -> bool:
+    def slow(fd: int, **how: bool) -> bool:
         opened.set()
         assert go_on.wait(10)
-        return take(fd)
+        return take(fd, **how)
 
     monkeypatch.setattr(lock_module, "_try_flock_past_probes", slow)
     locks: list[DirectoryLock] = []

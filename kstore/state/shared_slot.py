@@ -1,0 +1,94 @@
+"""Where a log ends, for the processes that share it: one record in memory that all of them map.
+
+It lies in ``kstore.state`` at 1536, behind the live slot, and is stored under the short lock, so that whoever has that
+finds it whole, unless its holder died while it stored it. Nothing in it is ever synced, or believed by who comes first.
+
+ at  size  field
+  0     4  magic                    bytes   "KSS1"
+  4     4  flags                    uint32  bit 0: being changed; 1: poisoned; 2: nothing goes behind the last segment;
+                                            3: what is told of the active segment is known
+  8     8  change_count             int64   rises when segments come or go
+ 16     8  cut_count                int64   rises when the end is cut
+ 24     8  generation               int64   of the record of ``kstore.state``
+ 32     8  epoch                    int64   the latest leader epoch, -1 for none
+ 40     8  end_offset, base_offset, position, durable_end: as published
+ 72     8  first_timestamp, max_timestamp, offset_of_max_timestamp, since_entry: of the active segment
+104     8  offset_entry_count, time_entry_count: of its indexes
+120     8  last_append_ms
+128     4  crc                      uint32  CRC-32C of bytes 0 to 127
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import crc32c
+
+from kstore.files.fs import FileSystem
+from kstore.state.log_state import FILE_SIZE
+from kstore.types import NO_OFFSET, NO_TIMESTAMP
+
+__all__ = ["CHANGING", "POISONED", "SEALED", "TAIL_KNOWN", "SharedSlot", "SharedState"]
+
+POSITION = 1536
+MAGIC = b"KSS1"
+SLOT = struct.Struct(">4sI15q")
+CRC = struct.Struct(">I")
+SIZE = SLOT.size + CRC.size
+assert SLOT.size == 128
+
+CHANGING, POISONED, SEALED, TAIL_KNOWN = 1, 2, 4, 8
+
+
+class SharedState(NamedTuple):
+    """The record; the module's table says what each field means."""
+
+    flags: int = 0
+    change_count: int = 0
+    cut_count: int = 0
+    generation: int = 0
+    epoch: int = -1
+    end_offset: int = 0
+    base_offset: int = 0
+    position: int = 0
+    durable_end: int = 0
+    first_timestamp: int = NO_TIMESTAMP
+    max_timestamp: int = NO_TIMESTAMP
+    offset_of_max_timestamp: int = NO_OFFSET
+    since_entry: int = 0
+    offset_entry_count: int = 0
+    time_entry_count: int = 0
+    last_append_ms: int = 0
+
+    def encode(self) -> bytes:
+        data = SLOT.pack(MAGIC, *self)
+        return data + CRC.pack(crc32c.crc32c(data))
+
+    @staticmethod
+    def decode(data: bytes) -> SharedState | None:
+        """The record, None where it is not whole."""
+        if len(data) < SIZE or data[:4] != MAGIC or CRC.unpack_from(data, SLOT.size)[0] != crc32c.crc32c(data[:-4]):
+            return None
+        return SharedState(*SLOT.unpack_from(data)[1:])
+
+
+class SharedSlot:
+    """The mapped record. A store of it cannot fail."""
+
+    def __init__(self, fs: FileSystem, path: Path) -> None:
+        """Maps the record in ``path``, a ``kstore.state`` that is there. Raises: StorageError."""
+        self._file = fs.open(path, write=True)
+        self._mapping = self._file.map(FILE_SIZE)
+
+    def read(self) -> bytes:
+        """As it stands; without the short lock it may be half stored."""
+        return self._mapping.read(POSITION, SIZE)
+
+    def store(self, data: bytes) -> None:
+        self._mapping.store(POSITION, data)
+
+    def close(self) -> None:
+        self._mapping.close()
+        self._file.close()

@@ -1,0 +1,341 @@
+"""Several writers of one log, here in one process, which makes no difference to their locks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.errors import (
+    ConfigError,
+    DiskFullError,
+    KstoreError,
+    LockedError,
+    PoisonedError,
+    SharedLogError,
+    SyncFailedError,
+)
+from kstore.files.lock import DirectoryLock
+from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
+from kstore.state.shared_slot import POSITION, SharedState
+from kstore.types import Durability
+from tests.fake_fs import FailingFs, Fault
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
+
+DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
+
+
+def shared(path: Path, durability: Durability = "sync", **settings: Any) -> Log:
+    return Log(path, shared=True, durability=durability, **settings)
+
+
+def values(log: Log) -> list[bytes | None]:
+    return [record.value for record in log.read()]
+
+
+@pytest.fixture(params=DURABILITIES)
+def durability(request: pytest.FixtureRequest) -> Durability:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def pair(tmp_path: Path, durability: Durability) -> Iterator[tuple[Log, Log]]:
+    with (
+        shared(tmp_path / "log", durability, segment_bytes=1024) as one,
+        shared(tmp_path / "log", durability, segment_bytes=1024) as two,
+    ):
+        yield one, two
+
+
+# --- append ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_writer_goes_on_behind_the_others(pair: tuple[Log, Log], tmp_path: Path) -> None:
+    expected: list[bytes | None] = []
+    with Log(tmp_path / "log", read_only=True) as view:
+        for number in range(60):
+            log = pair[number * number % 3 % 2]
+            expected.append(b"%d" % number * 9)
+            assert log.append(expected[-1]) == number
+            for each in (*pair, view):
+                assert (each.high_watermark, each.end_offset) == (number + 1, number + 1)
+        for each in (*pair, view):
+            assert values(each) == expected
+            each.check()
+    assert len(list((tmp_path / "log").glob("*.log"))) > 3
+
+
+def test_the_last_one_to_close_leaves_the_log_in_order(pair: tuple[Log, Log], tmp_path: Path) -> None:
+    one, two = pair
+    one.append(b"a")
+    two.append(b"b")
+    one.append(b"c")
+    one.close()
+    assert two.append(b"d") == 3
+    two.close()
+    with Log(tmp_path / "log") as log:
+        assert log.recovery.clean
+        assert values(log) == [b"a", b"b", b"c", b"d"]
+        log.check()
+        assert log.verify().clean
+
+
+def test_one_that_never_wrote_may_be_the_last(tmp_path: Path, durability: Durability) -> None:
+    one, two = shared(tmp_path / "log", durability), shared(tmp_path / "log", durability)
+    one.append_many([b"x" * 100] * 200)
+    one.close()
+    two.close()
+    with Log(tmp_path / "log") as log:
+        assert log.recovery.clean
+        assert log.end_offset == 200
+        log.check()
+
+
+def test_a_clean_log_stays_clean_when_nobody_writes(tmp_path: Path) -> None:
+    with Log(tmp_path / "log") as log:
+        log.append(b"a")
+    shared(tmp_path / "log").close()
+    with Log(tmp_path / "log") as log:
+        assert log.recovery.clean
+        assert values(log) == [b"a"]
+
+
+def test_threads_of_several_writers_get_dense_offsets(pair: tuple[Log, Log]) -> None:
+    offsets: list[int] = []
+
+    def work(log: Log, number: int) -> None:
+        offsets.extend(log.append(b"%d" % number) for _ in range(25))
+
+    threads = [threading.Thread(target=work, args=(pair[number % 2], number)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(offsets) == list(range(150))
+    assert [record.offset for record in pair[0].read()] == list(range(150))
+
+
+def test_a_follower_in_one_writer_gets_what_another_appends(pair: tuple[Log, Log]) -> None:
+    one, two = pair
+    reader = one.read(follow=True, timeout=30)
+    for number in range(10):
+        appending = threading.Timer(0.01, two.append, args=(b"%d" % number,))
+        appending.start()
+        assert next(reader).value == b"%d" % number
+        appending.join()
+
+
+# --- what else changes a log ----------------------------------------------------------------------------------------
+
+
+def test_truncation_deletion_and_a_fresh_start_are_everybody_s(pair: tuple[Log, Log]) -> None:
+    one, two = pair
+    for number in range(20):
+        pair[number % 2].append(b"%d" % number * 100)
+    assert two.delete_records(15) == 15
+    one.refresh()
+    assert one.start_offset == 15
+    one.truncate_to(18)
+    assert two.end_offset == 18
+    assert two.append(b"behind") == 18
+    assert values(one)[-1] == b"behind"
+    two.writer.truncate_fully_and_start_at(100)
+    assert one.append(b"fresh") == 100
+    assert values(one) == values(two) == [b"fresh"]
+    for log in pair:
+        log.refresh()
+        log.check()
+
+
+def test_retention_by_one_is_seen_by_the_other(tmp_path: Path) -> None:
+    with (
+        shared(tmp_path / "log", retention_bytes=3000, segment_bytes=1024) as one,
+        shared(tmp_path / "log", segment_bytes=1024) as two,
+    ):
+        for _ in range(40):
+            one.append(b"x" * 200)
+            two.append(b"y" * 200)
+        assert one.start_offset > 0
+        two.refresh()
+        assert two.start_offset == one.start_offset
+        assert [record.offset for record in two.read()] == list(range(one.start_offset, 80))
+
+
+def test_flush_takes_in_what_others_wrote(tmp_path: Path) -> None:
+    with shared(tmp_path / "log", "os") as one, shared(tmp_path / "log", "os") as two:
+        one.append(b"a")
+        two.flush()
+        assert two.metrics()["recovery_point"] == 1
+        one.append(b"b")
+        assert one.metrics()["recovery_point"] == 1
+
+
+def test_sequences_of_producers_are_checked_over_all_writers(pair: tuple[Log, Log]) -> None:
+    one, two = pair
+
+    def batch(sequence: int) -> bytes:
+        return bytes(build_batch([Record(0, 1, key=None, value=b"v")], producer_id=7, producer_epoch=0,
+                                 base_sequence=sequence))  # fmt: skip
+
+    assert one.append_batches(batch(0)).first_offset == 0
+    assert two.append_batches(batch(1)).first_offset == 1
+    again = one.append_batches(batch(1))
+    assert (again.is_duplicate, again.first_offset) == (True, 1)
+    with pytest.raises(KstoreError):
+        one.append_batches(batch(5))
+
+
+def test_what_is_not_sound_yet_is_refused(pair: tuple[Log, Log]) -> None:
+    one, _ = pair
+    with pytest.raises(SharedLogError):
+        one.compact()
+    data = build_batch(
+        [Record(0, 1, key=None, value=b"v")], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    with pytest.raises(SharedLogError):
+        one.append_batches(bytes(data))
+    assert one.end_offset == 0
+
+
+# --- locks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("one writer")
+def test_who_shares_and_who_does_not_keep_each_other_out(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with shared(path):
+        with pytest.raises(LockedError):
+            Log(path)
+        with pytest.raises(LockedError):
+            DirectoryLock(path, kind="store")
+        with shared(path), Log(path, read_only=True):
+            pass
+    with Log(path), pytest.raises(LockedError):
+        shared(path)
+    # A store, or a broker, that has the directory above.
+    with DirectoryLock(tmp_path, kind="store"), pytest.raises(LockedError):
+        shared(path)
+    with DirectoryLock(tmp_path, kind="store", shared=True):
+        with pytest.raises(LockedError):
+            Log(path)
+        shared(path).close()
+    Log(path).close()
+
+
+@pytest.mark.promise("one writer")
+@pytest.mark.parametrize(("mine", "theirs"), [(True, False), (False, True), (False, False), (True, True)])
+def test_the_same_in_another_process(mine: bool, theirs: bool, tmp_path: Path) -> None:
+    program = (
+        "import sys, kstore\n"
+        "try:\n"
+        f"    kstore.Log(sys.argv[1], shared={theirs}).close()\n"
+        "except kstore.LockedError as error:\n"
+        "    print(error)\n"
+    )
+    with Log(tmp_path / "log", shared=mine):
+        command = [sys.executable, "-c", program, str(tmp_path / "log")]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert ("locked by kstore" in said) == (not (mine and theirs))
+
+
+def test_all_of_them_have_one_durability(tmp_path: Path) -> None:
+    with shared(tmp_path / "log", "os"), pytest.raises(ConfigError):
+        shared(tmp_path / "log", "sync")
+    with pytest.raises(ConfigError):
+        Log(tmp_path / "log", shared=True, read_only=True)
+
+
+# --- a writer that dies in its turn ---------------------------------------------------------------------------------
+
+
+def test_what_a_dead_writer_left_half_written_is_cut(pair: tuple[Log, Log], tmp_path: Path) -> None:
+    one, two = pair
+    one.append(b"a")
+    with next((tmp_path / "log").glob("*.log")).open("ab") as file:
+        file.write(b"torn")
+    assert two.append(b"b") == 1
+    assert one.append(b"c") == 2
+    assert values(one) == values(two) == [b"a", b"b", b"c"]
+
+
+def test_whole_batches_that_nobody_told_of_are_kept(pair: tuple[Log, Log], tmp_path: Path) -> None:
+    one, two = pair
+    one.append(b"a")
+    log_file = next((tmp_path / "log").glob("*.log"))
+    data = bytearray(build_batch([Record(0, 1, key=None, value=b"b")]))
+    data[:8] = (1).to_bytes(8, "big")
+    log_file.write_bytes(log_file.read_bytes() + data + data[:30])
+    assert two.append(b"c") == 2
+    assert one.append(b"d") == 3
+    assert values(one) == values(two) == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("how", ["torn", "changing", "zero"])
+def test_a_record_that_cannot_be_believed_means_recovery(how: str, pair: tuple[Log, Log], tmp_path: Path) -> None:
+    one, two = pair
+    for number in range(30):
+        pair[number % 2].append(b"%d" % number * 30)
+    state_file = tmp_path / "log" / "kstore.state"
+    with state_file.open("r+b") as file:
+        file.seek(POSITION)
+        state = SharedState.decode(file.read(132))
+        assert state is not None
+        data = state._replace(flags=state.flags | 1).encode()
+        file.seek(POSITION)
+        file.write({"torn": data[:50] + bytes(82), "changing": data, "zero": bytes(132)}[how])
+    # What a roll that was not brought to its end leaves.
+    (tmp_path / "log" / f"{30:020d}.log").write_bytes(b"half a batch")
+    assert two.append(b"thirty") == 30
+    assert one.append(b"thirty-one") == 31
+    with shared(tmp_path / "log", two.writer.loaded.durability, segment_bytes=1024) as three:
+        assert three.append(b"thirty-two") == 32
+        for log in (one, two, three):
+            assert [record.offset for record in log.read()] == list(range(33))
+            log.check()
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_fails_one_append_and_nobody_else(tmp_path: Path, durability: Durability) -> None:
+    fs = FailingFs()
+    with (
+        Log(tmp_path / "log", shared=True, durability=durability, fs=fs) as one,
+        shared(tmp_path / "log", durability) as two,
+    ):
+        one.append(b"a")
+        fs.faults.append(Fault(1, errno=28, written=7, kinds=frozenset({"write_all"}), suffix=".log"))
+        with pytest.raises(DiskFullError):
+            one.append(b"b")
+        assert two.append(b"c") == 1
+        assert one.append(b"d") == 2
+        assert values(two) == [b"a", b"c", b"d"]
+
+
+@pytest.mark.promise("sync fails")
+def test_a_failed_sync_poisons_the_log_for_everybody(tmp_path: Path) -> None:
+    fs = FailingFs()
+    one, two = Log(tmp_path / "log", shared=True, fs=fs), shared(tmp_path / "log")
+    one.append(b"a")
+    fs.faults.append(Fault(1, kinds=frozenset({"fdatasync"}), suffix=".log"))
+    with pytest.raises(SyncFailedError):
+        one.append(b"b")
+    with pytest.raises(PoisonedError):
+        one.append(b"c")
+    with pytest.raises(PoisonedError):
+        two.append(b"c")
+    assert (one.high_watermark, two.high_watermark) == (1, 1)
+    with pytest.raises(PoisonedError):
+        shared(tmp_path / "log")
+    one.close()
+    two.close()
+    with shared(tmp_path / "log") as log:
+        assert values(log)[0] == b"a"
