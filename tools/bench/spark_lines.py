@@ -153,7 +153,7 @@ def _sizes(gib_max: float) -> list[float]:
 def _middle(source: _Source, batches: int) -> DataFrame:
     """100,000 records from the middle of a log of so many batches."""
     middle = batches * BATCH_COUNT // 2
-    return source.load(FOUR).where(f"offset >= {middle} and offset < {middle + 100_000}")
+    return source.load(FOUR, pushdown=True).where(f"offset >= {middle} and offset < {middle + 100_000}")
 
 
 # --- the queries ------------------------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ class _Source:
         self._spark = found
         self.path = path.absolute()
 
-    def load(self, columns: Sequence[str] = ()) -> DataFrame:
-        reader = self._spark.read.format("kstore")
+    def load(self, columns: Sequence[str] = (), *, pushdown: bool = False) -> DataFrame:
+        reader = self._spark.read.format("kstore").option("filterPushdown", pushdown)
         return (reader.option("columns", ",".join(columns)) if columns else reader).load(str(self.path))
 
 
@@ -199,7 +199,7 @@ def frames_of(found: SparkSession, root: Path, records: int) -> dict[str, Query]
         "aggregate, parquet": lambda: aggregate(parquet()),
         "offset": lambda: plain.load(["offset"]),
         "offset, parquet": lambda: parquet().select("offset"),
-        "filter": lambda: plain.load(FOUR).where(kept),
+        "filter": lambda: plain.load(FOUR, pushdown=True).where(kept),
         "filter, parquet": lambda: parquet().select(*FOUR).where(kept),
         "four, lz4": lambda: lz4.load(FOUR),
         "four, zstd": lambda: zstd.load(FOUR),
