@@ -246,6 +246,21 @@ def test_records_lie_in_the_directory_of_their_date_or_hour(tmp_path: Path) -> N
                 assert str(path.parent.relative_to(out)) == time.strftime(form)
 
 
+@pytest.mark.usefixtures("_without_spark")
+def test_jobs_read_and_write_where_only_an_url_leads(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    fs = fsspec.filesystem("memory")
+    root = f"/{tmp_path.name}"
+    fs.put(str(filled(tmp_path / "store", 40)), f"{root}/logs", recursive=True)
+    logs, lake = f"memory://{root}/logs", f"memory://{root}/lake"
+    assert verify.verify(None, [logs]).is_sound  # type: ignore[arg-type]
+    assert export.export(None, [logs], lake).records == 40  # type: ignore[arg-type]
+    assert export.export(None, [logs], lake).records == 0  # type: ignore[arg-type]
+    fs.get(f"{root}/lake", str(tmp_path / "lake"), recursive=True)
+    assert sorted(exported(tmp_path / "lake")) == sorted(recorded(tmp_path / "store"))
+    fs.rm(root, recursive=True)
+
+
 class Killed(BaseException):
     """The process is gone."""
 

@@ -35,6 +35,8 @@ __all__ = ["SCHEMA", "LogStatistics", "main", "stats"]
 
 # Of a log whose times are all over, so many intervals are told apart: no more is kept in memory.
 INTERVALS_MAX = 100_000
+# Of one segment: what is more is damage of the same kind.
+FINDINGS_MAX = 100
 
 DISTRIBUTION = "struct<min: bigint, p50: bigint, p90: bigint, p99: bigint, max: bigint, mean: double>"
 SCHEMA = (
@@ -153,7 +155,7 @@ def _count(item: _Item) -> _Counted:
                 findings.append(Finding("damage", "batch", path, error.reason, position, batch.base_offset))
     except KstoreError as error:
         findings.append(Finding("damage", "batch", path, f"cannot be read: {error}"))
-    return _Counted(intervals, findings)
+    return _Counted(intervals, findings[:FINDINGS_MAX])
 
 
 def _row(log: str, time_ms: int | None, every_ms: int, counted: Stats) -> tuple[Any, ...]:
