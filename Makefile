@@ -16,7 +16,7 @@ help:
 	@echo "make soak     the tests with their long counts (25 minutes); writes docs/promises.md"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
 	@echo "make crash-mutants  planted bugs, each of which the crash tests must catch"
-	@echo "make interop  Kafka's own tools and a real broker on kstore's files (needs Java and Maven)"
+	@echo "make interop  Kafka's own tools, a real broker and a real HDFS on kstore's files (needs Java and Maven)"
 
 $(VENV)/.installed: pyproject.toml setup.py tools/make_venv.py $(COMPILED)
 	$(PYTHON) tools/make_venv.py $(VENV)
