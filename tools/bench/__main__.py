@@ -20,7 +20,7 @@ from tools.bench.machine import machine_words
 from tools.bench.measure import Line, Run
 from tools.bench.memory_lines import memory
 from tools.bench.open_lines import recovery, segments
-from tools.bench.process_lines import follow
+from tools.bench.process_lines import follow, shared
 from tools.bench.producer_lines import producer_latency, producer_send
 from tools.bench.producer_memory import producer_memory
 from tools.bench.producer_peer_lines import producer_peers, producer_peers_synced
@@ -55,6 +55,7 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         producer_peers_synced,
         producer_memory,
         follow,
+        shared,
         spark,
         spark_growth,
     )

@@ -1,4 +1,4 @@
-"""Several processes on one log: how soon a follower has what another process appends, and what it costs to wait."""
+"""Several processes on one log: how soon a follower has what another one appends, and what it costs to share."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 import time
 
 import kstore
-from tools.bench.logs import fresh
-from tools.bench.measure import Line, Run, percentile
+from tools.bench.logs import fresh, values
+from tools.bench.measure import Line, Run, in_turn, percentile, seconds_of
 
-__all__ = ["follow"]
+__all__ = ["follow", "shared"]
 
 RECORDS = 300
 GAP_SECONDS = 0.01
@@ -30,6 +30,16 @@ with kstore.Log(path, durability=durability) as log:
         time.sleep(gap)
         log.append(struct.pack("<d", time.monotonic()))
 """
+
+APPENDER = """
+import sys, time, kstore
+from tools.bench.process_lines import append_rate
+with kstore.Log(sys.argv[1], durability=sys.argv[2], shared=True) as log:
+    print("open", flush=True)
+    sys.stdin.readline()
+    print(append_rate(log, int(sys.argv[3])))
+"""
+APPENDS = {"os": 5_000, "sync": 500}
 
 
 def follow(run: Run) -> list[Line]:
@@ -65,3 +75,52 @@ def _follow(run: Run, durability: str) -> list[Line]:
         Line("the same, with nothing to follow", f"{share:.2%} of a core", "-", "-", f"{IDLE_SHARE_MAX:.0%}",
              share < IDLE_SHARE_MAX),
     ]  # fmt: skip
+
+
+def shared(run: Run) -> list[Line]:
+    return [line for durability in ("os", "sync") for line in _shared(run, durability)]
+
+
+def append_rate(log: kstore.Log, count: int) -> float:
+    value = values(1)[0]
+    return count / seconds_of(lambda: [log.append(value) for _ in range(count)])
+
+
+def _shared(run: Run, durability: str) -> list[Line]:
+    count = APPENDS[durability]
+
+    def one(*, is_shared: bool) -> float:
+        with (
+            fresh(run.root, "shared") as path,
+            kstore.Log(path, durability=durability, shared=is_shared) as log,  # type: ignore[arg-type]
+        ):
+            return append_rate(log, count)
+
+    name = f'one record an append, "{durability}"'
+    mine, alone = in_turn(lambda: one(is_shared=True), lambda: one(is_shared=False), rounds=run.rounds)
+    both, again = in_turn(
+        lambda: _two(run, durability, count), lambda: one(is_shared=False), rounds=run.rounds, warm_up=0
+    )
+    return [
+        Line(f"{name}: a log that may be shared", f"{mine:,.0f}/s", f"one's own {alone:,.0f}/s", f"{mine / alone:.2f}",
+             "", None),
+        Line(f"{name}: two processes together", f"{both:,.0f}/s", f"one's own {again:,.0f}/s", f"{both / again:.2f}",
+             "", None),
+    ]  # fmt: skip
+
+
+def _two(run: Run, durability: str, count: int) -> float:
+    with fresh(run.root, "shared") as path:
+        command = [sys.executable, "-c", APPENDER, str(path), durability, str(count)]
+        writers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+        for writer in writers:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write(b"\n")
+            writer.stdin.flush()
+        rates = [float(writer.communicate()[0]) for writer in writers]
+        with kstore.Log(path, read_only=True) as log:
+            assert log.end_offset == 2 * count
+    return sum(rates)

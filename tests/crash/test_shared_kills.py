@@ -1,0 +1,116 @@
+"""Several writers of one log in processes of their own: all they append is there, and a killed one harms nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kstore.log import Log
+from kstore.types import Durability
+from tests.crash.log_life import DURABILITIES
+from tests.evidence import Crashed, Lost, Wrong
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
+
+WRITER = """
+import sys
+from kstore.log import Log
+path, durability, mark, count = sys.argv[1], sys.argv[2], sys.argv[3].encode(), int(sys.argv[4])
+with Log(path, shared=True, durability=durability, segment_bytes=1 << 20) as log:
+    print("open", flush=True)
+    sys.stdin.readline()
+    at = 0
+    while at < count:
+        size = min((1, 10, 1000, 300)[at % 4], count - at)
+        log.append_many([mark + b"%d" % number for number in range(at, at + size)])
+        at += size
+"""
+
+
+def deaths(directory: Path, durability: Durability, how: str, first: int, step: int) -> int:
+    command = [sys.executable, "-m", "tests.crash.shared_life", str(directory), durability, how, str(first), str(step)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    if ended.returncode:
+        kind = Lost if "Lost" in ended.stderr else Wrong if "Wrong" in ended.stderr else Crashed
+        raise kind(ended.stderr)
+    return int(ended.stdout)
+
+
+@pytest.mark.parametrize("how", ["alone", "beside"])
+@pytest.mark.parametrize(
+    "durability", [pytest.param(each, marks=pytest.mark.promise(f"killed: {each}")) for each in DURABILITIES]
+)
+def test_a_writer_killed_in_its_turn(
+    durability: Durability, how: str, directory: Path, tried: Callable[[str, int], None], seed: int
+) -> None:
+    count = deaths(directory, durability, how, seed % 12, 12)
+    assert count > 5
+    tried("kills", count)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["alone", "beside"])
+@pytest.mark.parametrize(
+    "durability", [pytest.param(each, marks=pytest.mark.promise(f"killed: {each}")) for each in DURABILITIES]
+)
+def test_a_writer_killed_at_every_operation(
+    durability: Durability, how: str, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    tried("kills", deaths(directory, durability, how, 0, 1))
+
+
+def write_together(path: Path, durability: Durability, count: int) -> None:
+    """Two processes append ``count`` records each, while this one follows; all must be there, once and in order."""
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), durability, mark, str(count)],
+            cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        for mark in "ab"
+    ]  # fmt: skip
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"open\n"
+    with Log(path, read_only=True) as view:
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write(b"\n")
+            writer.stdin.flush()
+        seen: Counter[bytes] = Counter()
+        # A batch that was half there would be damage, which raises.
+        for offset, record in enumerate(view.read(stop=2 * count, follow=True, timeout=60)):
+            value = record.value or b""
+            mark = value[:1]
+            if record.offset != offset or value != mark + b"%d" % seen[mark]:
+                raise Wrong(f"offset {record.offset}, expected {offset}: {value!r}, expected number {seen[mark]}")
+            seen[mark] += 1
+    for writer in writers:
+        writer.communicate(timeout=60)
+        if writer.returncode:
+            raise Crashed(f"a writer ended with status {writer.returncode}")
+    if seen != {b"a": count, b"b": count}:
+        raise Lost(f"{seen}, expected {count} of each")
+    with Log(path) as log:
+        assert log.recovery.clean
+        assert log.end_offset == 2 * count
+        assert log.verify().clean
+        log.check()
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_two_writers_and_a_follower(durability: Durability, tmp_path: Path) -> None:
+    write_together(tmp_path / "log", durability, 20_000)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_two_writers_and_a_million_records(durability: Durability, tmp_path: Path) -> None:
+    write_together(tmp_path / "log", durability, 500_000)
