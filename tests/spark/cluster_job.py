@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -76,6 +77,13 @@ def where(_: int) -> tuple[str, str, bool]:
 
 def main() -> None:
     spark = session(master="local-cluster[2,1,1024]", app_name="cluster", **SETTINGS)
+    try:
+        print(json.dumps(run(spark)))
+    finally:
+        spark.stop()
+
+
+def run(spark: SparkSession) -> dict[str, Any]:
     KilledOnce.marker = str(TARGET / "killed-in-read")
     KilledOnceWhileWriting.marker = str(TARGET / "killed-in-write")
     spark.dataSource.register(KilledOnce)
@@ -90,15 +98,12 @@ def main() -> None:
     back = spark.read.parquet(str(TARGET / "parquet"))
     found["parquet"] = [back.count(), back.select("partition", "offset").distinct().count()]
 
-    found["copied"] = "writer" in vars(KStoreDataSource)
-    if found["copied"]:
-        killed = spark.read.format("killed-once-while-writing").option("batchRows", 100).load(LOGS)
-        killed.select("key", "value", "partition").write.format("kstore").mode("append").option("topic", "copy").save(
-            str(TARGET / "store")
-        )
+    killed = spark.read.format("killed-once-while-writing").option("batchRows", 100).load(LOGS)
+    killed.select("key", "value", "partition").write.format("kstore").mode("append").option("topic", "copy").save(
+        str(TARGET / "store")
+    )
     found["killed"] = [Path(KilledOnce.marker).exists(), Path(KilledOnceWhileWriting.marker).exists()]
-    print(json.dumps(found))
-    spark.stop()
+    return found
 
 
 if __name__ == "__main__":

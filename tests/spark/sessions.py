@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT_SECONDS_MAX = 240
+SCRIPT_SECONDS_MAX = 400
 QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2"}
 
 
@@ -38,14 +38,24 @@ def run_script(script: str | Path, directory: Path, *arguments: object, env: Map
     if isinstance(script, str):
         text, script = script, directory / "script.py"
         script.write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script), *map(str, arguments)],
-        cwd=directory,
-        env=dict(env),
-        capture_output=True,
-        text=True,
-        timeout=SCRIPT_SECONDS_MAX,
-    )
-    said = "\n".join(line for line in done.stderr.splitlines() if not re.match(r"\s+at |\d\d/\d\d/\d\d ", line))
-    assert done.returncode == 0, f"{done.stdout}\n{said[-10_000:]}"
-    return json.loads(done.stdout.splitlines()[-1])
+    output, errors = directory / "stdout", directory / "stderr"
+    with output.open("wb") as stdout, errors.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, str(script), *map(str, arguments)],
+            cwd=directory,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        try:
+            status: int | None = process.wait(SCRIPT_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            status = None
+    lines = errors.read_text(encoding="utf-8", errors="replace").splitlines()
+    # Neither Spark's log nor the frames of Java.
+    said = "\n".join(line for line in lines if not re.match(r"\s+at |\d\d/\d\d/\d\d |java\.lang\.Illegal", line))
+    assert status == 0, f"exit status {status}\n{output.read_text()}\n{said[-10_000:]}"
+    return json.loads(output.read_text(encoding="utf-8").splitlines()[-1])
