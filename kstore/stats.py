@@ -333,7 +333,7 @@ def log_stats(
     }
     log.side_sizes[""] = sum(_size(fs, f"{directory}/{name}") for name in (*map(str, names.unfinished), *names.cuts))
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
-        is_live_end = following == OFFSET_MAX and is_live(directory)
+        is_live_end = following == OFFSET_MAX and is_live(fs, directory)
         path = f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
         segment = _segment_stats(fs, path, base_offset, following, is_live_end, deep, advance)
         if segment is None:

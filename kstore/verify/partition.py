@@ -23,6 +23,7 @@ from kstore.files.paths import (
     classify,
     segment_name,
 )
+from kstore.files.remote import RemoteFiles
 from kstore.kafka_marks import read_kafka_marks
 from kstore.log_loader import OWN_NAMES
 from kstore.record.batch import Batch
@@ -71,7 +72,7 @@ def verify_log(
 
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
         is_last = following == OFFSET_MAX
-        files = SegmentFiles(fs, directory, base_offset, following, is_last, is_last and is_live(directory), limit)
+        files = SegmentFiles(fs, directory, base_offset, following, is_last, is_last and is_live(fs, directory), limit)
         before = lost_batches(log)
         log.end_offset = verify_segment(files, log, advance, on_batch)
         if lost_batches(log) != before:
@@ -121,8 +122,10 @@ def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
     return LogHead(log, bases, names.bases[SNAPSHOT_SUFFIX], state, marks.recovery_point)
 
 
-def is_live(directory: Path) -> bool:
+def is_live(fs: FileSystem, directory: Path) -> bool:
     """Whether a writer, kstore's or a broker's, is at work in a partition's directory, as far as can be known."""
+    if isinstance(fs, RemoteFiles):
+        return False  # there are no locks, and a path of this machine that reads the same is another
     try:
         probe_lock(directory.parent)
         probe_lock(directory)

@@ -10,8 +10,10 @@ import pytest
 from kstore.errors import NotALogError
 from kstore.files.checkpoint import write_leader_epochs
 from kstore.files.local import SYSTEM_FS
+from kstore.files.remote import open_remote
 from kstore.log import Log
 from kstore.verify import Finding, find_logs, verify, verify_log
+from kstore.verify.partition import is_live
 
 T = 1_700_000_000_000
 
@@ -149,3 +151,11 @@ def test_progress_adds_up_to_the_bytes_of_the_log(tmp_path: Path) -> None:
     steps: list[int] = []
     log = verify_log(filled(tmp_path / "log"), advance=steps.append)
     assert sum(steps) == log.size
+
+
+def test_a_log_in_a_store_is_not_taken_for_the_one_at_the_same_path_of_this_machine(tmp_path: Path) -> None:
+    directory = tmp_path / "orders-0"
+    with Log(directory):
+        location = open_remote(f"memory://{directory}")
+        assert is_live(SYSTEM_FS, directory)
+        assert not is_live(location.reading, location.path)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kstore.errors import ConfigError
-from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, classify, segment_name
 from kstore.files.remote import Location, is_remote, open_remote
 from kstore.log_places import LogPlace, find_places, open_place
@@ -107,7 +106,7 @@ def segments_of(location: Location) -> list[Segment]:
 
 def writer_at_work(location: Location) -> bool:
     """Whether a writer holds the log, as far as can be known: not of one on another machine."""
-    return location.local is SYSTEM_FS and is_live(location.path)
+    return is_live(location.reading, location.path)
 
 
 def readable(place: LogPlace, storage_options: Mapping[str, Any], isolation_level: IsolationLevel) -> tuple[int, int]:
