@@ -16,14 +16,14 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from kstore.log import Log
 from kstore.types import Durability
 from tests.crash.killed_life import KillingFs
 from tests.evidence import Lost, Wrong
 
-SETTINGS = {"segment_bytes": 1024, "index_interval_bytes": 100}
+SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 100}
 APPENDS = 12
 
 
