@@ -165,11 +165,11 @@ def test_what_a_serializer_takes_is_no_wait(tmp_path: Path) -> None:
             waits: list[float] = []
             allocate = producer._pool.allocate
 
-            def noted(size: int, timeout: float) -> Any:
-                waits.append(timeout)
-                return allocate(size, timeout)
+            def noted(size: int, timeout_seconds: float) -> Any:
+                waits.append(timeout_seconds)
+                return allocate(size, timeout_seconds)
 
-            producer._pool.take_free = lambda size: None  # type: ignore[method-assign, assignment]
+            producer._pool.take_free = lambda size: None  # type: ignore[method-assign]
             producer._pool.allocate = noted  # type: ignore[method-assign]
             producer.send("orders", b"v")
             assert waits == [1.0]
