@@ -114,8 +114,18 @@ class LogDirectory:
     ``topics`` and ``partitions`` are replaced as a whole when they change, so that they may be read without a lock.
     """
 
-    def __init__(self, fs: FileSystem, path: Path, clock: Clock, *, file_mode: int, read_only: bool = False) -> None:
-        """Opens the directory; for writing it is created where it is missing, and what a crash left half done is done.
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: Path,
+        clock: Clock,
+        *,
+        file_mode: int,
+        read_only: bool = False,
+        shared: bool = False,
+    ) -> None:
+        """Opens the directory; for writing it is created where it is missing, and what a crash left half done is done,
+        unless it is ``shared`` and others have it open.
 
         Raises: LogNotFoundError, NotALogError (a file, or one log), LockedError, ReadOnlyError, StorageError.
         """
@@ -123,6 +133,9 @@ class LogDirectory:
         self.path = path
         self.clock = clock
         self.read_only = read_only
+        self.shared = shared
+        # Whether nobody else had it open.
+        self.is_first = True
         self.topics: Mapping[str, TopicEntry] = {}
         self.partitions: Mapping[str, tuple[int, ...]] = {}
         self.ignored: list[str] = []
@@ -132,8 +145,9 @@ class LogDirectory:
         self._entries_lost = False
         self._mode = file_mode
         self._lock: DirectoryLock | None = None
-        # Guards every change of what is in the root.
+        # Guards every change of what is in the root; the turn does among the processes that share it.
         self._mutex = threading.RLock()
+        self._has_turn = False
         self._failed: BaseException | None = None
         self._deleted: list[_Deleted] = []
         self._marked: list[str] = []
@@ -148,9 +162,17 @@ class LogDirectory:
             self._ensure_store()
         else:
             make_directory(fs, path, mode=directory_mode(file_mode))
-        self._lock = DirectoryLock(path, kind="store", mode=file_mode)
+        self._lock = DirectoryLock(path, kind="shared-store" if shared else "store", mode=file_mode, shared=shared)
         try:
-            self._begin()
+            with self.turn():
+                self.is_first = not (shared and self._lock.others_live())
+                if self.is_first:
+                    self._begin()
+                else:
+                    self.look()
+                    self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS}
+                if shared:
+                    self._lock.go_live()
         except BaseException:
             self._lock.release()
             raise
@@ -191,6 +213,23 @@ class LogDirectory:
                 self._note(f"topic {name} stays half {'deleted' if entry.deleting else 'made'}: {error}")
 
     # --- what is there ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Of several processes that share the directory, this is the one that reads and then changes what is in it."""
+        with self._mutex:
+            lock = self._lock
+            if not self.shared or self._has_turn or lock is None:
+                yield
+                return
+            lock.take_turn()
+            self._has_turn = True
+            try:
+                yield
+            finally:
+                self._has_turn = False
+                if lock.held:
+                    lock.end_turn()
 
     def look(self) -> None:
         """Looks again for what is in the directory. Raises: LogNotFoundError, NotALogError, StorageError."""
@@ -325,6 +364,12 @@ class LogDirectory:
         with self._mutex:
             if self._lock is None or not self._lock.held:
                 raise ClosedError(f"the store {self.path} is closed")
+            if self.shared and not self._has_turn:
+                with self.turn():
+                    self.look()  # the others may have changed it
+                    with self._changing():
+                        yield
+                return
             if self._failed is not None:
                 raise PoisonedError(
                     None, f"no changes since a sync of the directory failed ({self._failed})", str(self.path)

@@ -28,6 +28,7 @@ from kstore.errors import (
     KstoreError,
     LogNotFoundError,
     ReadOnlyError,
+    SharedLogError,
     StorageError,
     TopicExistsError,
     TopicNotFoundError,
@@ -67,6 +68,10 @@ logger = logging.getLogger(__name__)
 LOG_DEFAULTS: dict[str, Any] = {"file_delete_delay_ms": 60_000, "open_files_max": 32}
 STORE_SETTINGS = frozenset(row.name for row in fields(StoreConfig))
 LOG_SETTINGS = frozenset({"durability", *(row.name for row in fields(LogConfig))})
+
+
+# Work of a store that one process has.
+ALONE_TASKS = frozenset({"checkpoints", "cleaner"})
 
 
 class PartitionDescription(NamedTuple):
@@ -118,6 +123,7 @@ class Store:
         path: str | os.PathLike[str],
         *,
         read_only: bool = False,
+        shared: bool = False,
         create: bool = True,
         durability: Durability = "sync",
         background: bool = True,
@@ -133,6 +139,8 @@ class Store:
         Args:
             path: a directory of ``<topic>-<partition>`` directories, kstore's or a Kafka broker's.
             read_only: take no lock and never write; the store must exist. A writer or a broker may be at work.
+            shared: write beside other processes that share it too (see ``Log``). Topics can be made, but not changed
+                or deleted; nothing is compacted, there are no transactions, and no checkpoints are written.
             create: whether a store is made where the path is missing; else LogNotFoundError.
             durability: of topics that do not say otherwise (see ``Log``).
             background: whether work goes on in threads; without them it is done by ``run_due_tasks``.
@@ -145,6 +153,8 @@ class Store:
         self._guard = ForkGuard()
         self.path = Path(path)
         one_of("durability", durability, DURABILITIES)
+        if shared and read_only:
+            raise ConfigError("shared is for writers: a store that is read_only needs no lock")
         self.config = StoreConfig(**{name: settings.pop(name) for name in STORE_SETTINGS & settings.keys()})
         self._defaults = {**LOG_DEFAULTS, **settings}
         config = LogConfig.from_settings(**self._defaults)
@@ -154,7 +164,9 @@ class Store:
             raise LogNotFoundError(errno.ENOENT, "there is no store", str(self.path))
         # Held while topics are made, changed and deleted.
         self._topics_lock = threading.RLock()
-        self._directory = LogDirectory(fs, self.path.absolute(), clock, file_mode=config.file_mode, read_only=read_only)
+        self._directory = LogDirectory(
+            fs, self.path.absolute(), clock, file_mode=config.file_mode, read_only=read_only, shared=shared
+        )
         self._producer_host = StoreHost(
             self.path,
             clock,
@@ -175,7 +187,8 @@ class Store:
         self._closed = False
         try:
             if not read_only:
-                self._recover()
+                if self._directory.is_first:
+                    self._recover()
                 self._begin_work()
                 self._coordinator.begin()
         except BaseException:
@@ -213,7 +226,8 @@ class Store:
             ("producers", self._tasks.expire_producers, config.producer_check_interval_ms, "work"),
             ("cleaner", self._tasks.clean, config.cleaner_interval_ms, "cleaner"),
         ):
-            add(name, run, interval_seconds=interval_ms / 1000, delay_seconds=first, lane=lane)
+            if not (self._directory.shared and name in ALONE_TASKS):
+                add(name, run, interval_seconds=interval_ms / 1000, delay_seconds=first, lane=lane)
         self._scheduler.start()
 
     # --- what it is -------------------------------------------------------------------------------------------------
@@ -305,6 +319,7 @@ class Store:
         with self._topics_lock:
             entry = directory.topics.get(name)
             if entry is not None and entry.deleting:
+                self._alone("a topic whose deletion was not finished")
                 directory.finish_delete(name)  # an error has ended its deletion
             elif directory.partitions.get(name) or (entry is not None and entry.made):
                 raise TopicExistsError(f"there is a topic {name}")
@@ -332,7 +347,7 @@ class Store:
 
         Raises: TopicNotFoundError, ConfigError, ReadOnlyError, DiskFullError, StorageError.
         """
-        directory = self._writing
+        directory = self._alone("altering a topic")
         with self._topics_lock:
             entry, numbers = self._topic(name)
             gone = set(reset)
@@ -356,7 +371,7 @@ class Store:
         Raises: TopicNotFoundError, LockedError (somebody else writes to one of its logs; the deletion stands, and is
         finished by the next open), ReadOnlyError, StorageError.
         """
-        directory = self._writing
+        directory = self._alone("deleting a topic")
         with self._topics_lock:
             _, numbers = self._topic(name)
             owners = [TopicPartition(name, number) for number in numbers]
@@ -401,9 +416,18 @@ class Store:
         except KstoreError as error:
             return PartitionDescription(owner.partition, error=str(error))
 
+    def _alone(self, what: str) -> LogDirectory:
+        directory = self._writing
+        if directory.shared:
+            raise SharedLogError(f"{what} needs a store that one process has open")
+        return directory
+
     def _topic(self, name: str) -> tuple[TopicEntry, tuple[int, ...]]:
         """A topic's entry and its partitions. Raises: TopicNotFoundError."""
         entry, numbers = self._directory.topics.get(name), self._directory.numbers(name)
+        if not numbers and self._directory.shared:
+            self._directory.look()  # another process may have made it
+            entry, numbers = self._directory.topics.get(name), self._directory.numbers(name)
         if entry is None or not numbers:
             raise TopicNotFoundError(f"there is no topic {name!r:.300}")
         return entry, numbers
@@ -424,7 +448,7 @@ class Store:
 
     def _refresh(self) -> None:
         self._check_open()
-        if self._directory.read_only:
+        if self._directory.read_only or self._directory.shared:
             self._directory.look()
 
     # --- logs -------------------------------------------------------------------------------------------------------
@@ -447,6 +471,8 @@ class Store:
 
         ``settings`` are Kafka's producer settings in snake_case: see ``ProducerConfig``. Raises: ConfigError.
         """
+        if settings.get("transactional_id") is not None:
+            self._alone("a transaction")
         self._writing  # noqa: B018  # open for writing
         return self._producer_host.made(Producer(self._producer_host, **settings))
 
@@ -485,7 +511,7 @@ class Store:
 
     def checkpoint(self) -> None:
         """Writes the checkpoint files now. Raises: StorageError."""
-        self._writing  # noqa: B018  # open for writing
+        self._alone("writing checkpoints")
         self._checkpoint()
 
     def _checkpoint(self) -> None:
@@ -495,7 +521,8 @@ class Store:
     def _remove_deleted(self) -> None:
         try:
             with self._topics_lock:
-                self._directory.finish_deletions()
+                if not self._directory.shared:
+                    self._directory.finish_deletions()
         finally:
             self._tasks.remove_deleted()
 
@@ -543,6 +570,8 @@ class Store:
 
     def _close_in_order(self, owners: Iterable[TopicPartition]) -> None:
         directory = self._directory
+        if directory.shared:
+            return  # what the others do is not known here
         doubtful = {owner for owner in {*owners, *self._unclean} if owner.partition in directory.numbers(owner.topic)}
         self._tasks.checkpoint()
         if all(directory.is_clean(owner) for owner in doubtful):

@@ -206,6 +206,7 @@ class OpenLogs:
 
         return Log(
             path,
+            shared=directory.shared,
             durability=durability,
             fs=self._fs,
             clock=self._clock,

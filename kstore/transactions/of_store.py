@@ -60,7 +60,12 @@ class StoreCoordinator:
         A broker's own transactions are left alone until somebody uses the coordinator.
         """
         entry = self._directory.topics.get(TRANSACTION_STATE.name)
-        if entry is None or not entry.settings or not self._partition_count(TRANSACTION_STATE.name):
+        if (
+            self._directory.shared
+            or entry is None
+            or not entry.settings
+            or not self._partition_count(TRANSACTION_STATE.name)
+        ):
             return
         try:
             self.get()
@@ -69,7 +74,7 @@ class StoreCoordinator:
 
     def close(self) -> None:
         """Ends open transactions. Raises: the first failure."""
-        if self._made is not None and not self._directory.read_only:
+        if self._made is not None and not self._directory.read_only and not self._directory.shared:
             self._made.close()
 
     def _make(self) -> TransactionCoordinator:
@@ -78,10 +83,13 @@ class StoreCoordinator:
             self._logs.get,
             self._ensure_topic,
             self._partition_count,
-            ProducerIds(directory.fs, directory.path, directory.replace_file, self._highest_producer_id),
+            ProducerIds(
+                directory.fs, directory.path, directory.replace_file, self._highest_producer_id, directory.turn
+            ),
             self._clock,
         )
-        if not directory.read_only:
+        # Transactions need a store that one process has.
+        if not directory.read_only and not directory.shared:
             made.recover()
             if not self._is_planned:
                 self._scheduler.add(TRANSACTIONS_TASK, made.run_due, interval_seconds=TASK_SECONDS)

@@ -14,6 +14,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import crc32c
@@ -56,9 +57,11 @@ class ProducerIds:
         directory: Path,
         replace_file: Callable[[str, bytes], None],
         highest_known: Callable[[], int],
+        turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """``replace_file`` writes a file in ``directory``, the store's root; ``highest_known`` says the highest id that
-        its logs know of, -1 for none: asked once a block."""
+        its logs know of, -1 for none: asked once a block. ``turn`` keeps other processes from the file meanwhile."""
+        self._turn = turn
         self._fs = fs
         self._path = directory / PRODUCER_IDS
         self._replace_file = replace_file
@@ -74,7 +77,9 @@ class ProducerIds:
         """
         with self._lock:
             if self._next == self._stop:
-                self._reserve(max(self._highest_known(), also_known()))
+                highest = max(self._highest_known(), also_known())
+                with self._turn():
+                    self._reserve(highest)
             self._next += 1
             return self._next - 1
 
