@@ -12,6 +12,7 @@ Messages never hold payload bytes.
 from __future__ import annotations
 
 import os
+import queue
 from collections.abc import Sequence
 
 __all__ = [
@@ -32,9 +33,11 @@ __all__ = [
     "DiskFullError",
     "DivergedError",
     "DuplicateSequenceError",
+    "Empty",
     "FileInTheWayError",
     "FileMissingError",
     "ForkedError",
+    "Full",
     "IndexFullError",
     "InvalidOffsetError",
     "InvalidProducerEpochError",
@@ -44,6 +47,7 @@ __all__ = [
     "InvalidTransactionStateError",
     "JavaNotFoundError",
     "KstoreError",
+    "LeaseLostError",
     "LockedError",
     "LogNotFoundError",
     "MissingExtraError",
@@ -434,6 +438,18 @@ class ClosedError(RequestError, ValueError):
 
 class SharedLogError(RequestError, NotImplementedError):
     """What cannot be done to a log that several processes write to."""
+
+
+class Empty(RequestError, queue.Empty):
+    """A queue has no item that may be delivered now, or had none in time."""
+
+
+class Full(RequestError, queue.Full):
+    """A queue holds as many items as it may, or did for too long."""
+
+
+class LeaseLostError(RequestError, LookupError):
+    """An ack, a nack or an extension by somebody who does not have the item any more."""
 
 
 class ForkedError(RequestError, RuntimeError):
