@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["OFFSETS", "TRANSACTION_STATE", "InternalTopic", "is_internal", "java_hash", "partition_for"]
+__all__ = ["OFFSETS", "QUEUE_JOURNAL", "TRANSACTION_STATE", "InternalTopic", "is_internal", "java_hash", "partition_for"]
 
 
 class InternalTopic(NamedTuple):
@@ -23,12 +23,15 @@ TRANSACTION_STATE = InternalTopic("__transaction_state", 1)
 # Kafka's default: a group lies where a broker looks for it, also where the broker's own topic has the default.
 OFFSETS = InternalTopic("__consumer_offsets", 50)
 
+# kstore's own: what became of a queue's items is in a topic of this name and the queue's.
+QUEUE_JOURNAL = "__queue_"
+
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE.name, OFFSETS.name, "__share_group_state"})
 
 
 def is_internal(topic: str) -> bool:
-    """Whether ``topic`` is one that Kafka keeps for itself."""
-    return topic in INTERNAL_TOPICS
+    """Whether ``topic`` is one that Kafka, or kstore, keeps for itself."""
+    return topic in INTERNAL_TOPICS or topic.startswith(QUEUE_JOURNAL)
 
 
 def java_hash(text: str) -> int:

@@ -1,0 +1,106 @@
+"""The settings of a queue, typed and checked.
+
+A setting is a field of ``QueueConfig`` and a row of ``RULES``; ``queue_settings()`` gives both as one table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from kstore.setting_rules import (
+    COUNT,
+    INT32_MAX,
+    MIB,
+    SIZE,
+    Rule,
+    Setting,
+    check_known,
+    parse_fields,
+    table,
+    within,
+)
+
+__all__ = ["SECONDS_MAX", "QueueConfig", "queue_settings", "seconds_of"]
+
+# A year: beyond it a number is a mistake.
+SECONDS_MAX = 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    """What a queue is told. Immutable; every value is checked. Raises ConfigError for a value that cannot be."""
+
+    dead_letters: str = ""
+    durability: str = ""
+    lease_seconds: float = 30.0
+    max_deliveries: int = 20
+    maxsize: int = 0
+    segment_bytes: int = 16 * MIB
+
+    def __post_init__(self) -> None:
+        parse_fields(self, RULES)
+
+    @classmethod
+    def from_settings(cls, **settings: Any) -> QueueConfig:
+        """Raises ConfigError for a setting that does not exist, with the nearest one that does."""
+        check_known(settings, RULES, " of a queue")
+        return cls(**settings)
+
+
+def queue_settings() -> tuple[Setting, ...]:
+    """Every setting of a queue, in the order of ``QueueConfig``."""
+    return table(QueueConfig(), RULES)
+
+
+def seconds_of(value: object) -> float:
+    """Raises: TypeError, ValueError for what is no number of seconds from 0 to ``SECONDS_MAX``."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"seconds are {value!r:.80}, expected a number")
+    if not 0 <= value <= SECONDS_MAX:
+        raise ValueError(f"seconds are {value}, expected 0 to {SECONDS_MAX:.0f}")
+    return float(value)
+
+
+# --- how values are read ----------------------------------------------------------------------------------------------
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _durability(value: object) -> str:
+    if value not in ("", "sync", "interval", "os"):
+        raise ValueError
+    return str(value)
+
+
+def _lease(value: object) -> float:
+    seconds = seconds_of(value)
+    if not seconds:
+        raise ValueError
+    return seconds
+
+
+# In the order of QueueConfig.
+RULES: dict[str, Rule] = {
+    "dead_letters": Rule(
+        "", _name, "the name of a topic", "Where items go that were delivered too often; '' is <name>.dead."
+    ),
+    "durability": Rule(
+        "", _durability, "'sync', 'interval', 'os', or ''", "Of the queue's logs, when they are made; '': the store's."
+    ),
+    "lease_seconds": Rule(
+        "", _lease, f"seconds, above 0 and up to {SECONDS_MAX:.0f}", "So long who got an item has it to himself."
+    ),
+    "max_deliveries": within(
+        0, INT32_MAX, COUNT, "", "An item that was delivered so often, and not acked, is a dead letter; 0: never."
+    ),
+    "maxsize": within(0, INT32_MAX, COUNT, "", "A put waits while so many items wait; 0: no limit."),
+    "segment_bytes": within(
+        1 << 14, INT32_MAX, SIZE, "segment.bytes", "Space comes back in such pieces; taken when the queue is made."
+    ),
+}  # fmt: skip
+assert tuple(RULES) == tuple(row.name for row in fields(QueueConfig))

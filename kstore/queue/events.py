@@ -1,0 +1,86 @@
+"""The records of a queue's journal. No I/O here.
+
+A record's value is any number of groups, each a byte that names the kind, how many rows follow (uint32), and the rows:
+
+    kind  row                                                   meaning
+    D     first int64, count uint32                             these items are done
+    R     offset int64, count uint32, due_ms int64, owner uint64   the item was delivered so often, and waits until then
+    M     old int64, new int64                                  the item lives on in its copy at ``new``
+    C     offset int64, count uint32, owner uint64, now_ms int64, expires_ms int64   somebody leases the item
+    F     floor int64                                           everything below is done
+    E     end int64                                             the items end there: what was said of others is void
+
+All numbers are big-endian. Times of leases are those of the machine's monotonic clock; ``due_ms`` is since the epoch.
+Every kind says something that stays true, so that a reader may begin anywhere: what came before is repeated behind it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from kstore.errors import CorruptFileError
+
+__all__ = ["CLAIM", "DONE", "END", "FLOOR", "MOVED", "RETRY", "decode_events", "encode_events", "ranges_of"]
+
+DONE, RETRY, MOVED, CLAIM, FLOOR, END = b"D", b"R", b"M", b"C", b"F", b"E"
+
+ROWS = {
+    DONE: struct.Struct(">qI"),
+    RETRY: struct.Struct(">qIqQ"),
+    MOVED: struct.Struct(">qq"),
+    CLAIM: struct.Struct(">qIQqq"),
+    FLOOR: struct.Struct(">q"),
+    END: struct.Struct(">q"),
+}
+HEAD = struct.Struct(">cI")
+COUNT_MAX = 2**32 - 1
+# One item done, which is what most records say.
+ONE_DONE = struct.Struct(">cIqI")
+assert HEAD.size == 5
+assert ONE_DONE.size == HEAD.size + ROWS[DONE].size
+
+
+def encode_events(kind: bytes, rows: Sequence[tuple[int, ...]]) -> bytes:
+    """One group."""
+    if kind is DONE and len(rows) == 1:
+        return ONE_DONE.pack(DONE, 1, *rows[0])
+    pack = ROWS[kind].pack
+    return HEAD.pack(kind, len(rows)) + b"".join([pack(*row) for row in rows])
+
+
+def decode_events(value: bytes) -> Iterator[tuple[bytes, tuple[Any, ...]]]:
+    """Each row with its kind. Raises: CorruptFileError."""
+    at, end = 0, len(value)
+    while at < end:
+        if end - at < HEAD.size:
+            raise CorruptFileError(
+                f"a group of events has {end - at} bytes, expected {HEAD.size} at least", position=at
+            )
+        kind, count = HEAD.unpack_from(value, at)
+        row = ROWS.get(kind)
+        if row is None:
+            raise CorruptFileError(f"events of kind {kind!r}, expected one of {b''.join(ROWS)!r}", position=at)
+        at += HEAD.size
+        if count * row.size > end - at:
+            raise CorruptFileError(f"{count} events in {end - at} bytes, expected {count * row.size}", position=at)
+        for _ in range(count):
+            yield kind, row.unpack_from(value, at)
+            at += row.size
+
+
+def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """Offsets as (first, count), rising."""
+    ranges: list[tuple[int, int]] = []
+    first = last = -2
+    for offset in sorted(offsets):
+        if offset == last + 1 and offset - first < COUNT_MAX:
+            last = offset
+            continue
+        if first >= 0:
+            ranges.append((first, last - first + 1))
+        first = last = offset
+    if first >= 0:
+        ranges.append((first, last - first + 1))
+    return ranges

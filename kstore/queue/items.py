@@ -1,0 +1,80 @@
+"""How an item is a record: what the queue says of it is in headers whose names begin with ``kstore.``. No I/O here.
+
+    kstore.due          ms since the epoch: it is not delivered before
+    kstore.deliveries   it was delivered so often before it got here
+    kstore.moved-from   it is a copy of the item at that offset, which counts if the journal says so
+    kstore.dead-from    a dead letter: topic and offset that it had
+
+Their values are decimal numbers as text, so that ``kstore read`` shows them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kstore.record._codec import Record
+
+__all__ = ["NOTHING", "Headers", "Marks", "Shown", "marks_of", "of_user", "with_marks"]
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+OWN = "kstore."
+DUE, DELIVERIES, MOVED_FROM, DEAD_FROM = "kstore.due", "kstore.deliveries", "kstore.moved-from", "kstore.dead-from"
+NUMBER_BYTES_MAX = 19
+
+
+class Marks(NamedTuple):
+    """What the headers say for the queue."""
+
+    due_ms: int = 0
+    delivery_count: int = 0
+    moved_from: int | None = None
+
+
+NOTHING = Marks()
+
+
+class Shown(NamedTuple):
+    """An item as ``peek`` shows it; ``is_leased`` within this process, ``due_ms`` 0 where it waits for nothing."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    delivery_count: int
+    due_ms: int
+    is_leased: bool
+
+
+def marks_of(record: Record) -> Marks:
+    """What a record's headers say; what is no number there says nothing."""
+    found = {name: _number(value) for name, value in record.headers if name.startswith(OWN)}
+    if not found:
+        return NOTHING
+    return Marks(found.get(DUE) or 0, found.get(DELIVERIES) or 0, found.get(MOVED_FROM))
+
+
+def of_user(headers: Headers) -> Headers:
+    """The headers without those of the queue."""
+    return tuple([header for header in headers if not header[0].startswith(OWN)]) if headers else headers
+
+
+def with_marks(headers: Headers, marks: Marks, dead_from: str = "") -> Headers:
+    """The user's headers, with those that say ``marks``."""
+    own: list[tuple[str, bytes | None]] = []
+    if marks.due_ms:
+        own.append((DUE, b"%d" % marks.due_ms))
+    if marks.delivery_count:
+        own.append((DELIVERIES, b"%d" % marks.delivery_count))
+    if marks.moved_from is not None:
+        own.append((MOVED_FROM, b"%d" % marks.moved_from))
+    if dead_from:
+        own.append((DEAD_FROM, dead_from.encode()))
+    return (*of_user(headers), *own)
+
+
+def _number(value: bytes | None) -> int | None:
+    if not value or len(value) > NUMBER_BYTES_MAX or not value.isdigit():
+        return None
+    return min(int(value), 2**63 - 1)

@@ -1,0 +1,101 @@
+"""``Job``: one item that somebody has leased."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kstore.errors import KstoreError, LeaseLostError
+from kstore.queue.items import Headers, of_user
+from kstore.record._codec import Record
+
+if TYPE_CHECKING:
+    from kstore.queue.queue import Queue
+
+__all__ = ["Job"]
+
+logger = logging.getLogger(__name__)
+
+
+class Job:
+    """An item, leased until ``deadline`` (monotonic). ``with queue.get() as job:`` acks it, or nacks it after an
+    exception. For one thread at a time."""
+
+    __slots__ = ("_queue", "deadline", "delivery_count", "is_open", "owner", "record", "seconds", "thread")
+
+    def __init__(
+        self, queue: Queue, record: Record, delivery_count: int, seconds: float, deadline: float, thread: int
+    ) -> None:
+        self._queue = queue
+        self.record = record
+        # This delivery included.
+        self.delivery_count = delivery_count
+        self.seconds = seconds
+        self.deadline = deadline
+        # Who took it, for ``task_done``.
+        self.thread = thread
+        self.owner = 0
+        # Neither acked nor nacked.
+        self.is_open = True
+
+    @property
+    def value(self) -> bytes | None:
+        return self.record.value
+
+    @property
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    @property
+    def headers(self) -> Headers:
+        """What ``put`` was given."""
+        return of_user(self.record.headers)
+
+    @property
+    def offset(self) -> int:
+        """The number of the item, its own as long as it is not moved."""
+        return self.record.offset
+
+    @property
+    def timestamp(self) -> int:
+        """When it was put, in ms since the epoch."""
+        return self.record.timestamp
+
+    def ack(self) -> None:
+        """The item is done, and will never be delivered again: as durable on return as the queue's setting says.
+
+        Raises: LeaseLostError (the lease is over and somebody else has the item), DiskFullError, PoisonedError,
+        ClosedError, StorageError: then it is leased as before.
+        """
+        self._queue.ack(self)
+
+    def nack(self, delay: float = 0) -> None:
+        """The item may be delivered again, after ``delay`` seconds. Raises: as ``ack``; it comes back all the same."""
+        self._queue.nack(self, delay)
+
+    def extend(self, seconds: float | None = None) -> None:
+        """The lease ends ``seconds`` from now (default: as long as it was). Raises: LeaseLostError."""
+        self._queue.extend(self, seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.is_open:
+            return
+        if kind is None:
+            self.ack()
+            return
+        try:
+            self.nack()
+        except LeaseLostError:
+            pass  # somebody else has it already
+        except KstoreError as failure:
+            # What went wrong first is what the caller must hear of; the item comes back when its lease is over.
+            logger.warning("item %d could not be given back: %s", self.offset, failure)
+
+    def __repr__(self) -> str:
+        return f"Job(offset={self.offset}, delivery_count={self.delivery_count}, is_open={self.is_open})"

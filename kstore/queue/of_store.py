@@ -1,0 +1,136 @@
+"""The queues of a store: each made, or opened, when it is first asked for; one object for all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kstore.clock import Clock
+from kstore.config import LogConfig
+from kstore.errors import ConfigError, TopicExistsError, TopicNotFoundError
+from kstore.files.paths import TopicPartition
+from kstore.log import Log
+from kstore.queue.config import QueueConfig
+from kstore.queue.core import QueueCore
+from kstore.queue.journal import SEGMENT_BYTES, Journal
+from kstore.queue.queue import Queue
+from kstore.transactions.placement import QUEUE_JOURNAL, is_internal
+from kstore.types import Durability
+
+__all__ = ["StoreQueues", "journal_of"]
+
+DEAD_SUFFIX = ".dead"
+# What is not done must not be deleted, however old; what is done need not wait for readers that are not there.
+KEPT: dict[str, Any] = {
+    "cleanup_policy": "delete",
+    "retention_ms": -1,
+    "retention_bytes": -1,
+    "file_delete_delay_ms": 1000,
+}
+
+
+def journal_of(name: str) -> str:
+    """The topic that keeps what became of the items of ``name``."""
+    return QUEUE_JOURNAL + name
+
+
+class StoreQueues:
+    """Makes the queues of a store. Thread-safe."""
+
+    def __init__(
+        self,
+        log_of: Callable[[str], Log],
+        partitions: Callable[[str], list[int]],
+        create_topic: Callable[..., None],
+        settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
+        clock: Clock,
+    ) -> None:
+        """``partitions`` raises TopicNotFoundError, and ``create_topic`` TopicExistsError."""
+        self._log_of = log_of
+        self._partitions = partitions
+        self._create_topic = create_topic
+        self._settings_of = settings_of
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._queues: dict[str, Queue] = {}
+
+    def get(self, name: str, settings: dict[str, Any]) -> Queue:
+        """The queue of topic ``name``, made if there is none. Raises: ConfigError, StorageError."""
+        config = QueueConfig.from_settings(**settings)
+        with self._lock:
+            known = self._queues.get(name)
+            if known is not None and not known.closed:
+                if settings and config != known.config:
+                    raise ConfigError(f"the queue {name} is open with other settings: {known.config}")
+                return known
+            made = self._queues[name] = self._open(name, config)
+            return made
+
+    def _open(self, name: str, config: QueueConfig) -> Queue:
+        if is_internal(name):
+            raise ConfigError(f"{name} is internal, and no queue")
+        journal = journal_of(name)
+        dead_name = config.dead_letters or name + DEAD_SUFFIX
+        own = {"durability": config.durability} if config.durability else {}
+        if not self._count(name):
+            # First: whoever finds the items finds what became of them. One that is there is of a topic that is gone.
+            self._ensure(journal, segment_bytes=SEGMENT_BYTES, **own)
+            self._ensure(name, segment_bytes=config.segment_bytes, **own)
+        if (count := self._count(name)) != 1:
+            raise ConfigError(f"topic {name} has {count} partitions, expected 1 for a queue")
+        durability = self._settings_of(TopicPartition(name, 0))[1]
+        if config.durability and durability != config.durability:
+            raise ConfigError(f"the queue {name} has durability {durability!r}, not {config.durability!r}")
+        self._ensure(journal, segment_bytes=SEGMENT_BYTES, durability=durability)
+        is_sync = durability == "sync"
+        core = QueueCore(
+            name,
+            self._log_of(name),
+            Journal(self._log_of(journal), is_sync=is_sync),
+            config,
+            self._clock,
+            is_sync=is_sync,
+        )
+
+        def dead_letters(*, create: bool) -> Queue | None:
+            if not create and not self._count(dead_name):
+                return None
+            # What is dead stays there however often it is looked at.
+            return self.get(dead_name, {"max_deliveries": 0} if self._is_new(dead_name) else {})
+
+        return Queue(core, dead_letters)
+
+    def _is_new(self, name: str) -> bool:
+        with self._lock:
+            return name not in self._queues
+
+    def _count(self, name: str) -> int:
+        try:
+            return len(self._partitions(name))
+        except TopicNotFoundError:
+            return 0
+
+    def _ensure(self, name: str, **settings: Any) -> None:
+        if not self._count(name):
+            try:
+                self._create_topic(name, 1, **{**KEPT, **settings})
+            except TopicExistsError:
+                if not self._count(name):
+                    raise
+
+    def forget(self, name: str) -> str:
+        """The topic is about to be deleted: ends the use of its queue; returns its journal's topic, "" for none."""
+        with self._lock:
+            queue = self._queues.pop(name, None)
+        if queue is not None:
+            queue.close()
+        journal = journal_of(name)
+        return journal if not is_internal(name) and self._count(journal) else ""
+
+    def close(self) -> None:
+        """Closes all queues: whoever waits is told. Before the logs."""
+        with self._lock:
+            queues = list(self._queues.values())
+        for queue in queues:
+            queue.close()

@@ -1,0 +1,472 @@
+"""``Queue``: the contract of ``queue.Queue`` over a log, with leases. What an application sees of a queue.
+
+what is next  state   pure          shared by threads  core
+on disk       items   the topic's log, an item a record     journal  what became of them
+space         space   segments, copies, dead letters
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from kstore.errors import ConfigError, Empty, Full, LeaseLostError
+from kstore.queue.config import QueueConfig, seconds_of
+from kstore.queue.core import QueueCore
+from kstore.queue.events import DONE, RETRY, encode_events, ranges_of
+from kstore.queue.items import NOTHING, Headers, Marks, Shown, marks_of, of_user, with_marks
+from kstore.queue.job import Job
+from kstore.queue.space import QueueSpace
+from kstore.record._codec import Record
+
+__all__ = ["Queue", "QueueStats"]
+
+# Who waits looks so often for items that somebody put into the topic by other ways than this queue.
+LOOK_SECONDS = 0.25
+
+
+class QueueStats(NamedTuple):
+    """How a queue is. Counts of items: ``pending`` is all that are not done, of which so many are leased and delayed.
+
+    ``damaged`` cannot be read; ``first_offset`` is the oldest that is not done; ``size`` the bytes of both logs.
+    """
+
+    pending: int
+    leased: int
+    delayed: int
+    retried: int
+    damaged: int
+    first_offset: int
+    end_offset: int
+    size: int
+    dead_letters: int
+
+
+class DeadLetters(Protocol):
+    """The queue of dead letters, made when it is first needed."""
+
+    def __call__(self, *, create: bool) -> Queue | None: ...
+
+
+class Queue:
+    """A durable queue. Thread-safe; one object for all who ask the store for it, closed with the store.
+
+    An item is delivered at least once: to one at a time, again if it was not acked, and never again after that.
+    """
+
+    def __init__(self, core: QueueCore, dead_letters: DeadLetters) -> None:
+        self._core = core
+        self._space = QueueSpace(core)
+        self._dead_letters = dead_letters
+        self._reserved = 0  # room that puts on their way have taken; under the core's lock
+        self.name = core.name
+        self.config: QueueConfig = core.config
+
+    @property
+    def maxsize(self) -> int:
+        """A put waits while so many items wait; 0: it never does."""
+        return self.config.maxsize
+
+    @property
+    def dead_letters(self) -> Queue:
+        """The queue of the items that were delivered too often. Raises: StorageError, where it cannot be made."""
+        found = self._dead_letters(create=True)
+        assert found is not None
+        return found
+
+    # --- put --------------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        item: bytes,
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        delay: float = 0,
+        key: bytes | None = None,
+        headers: Headers = (),
+    ) -> int:
+        """Puts an item; returns its offset. It is as durable on return as the queue's setting says.
+
+        ``delay``: it is delivered in so many seconds at the earliest. Header names ``kstore.…`` are the queue's own.
+
+        Raises: Full (``maxsize`` is reached, and was for ``timeout`` seconds, or ``block`` is False), and as
+        ``Log.append``.
+        """
+        return self.put_many(
+            (item,),
+            block,
+            timeout,
+            delay=delay,
+            keys=None if key is None else (key,),
+            headers=(tuple(headers),) if headers else None,
+        )
+
+    def put_nowait(self, item: bytes) -> int:
+        """``put`` that does not wait for room."""
+        return self.put(item, block=False)
+
+    def put_many(
+        self,
+        items: Sequence[bytes],
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        delay: float = 0,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> int:
+        """Puts items in one append; returns the offset of the first. A failed call puts none, a crash may put a prefix.
+
+        Raises: ConfigError where there are more than ``maxsize``, and as ``put``.
+        """
+        core, count = self._core, len(items)
+        now_ms = core.clock.now_ms()
+        if delay:
+            marks = Marks(due_ms=now_ms + round(seconds_of(delay) * 1000))
+            headers = [with_marks(tuple(own or ()), marks) for own in headers or [None] * count]
+        elif headers is not None:
+            headers = [of_user(tuple(own)) if own else None for own in headers]
+        if not count:
+            core.check_open()
+            return core.items.end_offset
+        if core.config.maxsize:
+            self._reserve(count, block, timeout)
+        elif core.is_closed:
+            core.check_open()
+        try:
+            stamps = [now_ms] * count
+            first = core.items.append_many(items, keys=keys, timestamps=stamps, headers=headers).first_offset
+        finally:
+            if core.config.maxsize:
+                with core.lock:
+                    self._reserved -= count
+        records: list[Record] = []
+        if first == core.state.position and count < 1024 and headers is None:
+            given = keys or [None] * count
+            records = [Record(first + at, now_ms, "CreateTime", given[at], items[at]) for at in range(count)]
+        with core.lock:
+            if records:
+                core.hand_over(records)
+            core.wake_getters(count)
+        return first
+
+    def take_in(self, record: Record, delivery_count: int, dead_from: str) -> None:
+        """Puts a dead letter, on disk whatever the setting: the queue that it is from is about to forget it."""
+        core = self._core
+        core.check_open()
+        core.items.append_many(
+            (record.value,),
+            keys=None if record.key is None else (record.key,),
+            headers=(with_marks(record.headers, NOTHING, f"{dead_from} after {delivery_count} deliveries"),),
+        )
+        if not core.is_sync:
+            core.items.flush()
+        with core.lock:
+            core.wake_getters()
+
+    def _reserve(self, count: int, block: bool, timeout: float | None) -> None:
+        core = self._core
+        maxsize = core.config.maxsize
+        if count > maxsize:
+            raise ConfigError(f"{count} items at once, expected up to {maxsize} (maxsize)")
+        deadline = _deadline(timeout, core)
+        with core.lock, core.counted("putter_count"):
+            while core.waiting_count + self._reserved + count > maxsize:
+                core.check_open()
+                rest = None if deadline is None else deadline - core.clock.monotonic()
+                if not block or (rest is not None and rest <= 0):
+                    raise Full(f"{self.name} holds {core.waiting_count} items that wait, expected below {maxsize}")
+                core.room.wait(rest)
+            core.check_open()
+            self._reserved += count
+
+    # --- get --------------------------------------------------------------------------------------------------------
+
+    def get(self, block: bool = True, timeout: float | None = None, *, lease_seconds: float | None = None) -> Job:
+        """Leases the next item for ``lease_seconds`` (default: the queue's setting).
+
+        Raises: Empty (nothing could be delivered for ``timeout`` seconds, or at all with ``block`` False), ClosedError,
+        StorageError.
+        """
+        return self.get_many(1, block, timeout, lease_seconds=lease_seconds)[0]
+
+    def get_nowait(self) -> Job:
+        """``get`` that does not wait."""
+        return self.get(block=False)
+
+    def get_many(
+        self, count: int, block: bool = True, timeout: float | None = None, *, lease_seconds: float | None = None
+    ) -> list[Job]:
+        """Leases up to ``count`` items, as many as there are; waits only where there is none. Raises: as ``get``."""
+        core = self._core
+        seconds = core.config.lease_seconds if lease_seconds is None else seconds_of(lease_seconds)
+        if count < 1:
+            raise ConfigError(f"count is {count}, expected at least 1")
+        deadline: float | None = None
+        is_first = True
+        while True:
+            core.check_open()
+            with core.lock:
+                jobs = core.take(self, count, seconds)
+                if jobs and core.putter_count:
+                    core.room.notify(len(jobs))
+                has_dead = bool(core.state.dead)
+                if not jobs and not (has_dead and is_first):
+                    if is_first and timeout is not None:
+                        deadline = _deadline(timeout, core)
+                    is_first = False
+                    rest = None if deadline is None else deadline - core.clock.monotonic()
+                    if not block or (rest is not None and rest <= 0):
+                        raise Empty(f"{self.name} has no item that may be delivered now")
+                    self._wait(rest)
+            if has_dead and (jobs or is_first):
+                self._bury_all()
+                is_first = False
+                if timeout is not None:
+                    deadline = _deadline(timeout, core)
+            if jobs:
+                return jobs
+
+    def _wait(self, rest: float | None) -> None:
+        """Needs the lock."""
+        core = self._core
+        if core.is_closed:
+            return
+        due = core.state.wait_seconds(core.clock.monotonic(), core.clock.now_ms())
+        waits = [LOOK_SECONDS, *(wait for wait in (rest, due) if wait is not None)]
+        with core.counted("getter_count"):
+            core.available.wait(min(waits))
+
+    # --- ack, nack, extend ------------------------------------------------------------------------------------------
+
+    def ack(self, job: Job) -> None:
+        """See ``Job.ack``."""
+        self.ack_many((job,))
+
+    def ack_many(self, jobs: Sequence[Job]) -> None:
+        """Acks jobs in one append: all of them, or none. Raises: as ``Job.ack``."""
+        core, state = self._core, self._core.state
+        with core.lock:
+            core.check_open()
+            leased: list[Job] = []
+            for job in jobs:
+                if not job.is_open or not state.may_finish(job):
+                    raise _lost(job)
+            for job in jobs:
+                if state.is_leased(job):
+                    state.end_lease(job)
+                    leased.append(job)
+            offsets = [job.record.offset for job in jobs]
+            state.busy.update(offsets)
+            notes = core.notes()
+            token = core.begin_write()
+        try:
+            end = core.journal.append(encode_events(DONE, ranges_of(offsets)) + notes)
+        except BaseException:
+            with core.lock:
+                core.end_write(token)
+                state.busy.difference_update(offsets)
+                self._lease_again(leased)
+            raise
+        with core.lock:
+            core.end_write(token, end)
+            state.finish_fast(offsets)
+            if core.joiner_count:
+                core.note_done()
+            is_due = self._space.is_due
+        for job in jobs:
+            job.is_open = False
+        if is_due:
+            self._space.tidy()
+
+    def _lease_again(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            self._core.state.lease((job,), job.seconds)
+
+    def nack(self, job: Job, delay: float = 0) -> None:
+        """See ``Job.nack``."""
+        core, state = self._core, self._core.state
+        seconds = seconds_of(delay)
+        with core.lock:
+            core.check_open()
+            if not job.is_open or not state.is_leased(job):
+                raise _lost(job)
+            state.end_lease(job)
+            state.busy.add(job.offset)
+            token = core.begin_write()
+        job.is_open = False
+        due_ms = core.clock.now_ms() + round(seconds * 1000) if seconds else 0
+        end = 0
+        try:
+            row = (job.offset, job.delivery_count, due_ms, job.owner)
+            end = core.journal.append(encode_events(RETRY, (row,)))
+        finally:
+            with core.lock:
+                core.end_write(token, end)
+                state.busy.discard(job.offset)
+                state.give_back(job.offset, job.delivery_count, due_ms)
+                has_dead = bool(state.dead)
+                core.wake_getters()
+        if has_dead:
+            self._bury_all()
+        if self._space.is_due:
+            self._space.tidy()
+
+    def extend(self, job: Job, seconds: float | None = None) -> None:
+        """See ``Job.extend``."""
+        core, state = self._core, self._core.state
+        wanted = job.seconds if seconds is None else seconds_of(seconds)
+        with core.lock:
+            core.check_open()
+            if not job.is_open or not state.is_leased(job):
+                raise _lost(job)
+            state.end_lease(job)
+            job.seconds, job.deadline = wanted, core.clock.monotonic() + wanted
+            state.lease((job,), wanted)
+
+    def _bury_all(self) -> None:
+        """Makes dead letters of the items that were delivered too often. What fails is tried again by a later get."""
+        self._space.bury(lambda: self._dead_letters(create=True))
+
+    # --- the rest of queue.Queue ------------------------------------------------------------------------------------
+
+    def task_done(self, job: Job | None = None) -> None:
+        """Acks ``job``, or the oldest that this thread got and has neither acked nor nacked.
+
+        Raises: ValueError where there is none, and as ``Job.ack``.
+        """
+        if job is None:
+            me = threading.get_ident()
+            with self._core.lock:
+                mine = [
+                    held for group in self._core.state.leases.values() for held in group.values() if held.thread == me
+                ]
+            if not mine:
+                raise ValueError("task_done() was called more often than this thread got items")
+            job = min(mine, key=lambda held: held.offset)
+        self.ack(job)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits until every item is done; False after ``timeout`` seconds. Raises: ClosedError, StorageError."""
+        core = self._core
+        deadline = _deadline(timeout, core)
+        with core.lock, core.counted("joiner_count"):
+            while core.state.pending_count(core.items.high_watermark):
+                core.check_open()
+                if not core.state.fresh and core.fill():
+                    continue  # there may be ends of transactions, which are no items
+                rest = None if deadline is None else deadline - core.clock.monotonic()
+                if rest is not None and rest <= 0:
+                    return False
+                core.all_done.wait(LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
+            core.check_open()
+            return True
+
+    def qsize(self) -> int:
+        """About how many items wait to be delivered, delayed ones too; leased ones not."""
+        with self._core.lock:
+            self._core.check_open()
+            return self._core.waiting_count
+
+    def __len__(self) -> int:
+        return self.qsize()
+
+    def empty(self) -> bool:
+        """Whether no item waits."""
+        return not self.qsize()
+
+    def full(self) -> bool:
+        """Whether a put would wait."""
+        return 0 < self.maxsize <= self.qsize()
+
+    # --- look at it -------------------------------------------------------------------------------------------------
+
+    def stats(self) -> QueueStats:
+        """How it is now. Raises: StorageError."""
+        core = self._core
+        sizes = [log.segment_count_and_size()[1] for log in (core.items, core.journal.log)]
+        dead = self._dead_letters(create=False)
+        dead_count = 0 if dead is None else dead.qsize()
+        with core.lock:
+            core.check_open()
+            state = core.state
+            state.expire(core.clock.monotonic())
+            end = core.items.high_watermark
+            return QueueStats(
+                state.pending_count(end) - len(state.unconfirmed),
+                state.leased_count,
+                state.delayed_count,
+                sum(1 for retry in state.retries.values() if retry.deliveries),
+                len(state.damaged),
+                state.floor,
+                end,
+                sum(sizes),
+                dead_count,
+            )
+
+    def peek(self, count: int = 1) -> list[Shown]:
+        """The oldest items that are not done, without leasing them. Raises: StorageError."""
+        core = self._core
+        shown: list[Shown] = []
+        now_ms = core.clock.now_ms()
+        with core.lock:
+            core.check_open()
+            start = max(core.state.floor, core.items.start_offset)
+        for record in core.items.read(start, isolation_level="read_committed", on_corrupt="skip"):
+            if len(shown) >= count:
+                break
+            marks = marks_of(record) if record.headers else NOTHING
+            offset = record.offset
+            with core.lock:
+                state = core.state
+                if state.is_done(offset) or (marks.moved_from is not None and offset not in state.moved):
+                    continue
+                known, lease = state.retries.get(offset), state.lease_of(offset)
+            deliveries, due_ms = known or (marks.delivery_count, marks.due_ms)
+            if lease is not None:
+                deliveries = lease.delivery_count
+            shown.append(
+                Shown(
+                    offset,
+                    record.timestamp,
+                    record.key,
+                    record.value,
+                    of_user(record.headers),
+                    deliveries,
+                    due_ms if due_ms > now_ms else 0,
+                    lease is not None,
+                )
+            )
+        return shown
+
+    @property
+    def closed(self) -> bool:
+        return self._core.is_closed
+
+    def check(self) -> None:
+        """Asserts that what is known fits together; for tests."""
+        with self._core.lock:
+            self._core.state.check()
+
+    def close(self) -> None:
+        """Ends its use: whoever waits gets a ClosedError. The store calls it. Items that are leased come back."""
+        self._core.close()
+        self._space.close()
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+
+def _deadline(timeout: float | None, core: QueueCore) -> float | None:
+    if timeout is None:
+        return None
+    if timeout < 0:
+        raise ValueError(f"timeout is {timeout}, expected a number that is not negative")
+    return core.clock.monotonic() + timeout
+
+
+def _lost(job: Job) -> LeaseLostError:
+    why = "its lease is over, and it was delivered again" if job.is_open else "it was acked or nacked before"
+    return LeaseLostError(f"item {job.offset}: {why}")

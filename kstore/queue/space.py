@@ -1,0 +1,220 @@
+"""How a queue stays small: what is done is removed, what holds it back is copied, what fails for ever is put aside.
+
+Space comes back a segment at a time, from the oldest on. Where the oldest segment holds a few items that are not done,
+and will not be soon, they are copied to the end of the log; the journal then says, in one record, that they are done
+and their copies count. Until it says so a copy is nothing, so that no crash makes two items of one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kstore.errors import ClosedError, KstoreError
+from kstore.queue.core import QueueCore
+from kstore.queue.events import DONE, MOVED, encode_events, ranges_of
+from kstore.queue.items import Marks, marks_of, with_marks
+from kstore.queue.journal import SEGMENT_BYTES
+from kstore.queue.state import Retry
+from kstore.record._codec import Record
+from kstore.record.walk import OFFSET_MAX
+
+if TYPE_CHECKING:
+    from kstore.queue.queue import Queue
+
+__all__ = ["QueueSpace"]
+
+# A segment is worth copying from when so much of it is done.
+MOVED_SHARE_MAX = 0.25
+# And no more items at once than this.
+MOVED_COUNT_MAX = 20_000
+# While the oldest segment is the one that is written to, it is looked at again after so many items.
+LOOK_COUNT = 1000
+
+
+class QueueSpace:
+    """Keeps a queue small. One thread does it at a time; others go on."""
+
+    def __init__(self, core: QueueCore) -> None:
+        self._core = core
+        self._at_work = threading.Lock()
+        self._burying = threading.Lock()
+        # Nothing can be done before the floor, or the count of what is done above it, gets there. Under the core's
+        # lock.
+        self._floor_due = 0
+        self._done_due = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether ``tidy`` may have something to do. Needs the core's lock."""
+        state = self._core.state
+        return (
+            state.floor >= self._floor_due
+            or len(state.done) >= self._done_due > 0
+            or self._core.journal.size >= SEGMENT_BYTES
+        )
+
+    def tidy(self) -> None:
+        """Does what is due; does nothing where somebody is at it. What fails is logged, and tried again later."""
+        if not self._at_work.acquire(blocking=False):
+            return
+        try:
+            self._tidy()
+        except ClosedError:
+            pass
+        except KstoreError as error:
+            self._core.report("its space could not be given back", error)
+        finally:
+            self._at_work.release()
+
+    def _tidy(self) -> None:
+        core = self._core
+        items = core.items
+        with core.lock:
+            floor = min(core.state.floor, items.high_watermark)
+        while True:
+            found = items.segment_for(items.start_offset)
+            stop = OFFSET_MAX if found is None else found[1]
+            if stop <= floor:
+                # What is removed must not be needed again: what says so is on disk first.
+                core.journal.flush()
+                items.delete_records(floor)
+                continue
+            if stop == OFFSET_MAX or not self._move(items.start_offset, stop):
+                break
+            with core.lock:
+                floor = min(core.state.floor, items.high_watermark)
+        if core.journal.size >= SEGMENT_BYTES:
+            self.rewrite()
+        with core.lock:
+            state = core.state
+            self._floor_due = state.floor + LOOK_COUNT if stop == OFFSET_MAX else stop
+            count = stop - items.start_offset
+            self._done_due = 0 if stop == OFFSET_MAX else max(len(state.done) * 5 // 4, count // 2, 1)
+
+    def rewrite(self) -> None:
+        """Writes the journal anew. Raises: DiskFullError, StorageError."""
+        core = self._core
+        with core.lock:
+            values = core.state.snapshot()
+            first_needed = core.applied_end
+        core.journal.rewrite(values, first_needed)
+
+    # --- what holds others back -------------------------------------------------------------------------------------
+
+    def _move(self, start: int, stop: int) -> bool:
+        """Copies the last items of a segment that are not done to the end; False where it is not worth it, or not
+        possible now."""
+        core, state = self._core, self._core.state
+        with core.lock:
+            count_max = min(int((stop - start) * MOVED_SHARE_MAX), MOVED_COUNT_MAX)
+            offsets = state.movable(stop, count_max)
+            if not offsets:
+                return False
+            records = [record for offset in offsets if (record := core.read_one(offset)) is not None]
+            retries = [state.retries.get(record.offset) or _of(record) for record in records]
+            offsets = [record.offset for record in records]
+            state.busy.update(offsets)
+            token = core.begin_write()
+        end = 0
+        try:
+            if records:
+                end = self._copy(records, retries)
+        finally:
+            with core.lock:
+                core.end_write(token, end)
+                state.busy.difference_update(offsets)
+                if not end:
+                    state.put_back((), offsets)
+                core.wake_getters(len(offsets))
+        return True
+
+    def _copy(self, records: list[Record], retries: list[Retry]) -> int:
+        core = self._core
+        marked = [
+            with_marks(record.headers, Marks(retry.due_ms, retry.deliveries, record.offset))
+            for record, retry in zip(records, retries, strict=True)
+        ]
+        first = core.items.append_many(
+            [record.value for record in records],
+            keys=[record.key for record in records],
+            timestamps=[record.timestamp for record in records],
+            headers=marked,
+        ).first_offset
+        if not core.is_sync:
+            core.items.flush()  # the journal must not get there alone
+        rows = [(record.offset, first + at) for at, record in enumerate(records)]
+        end = core.journal.append(encode_events(MOVED, rows))
+        core.journal.flush()
+        with core.lock:
+            for row in rows:
+                core.state.apply(MOVED, row)
+        return end
+
+    # --- dead letters -----------------------------------------------------------------------------------------------
+
+    def bury(self, dead_letters: Callable[[], Queue | None]) -> None:
+        """Moves the items that were delivered too often to the queue of dead letters.
+
+        A crash on the way may leave an item in both. What fails is logged, and stays to be done.
+        """
+        core, state = self._core, self._core.state
+        if not self._burying.acquire(blocking=False):
+            return
+        try:
+            while True:
+                with core.lock:
+                    if not state.dead:
+                        return
+                    offset = state.dead[0]
+                    record = core.read_one(offset)
+                    retry = state.retries.get(offset, Retry(0, 0))
+                if record is not None and not self._bury_one(record, retry.deliveries, dead_letters):
+                    return
+                with core.lock:
+                    state.dead.popleft()
+                    state.busy.discard(offset)
+        finally:
+            self._burying.release()
+
+    def _bury_one(self, record: Record, delivery_count: int, dead_letters: Callable[[], Queue | None]) -> bool:
+        core = self._core
+        try:
+            queue = dead_letters()
+            if queue is not None:
+                queue.take_in(record, delivery_count, f"{core.name}:{record.offset}")
+            with core.lock:
+                token = core.begin_write()
+            end = 0
+            try:
+                end = core.journal.append(encode_events(DONE, ranges_of((record.offset,))))
+            finally:
+                with core.lock:
+                    core.end_write(token, end)
+                    if end:
+                        core.state.finish((record.offset,))
+                        core.note_done()
+        except KstoreError as error:
+            core.report("a dead letter could not be put aside", error)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Leaves a short journal, if that can be done now."""
+        with self._at_work:
+            with self._core.lock:
+                state = self._core.state
+                for group in state.leases.values():
+                    for lease in group.values():
+                        state.retries[lease.offset] = Retry(lease.delivery_count, 0)
+            if self._core.journal.size:
+                try:
+                    self.rewrite()
+                except KstoreError as error:
+                    self._core.report("its journal could not be written anew", error)
+
+
+def _of(record: Record) -> Retry:
+    marks = marks_of(record)
+    return Retry(marks.delivery_count, marks.due_ms)
