@@ -17,9 +17,11 @@ from kstore.errors import (
     DiskFullError,
     DivergedError,
     DuplicateSequenceError,
+    Empty,
     FileInTheWayError,
     FileMissingError,
     ForkedError,
+    Full,
     IndexFullError,
     InvalidOffsetError,
     InvalidProducerEpochError,
@@ -29,6 +31,7 @@ from kstore.errors import (
     InvalidTransactionStateError,
     JavaNotFoundError,
     KstoreError,
+    LeaseLostError,
     LockedError,
     LogNotFoundError,
     MissingExtraError,
@@ -63,6 +66,8 @@ from kstore.log import Log
 from kstore.producer._accumulate import Deliveries, Delivery
 from kstore.producer.producer import Producer
 from kstore.producer.records import ProducerRecord, RecordMetadata
+from kstore.queue.job import Job
+from kstore.queue.queue import Queue
 from kstore.record._codec import Record
 from kstore.record.scan import parse_batches
 from kstore.store import Store, open
@@ -90,10 +95,12 @@ __all__ = [
     "DiskFullError",
     "DivergedError",
     "DuplicateSequenceError",
+    "Empty",
     "FetchSlice",
     "FileInTheWayError",
     "FileMissingError",
     "ForkedError",
+    "Full",
     "IndexFullError",
     "InvalidOffsetError",
     "InvalidProducerEpochError",
@@ -102,7 +109,9 @@ __all__ = [
     "InvalidTimestampError",
     "InvalidTransactionStateError",
     "JavaNotFoundError",
+    "Job",
     "KstoreError",
+    "LeaseLostError",
     "LockedError",
     "Log",
     "LogNotFoundError",
@@ -117,6 +126,7 @@ __all__ = [
     "ProducerFencedError",
     "ProducerInfo",
     "ProducerRecord",
+    "Queue",
     "ReadOnlyError",
     "Record",
     "RecordDeserializationError",

@@ -41,6 +41,8 @@ from kstore.log import Log
 from kstore.log_dir import METADATA_TOPIC, LogDirectory
 from kstore.metrics import MetricValue, summed
 from kstore.producer.producer import Producer
+from kstore.queue.of_store import StoreQueues
+from kstore.queue.queue import Queue
 from kstore.rules.arguments import one_of
 from kstore.rules.topics import (
     DURABILITIES,
@@ -180,6 +182,7 @@ class Store:
         self._logs = OpenLogs(self._directory, fs, clock, self._settings_of, self._flushes)
         self._tasks = StoreTasks(self._directory, self._logs, clock, self.config, self._settings_of)
         self._coordinator = StoreCoordinator(self._directory, self._logs, clock, self._scheduler, self.create_topic)
+        self._queues = StoreQueues(self.log, self.partitions, self.create_topic, self._settings_of, clock)
         # What topics go by, with the entry that it was taken from.
         self._effective: dict[str, tuple[TopicEntry, tuple[LogConfig, Durability]]] = {}
         # Logs that were not closed in order, and are not known to be in order since.
@@ -372,6 +375,8 @@ class Store:
         finished by the next open), ReadOnlyError, StorageError.
         """
         directory = self._alone("deleting a topic")
+        if journal := self._queues.forget(name):
+            self.delete_topic(journal)  # first: what it says must not be taken to be of a later topic's items
         with self._topics_lock:
             _, numbers = self._topic(name)
             owners = [TopicPartition(name, number) for number in numbers]
@@ -480,6 +485,16 @@ class Store:
         """The open producers of this store, by client id; the second with the same one has ``#2`` behind it."""
         return self._producer_host.live_producers()
 
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str, **settings: Any) -> Queue:
+        """The queue of topic ``name``, made if there is none: one object for all who ask, closed with the store.
+
+        ``settings`` are those of ``QueueConfig``. Raises: ConfigError, ReadOnlyError, StorageError.
+        """
+        self._writing  # noqa: B018  # open for writing
+        return self._queues.get(name, settings)
+
     @property
     def coordinator(self) -> TransactionCoordinator:
         """Producer ids, transactions, committed offsets. Raises: StorageError, when it is first asked for."""
@@ -549,6 +564,7 @@ class Store:
                 failures.append(error)
 
         try:
+            attempt(self._queues.close)
             attempt(self._coordinator.close)
             owners = self._logs.shut()
             if len(owners) > 1:
