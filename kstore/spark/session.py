@@ -17,7 +17,7 @@ FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 # What a session is given unless the caller says otherwise.
 RECOMMENDED = {
-    # Ranges of offsets, timestamps, partitions and topics in a `where` then leave out whole segments.
+    # With the option filterPushdown a `where` then leaves out whole segments; without it this changes nothing.
     FILTER_PUSHDOWN: "true",
     # Half of what a Python task costs before it does anything.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -65,11 +65,10 @@ def start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkSe
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("kstore")`` known to a session, and switches on that filters reach it."""
+    """Makes ``format("kstore")`` known to a session, whose settings stay as they are."""
     from kstore.spark.source import KStoreDataSource
 
     spark.dataSource.register(KStoreDataSource)
-    spark.conf.set(FILTER_PUSHDOWN, "true")
 
 
 def _text(value: object) -> str:
