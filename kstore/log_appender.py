@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from kstore.config import LogConfig
@@ -70,6 +70,7 @@ class LogAppender(LogFiles):
         self._stable_offset_max = OFFSET_MAX
         self._grown = threading.Condition(threading.Lock())
         self._follower_count = 0  # guarded by _grown; read without it by every append
+        self._growth_watchers: list[Callable[[], None]] = []  # the same; each counts as a follower
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
         self._use(self._config)
         self._group = GroupCommit(self._commit, self._clock) if self._sync else None
@@ -164,8 +165,22 @@ class LogAppender(LogFiles):
         if self._follower_count:
             with self._grown:
                 self._grown.notify_all()
+                for grown in self._growth_watchers:
+                    grown()
         if self._retention_due:
             self._retain_after_roll()
+
+    def watch_growth(self, grown: Callable[[], None]) -> None:
+        """Has ``grown``, which must be short, called behind each append, until ``unwatch_growth``."""
+        with self._grown:
+            self._growth_watchers.append(grown)
+            self._follower_count += 1
+
+    def unwatch_growth(self, grown: Callable[[], None]) -> None:
+        with self._grown:
+            if grown in self._growth_watchers:
+                self._growth_watchers.remove(grown)
+                self._follower_count -= 1
 
     def _retain_after_roll(self) -> None:
         """A roll is when a log can become too large or too old."""

@@ -112,6 +112,26 @@ class LogReads(LogColumns):
 
         return self._reader(decode, start, stop, isolation_level, on_corrupt, follow, timeout)
 
+    def read_runs(
+        self,
+        decode: Callable[[Batch, int, int, int], Iterable[Found]],
+        start: int,
+        stop: int,
+        *,
+        isolation_level: IsolationLevel,
+        on_corrupt: OnCorrupt,
+    ) -> LogReader[Found]:
+        """As ``read``, for what ``decode`` makes of each batch, the offsets wanted of it and its size limit.
+
+        For consumers, which must know where each batch ends.
+        """
+        limit = self._source.context.config.max_batch_bytes_uncompressed
+
+        def decode_within(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[Found]:
+            return decode(batch, first_offset, stop_offset, limit)
+
+        return self._reader(decode_within, start, stop, isolation_level, on_corrupt, False, None)
+
     def _reader(
         self,
         decode: object,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from uuid import UUID
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import LogConfig, StoreConfig
+from kstore.consumer.consumer import Consumer
+from kstore.consumer.wanted import RebalanceListener
 from kstore.errors import (
     ClosedError,
     ConfigError,
@@ -53,11 +56,13 @@ from kstore.rules.topics import (
     kept_settings,
 )
 from kstore.scheduler import Scheduler, TaskStatus
+from kstore.store_consumers import StoreConsumers
 from kstore.store_logs import FLUSH_TASK, Flushes, OpenLogs
 from kstore.store_metrics import logs_metrics, store_metrics
 from kstore.store_producers import StoreHost
 from kstore.store_tasks import StoreTasks
 from kstore.transactions.coordinator import TransactionCoordinator
+from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.of_store import StoreCoordinator
 from kstore.transactions.placement import is_internal
 from kstore.types import Durability, RetentionResult
@@ -183,6 +188,17 @@ class Store:
         self._tasks = StoreTasks(self._directory, self._logs, clock, self.config, self._settings_of)
         self._coordinator = StoreCoordinator(self._directory, self._logs, clock, self._scheduler, self.create_topic)
         self._queues = StoreQueues(self.log, self.partitions, self.create_topic, self._settings_of, clock)
+        self._consumer_host = StoreConsumers(
+            self.path,
+            clock,
+            read_only=read_only,
+            shared=shared,
+            topics=self.topics,
+            partitions=self.partitions,
+            log=self.log,
+            offsets=lambda: self.consumer_offsets,
+            news=self._producer_host,
+        )
         # What topics go by, with the entry that it was taken from.
         self._effective: dict[str, tuple[TopicEntry, tuple[LogConfig, Durability]]] = {}
         # Logs that were not closed in order, and are not known to be in order since.
@@ -495,6 +511,37 @@ class Store:
         self._writing  # noqa: B018  # open for writing
         return self._queues.get(name, settings)
 
+    # --- consumers --------------------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        *topics: str,
+        group: str | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+        **settings: Any,
+    ) -> Consumer:
+        """A consumer of this store, for one thread; close it before the store.
+
+        Args:
+            topics, pattern, listener: what ``Consumer.subscribe`` takes; without topics and a pattern it reads what
+                ``subscribe`` or ``assign`` says later.
+            group: whose committed offsets it goes on from, and with whose other members it shares the partitions.
+            settings: Kafka's consumer settings in snake_case: see ``ConsumerConfig``.
+
+        Raises: ConfigError, TopicNotFoundError; ReadOnlyError for topics with a group, where the store is read-only.
+        """
+        self._check_open()
+        return self._consumer_host.made(
+            Consumer(self._consumer_host, topics, group=group, pattern=pattern, listener=listener, **settings)
+        )
+
+    @property
+    def consumer_offsets(self) -> GroupOffsets:
+        """What groups have committed, here or through a broker; of a read-only store, too."""
+        self._check_open()
+        return self._coordinator.offsets
+
     @property
     def coordinator(self) -> TransactionCoordinator:
         """Producer ids, transactions, committed offsets. Raises: StorageError, when it is first asked for."""
@@ -564,6 +611,7 @@ class Store:
                 failures.append(error)
 
         try:
+            self._consumer_host.close()
             attempt(self._queues.close)
             attempt(self._coordinator.close)
             owners = self._logs.shut()

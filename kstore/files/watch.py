@@ -60,9 +60,10 @@ class DirectoryWatch:
 
     __slots__ = ("__weakref__", "_changed", "_closed", "_hub", "_number", "_path")
 
-    def __init__(self, directory: PathLike) -> None:
+    def __init__(self, directory: PathLike, changed: threading.Event | None = None) -> None:
+        """``changed``: what it sets, and clears when it is armed; of several watches it may be one."""
         self._path = os.fsencode(directory)
-        self._changed = threading.Event()
+        self._changed = threading.Event() if changed is None else changed
         self._closed = False
         # The number of the system's watch while it may still tell, and whose it is; guarded by that.
         self._number: int | None = None

@@ -68,6 +68,8 @@ cdef class RecordCursor:
     cdef int32_t leader_epoch
     cdef int8_t timestamp_type
     cdef bint is_reading
+    # Behind the last record that it gave; at first where it begins.
+    cdef readonly int64_t next_offset
 
     def __cinit__(
         self,
@@ -97,9 +99,19 @@ cdef class RecordCursor:
         self.append_time = append_time
         self.leader_epoch = leader_epoch
         self.timestamp_type = timestamp_type
+        self.next_offset = max(first_offset, base_offset)
 
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
+
+    @property
+    def has_more(self):
+        """Whether there is a record that it has not given, as far as is known without looking at that."""
+        return self.walk.index < self.walk.count
+
+    def end(self):
+        """Gives no more records."""
+        self.finish()
 
     cdef int finish(self) except -1:
         """Lets the buffer go: an exhausted cursor must not keep a bytearray from being resized."""
@@ -136,6 +148,7 @@ cdef class RecordCursor:
                 continue
             record = Record.__new__(Record)
             record.offset = self.base_offset + view.offset_delta
+            self.next_offset = record.offset + 1
             record.timestamp_type_index = self.timestamp_type
             if self.timestamp_type == LOG_APPEND_TIME:
                 record.timestamp = self.append_time

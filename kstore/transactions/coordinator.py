@@ -71,12 +71,14 @@ class TransactionCoordinator:
         partition_count: PartitionCount,
         ids: ProducerIds,
         clock: Clock,
+        offsets: GroupOffsets | None = None,
     ) -> None:
         """Reads what is known of transactional ids; writes nothing (``recover`` does).
 
         Args:
             log_of, ensure_topic, partition_count: the store's logs and topics.
             ids: where producer ids come from.
+            offsets: what groups have committed, where somebody has it already.
 
         Raises: StorageError.
         """
@@ -84,7 +86,7 @@ class TransactionCoordinator:
         self._clock = clock
         self._ids = ids
         self._state_log = StateLog(log_of, ensure_topic, partition_count)
-        self._offsets = GroupOffsets(log_of, ensure_topic, partition_count, clock)
+        self._offsets = offsets or GroupOffsets(log_of, ensure_topic, partition_count, clock)
         # Guards the map, not what is in it.
         self._mutex = threading.Lock()
         self._entries: dict[str, _Entry] = {}

@@ -13,6 +13,7 @@ from kstore.log_dir import LogDirectory
 from kstore.scheduler import Scheduler
 from kstore.store_logs import OpenLogs
 from kstore.transactions.coordinator import TransactionCoordinator
+from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.placement import TRANSACTION_STATE
 from kstore.transactions.producer_ids import ProducerIds, highest_in_snapshots
 
@@ -44,6 +45,8 @@ class StoreCoordinator:
         self._lock = threading.Lock()
         self._made: TransactionCoordinator | None = None
         self._is_planned = False
+        # Read by whoever wants to know of groups, and of nothing else.
+        self.offsets = GroupOffsets(logs.get, self._ensure_topic, self._partition_count, clock)
 
     def get(self) -> TransactionCoordinator:
         """The coordinator; what the last one left unfinished was finished first. Raises: StorageError."""
@@ -87,6 +90,7 @@ class StoreCoordinator:
                 directory.fs, directory.path, directory.replace_file, self._highest_producer_id, directory.turn
             ),
             self._clock,
+            self.offsets,
         )
         # Transactions need a store that one process has.
         if not directory.read_only and not directory.shared:

@@ -1,0 +1,370 @@
+"""``Consumer``: reads topics of a store, alone or as one of a group, and remembers how far it has come.
+
+what          wanted       names, a pattern, or partitions; groups and group_state share them out
+reads         reading      fetching reads one partition; pieces is what an iteration has handed out
+offsets       offsets      in __consumer_offsets, where a broker keeps them
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from kstore.consumer.deserializers import ConsumerRecord
+from kstore.consumer.fetching import PartitionReader
+from kstore.consumer.host import ConsumerHost
+from kstore.consumer.offsets import Offsets
+from kstore.consumer.pieces import ListPiece, Piece
+from kstore.consumer.sharing import WAIT_SECONDS_MAX, Sharing
+from kstore.consumer.wanted import RebalanceListener, topic_partitions
+from kstore.errors import ConfigError, ConsumerStateError, WakeupError
+from kstore.files.paths import TopicPartition
+from kstore.log_reads import TimePoint
+from kstore.producer.producer import Producer
+from kstore.record._codec import Record
+from kstore.setting_rules import UNLIMITED
+from kstore.transactions.group_records import OffsetAndMetadata
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Consumer"]
+
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+Partitions = Collection[TopicPartition]
+
+
+class Consumer(Sharing):
+    """Reads records in the order of their offsets, partition by partition. For one thread; ``wakeup`` is for any.
+
+    ``with store.consumer("orders", group="billing") as consumer:`` closes it.
+    """
+
+    def __init__(
+        self,
+        host: ConsumerHost,
+        topics: Collection[str] = (),
+        *,
+        group: str | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+        **settings: Any,
+    ) -> None:
+        """See ``Store.consumer``. Raises: ConfigError, TopicNotFoundError, ReadOnlyError."""
+        self._closed = True  # until it is open
+        super().__init__(host, group=group, **settings)
+        try:
+            if topics or pattern is not None:
+                self.subscribe(topics, pattern=pattern, listener=listener)
+        except BaseException:
+            self._end()
+            raise
+
+    # --- read -------------------------------------------------------------------------------------------------------
+
+    def poll(
+        self, timeout: float | None = 0.0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Record | ConsumerRecord]]:
+        """The next records, by partition, at most ``max_records`` (default: ``max_poll_records``).
+
+        Waits ``timeout`` seconds at most for the first of them, for ever with None; {} where none came. A record that
+        deserializers have made is a ``ConsumerRecord``.
+
+        Raises: ConsumerStateError (nothing to read was ever said), WakeupError, NoOffsetError, OffsetOutOfRangeError,
+        RecordDeserializationError, CorruptBatchError, StorageError: records before the damage came before it.
+        """
+        count = self.config.max_poll_records if max_records is None else max_records
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigError(f"max_records is {max_records!r:.80}, expected an int from 1 on")
+        with self._used():
+            found: Any = self._awaited(lambda: self._reading.records(count), timeout)
+            if found and not self._deserializers.is_plain:
+                return self._deserialized(found)
+            return found or {}
+
+    def _deserialized(
+        self, found: dict[TopicPartition, list[Record]]
+    ) -> dict[TopicPartition, list[Record | ConsumerRecord]]:
+        made: dict[TopicPartition, list[Any]] = {}
+        failure: Exception | None = None
+        for owner, records in found.items():
+            reader = self._reading.readers[owner]
+            done, wrong = self._deserializers.records(owner, records)
+            if wrong is not None:
+                reader.seek(wrong.offset)
+                failure = failure or wrong
+            if done:
+                made[owner] = done
+        if failure is not None and not made:
+            raise failure
+        return made
+
+    def to_arrow(self, max_records: int = 65_536, timeout: float | None = 0.0, **options: Any) -> pa.Table:
+        """The next records as a ``pyarrow.Table``, in place of ``poll``: columns topic, partition and those of a log.
+
+        ``options`` are those of ``Log.to_arrow``, without those that say what is read. Deserializers are not asked.
+
+        Raises: MissingExtraError without pyarrow, and as ``poll``.
+        """
+        from kstore.consumer.columns import reading_options, table_of
+
+        with self._used():
+            wanted = reading_options(options)
+            pieces = self._awaited(lambda: list(self._reading.columns(max_records, wanted)), timeout)
+            return table_of(pieces or [], options)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The next records, as long as somebody asks, or until none came for ``iteration_timeout_ms``.
+
+        Partitions take turns; ``current`` says whose record the last one was. A ``commit`` on the way commits what
+        was handed out, the last record too. Raises: as ``poll``.
+        """
+        # The chain itself, so that a for loop stays in compiled code from one record to the next.
+        return chain.from_iterable(self._pieces(self._next_records))
+
+    def values(self) -> Iterator[bytes | None]:
+        """As iteration, for the values only: the fast path for payloads."""
+        return chain.from_iterable(self._pieces(self._next_values))
+
+    def __next__(self) -> Any:
+        piece = self._piece
+        while True:
+            if piece is not None:
+                for item in piece.items:
+                    return item
+            piece = self._next_piece(self._next_records, piece)
+            if piece is None:
+                raise StopIteration
+
+    @property
+    def current(self) -> TopicPartition | None:
+        """Where the record comes from that an iteration gave last."""
+        return None if self._piece is None else self._piece.reader.owner
+
+    def _pieces(self, following: Callable[[], Piece | None]) -> Iterator[Iterator[Any]]:
+        with self._used():
+            self._recall()
+        piece = None
+        while (piece := self._next_piece(following, piece)) is not None:
+            yield piece.items
+
+    def _next_piece(self, following: Callable[[], Piece | None], before: Piece | None) -> Piece | None:
+        """What comes behind ``before``, all of which was given out."""
+        with self._used():
+            if self._piece is not None and self._piece is before:
+                self._piece = None
+                before.reader.settle()
+            timeout_ms = self.config.iteration_timeout_ms
+            self._piece = self._awaited(following, None if timeout_ms == UNLIMITED else timeout_ms / 1000)
+            return self._piece
+
+    def _next_records(self) -> Piece | None:
+        count = self.config.max_poll_records
+        if self._deserializers.is_plain:
+            return self._reading.lent(count)
+        found = self._reading.piece(count)
+        if found is None:
+            return None
+        reader, records = found
+        made, failure = self._deserializers.records(reader.owner, records)
+        if failure is not None:
+            reader.seek(failure.offset)
+            if not made:
+                raise failure
+        return ListPiece(reader, made)
+
+    def _next_values(self) -> Piece | None:
+        found = self._reading.values(self.config.max_poll_records)
+        return None if found is None else ListPiece(*found)
+
+    def _awaited(self, look: Callable[[], Found], timeout: float | None) -> Found | None:
+        """What ``look`` finds, when it finds something; None after ``timeout`` seconds."""
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        self._recall()
+        while True:
+            self._tick()
+            found = look()
+            if found:
+                return found
+            rest = WAIT_SECONDS_MAX if deadline is None else deadline - self._clock.monotonic()
+            if rest <= 0:
+                return None
+            self._waiter.wait(self._reading.ready(), min(rest, self._wait_seconds()))
+
+    def _wait_seconds(self) -> float:
+        """How long nothing else is to be done."""
+        if not self._host.tells_changes:
+            return max(min(self.config.metadata_max_age_ms / 1000, WAIT_SECONDS_MAX), 0.01)
+        if self._membership is not None:
+            return min(self.config.heartbeat_interval_ms, self.config.max_poll_interval_ms / 2) / 1000
+        return WAIT_SECONDS_MAX
+
+    def _tick(self) -> None:
+        """What comes before each look for records."""
+        if self._woken:
+            self._woken = False
+            raise WakeupError(f"{self.client_id} was woken up")
+        if self._assigned is None and not self._wanted:
+            raise ConsumerStateError("nothing to read: subscribe to topics, or assign partitions")
+        if self.config.enable_auto_commit and self._clock.monotonic() >= self._commit_due:
+            self._auto_commit()
+        if self._assigned is None:
+            self._share()
+
+    # --- where it is ------------------------------------------------------------------------------------------------
+
+    def position(self, partition: tuple[str, int]) -> int:
+        """The offset of the next record of a partition. Raises: ConsumerStateError, NoOffsetError, StorageError."""
+        with self._used():
+            return self._position(self._reading.reader(TopicPartition(*partition)))
+
+    def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
+        """Goes on at ``offset`` in a partition. See ``seek_to_time`` too.
+
+        Nothing is looked at before the next poll: that goes by ``auto_offset_reset`` where there is no such offset.
+        Raises: ConsumerStateError, ConfigError.
+        """
+        number = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ConfigError(f"an offset to seek is {offset!r:.80}, expected an int from 0 on")
+        for reader in self._chosen([TopicPartition(*partition)]):
+            reader.seek(number)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Goes on at the first record of these partitions, of all where none are given."""
+        for reader in self._chosen(partitions):
+            reader.seek(reader.log.start_offset)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Goes on behind the last record of these partitions, of all where none are given."""
+        for reader in self._chosen(partitions):
+            reader.seek(reader.end_offset())
+
+    def seek_to_time(self, when: TimePoint, *partitions: TopicPartition) -> None:
+        """Goes on at the first record at or after ``when`` (see ``Log.offset_for_time``), or at the end."""
+        for reader in self._chosen(partitions):
+            found = reader.log.offset_for_time(when)
+            reader.seek(reader.end_offset() if found is None else min(found, reader.end_offset()))
+
+    def _chosen(self, partitions: Sequence[TopicPartition]) -> list[PartitionReader]:
+        with self._used():
+            self._recall()
+            return self._reading.chosen(partitions)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Reads nothing of these partitions, of all where none are given, until ``resume``; they stay its own."""
+        for reader in self._chosen(partitions):
+            reader.paused = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Reads paused partitions again."""
+        for reader in self._chosen(partitions):
+            reader.paused = False
+
+    def paused(self) -> set[TopicPartition]:
+        return {owner for owner, reader in self._reading.readers.items() if reader.paused}
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets lie before it in each of its partitions. Raises: as ``position``."""
+        with self._used():
+            return {
+                owner: max(reader.end_offset() - self._position(reader), 0)
+                for owner, reader in list(self._reading.readers.items())
+            }
+
+    def beginning_offsets(self, partitions: Collection[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """The first offset of any partitions. Raises: TopicNotFoundError, StorageError."""
+        return {owner: self._log(owner).start_offset for owner in topic_partitions(partitions)}
+
+    def end_offsets(self, partitions: Collection[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """Where any partitions end: their high watermark, with "read_committed" their last stable offset."""
+        committed = self.config.isolation_level == "read_committed"
+        return {
+            owner: self._log(owner).last_stable_offset if committed else self._log(owner).high_watermark
+            for owner in topic_partitions(partitions)
+        }
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, TimePoint]) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a time, by partition; None where there is none. See ``Log.offset_for_time``."""
+        return {TopicPartition(*owner): self._log(owner).offset_for_time(when) for owner, when in times.items()}
+
+    def _log(self, owner: tuple[str, int]) -> Any:
+        self._check_open()
+        return self._host.log(*owner)
+
+    # --- commit -----------------------------------------------------------------------------------------------------
+
+    def commit(self, offsets: Offsets | None = None, *, producer: Producer | None = None) -> None:
+        """Commits where the group goes on: after what was handed out of each partition, or the ``offsets`` given.
+
+        On return they are as durable as the store's setting says; all of them or none. With a ``producer`` they are
+        part of its transaction, and count when that commits.
+
+        Raises: ConsumerStateError (no group, or not its partition), CommitFailedError (the group has given them to
+        others), ReadOnlyError, ConfigError, DiskFullError, StorageError.
+        """
+        with self._used():
+            self._commit(offsets, None, producer)
+
+    def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed: of these partitions, of its own where none are given; those without are left
+        out. Raises: ConsumerStateError without a group, StorageError."""
+        self._check_open()
+        found = self._host.offsets.committed(self._required_group())
+        wanted = topic_partitions(partitions) if partitions else list(self._reading.readers)
+        return {owner: found[owner] for owner in wanted if owner in found}
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    def wakeup(self) -> None:
+        """Has the poll or iteration that waits, or else the next one, raise WakeupError. For any thread."""
+        self._woken = True
+        self._waiter.wake()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self, *, commit: bool = True) -> None:
+        """Leaves the group; with ``enable_auto_commit`` commits first, unless ``commit`` is False.
+
+        A second call does nothing. Raises: StorageError: it is closed all the same.
+        """
+        if self._closed:
+            return
+        if self._guard.forked:
+            self._closed = True
+            return  # its place in the group is the parent's
+        with self._used():
+            try:
+                if commit:
+                    self._auto_commit()
+                if self._membership is not None:
+                    self._membership.leave()
+            finally:
+                self._end()
+                self._deserializers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What was handed out when something went wrong may not be done: it is not committed, and comes again.
+        self.close(commit=error is None)
+
+    def __repr__(self) -> str:
+        return f"Consumer(group={self.group!r}, client_id={self.client_id!r}, closed={self._closed})"
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not self._guard.forked:
+            self.abandon()
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2)

@@ -1,0 +1,290 @@
+"""Reading one partition from a position on, in pieces of as many records as are wanted.
+
+Python runs once for each batch of the log and once for each piece: what is in between is compiled. What a reader has of
+a batch that was not asked for yet it keeps, up to the end of its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kstore.consumer.pieces import ListPiece, Piece, RecordPiece
+from kstore.errors import CorruptBatchError
+from kstore.files.paths import TopicPartition
+from kstore.log import Log
+from kstore.record._codec import Record, RecordCursor
+from kstore.record.batch import Batch, RecordBatch
+from kstore.types import IsolationLevel, OnCorrupt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["PartitionReader"]
+
+
+# Each that is open may keep a megabyte of its log.
+OPEN_READERS_MAX = 8
+
+
+class _Run(NamedTuple):
+    """What is wanted of one batch, of ``size`` bytes; behind it reading goes on at ``next_offset``."""
+
+    items: Iterable[Any]
+    next_offset: int
+    size: int
+    offsets: Sequence[int] = ()
+
+
+class PartitionReader:
+    """One partition of a consumer; for one thread. ``position`` is the offset of the next record, None: not known yet.
+
+    ``has_turn_ended``: it has given what one turn is.
+    """
+
+    __slots__ = (
+        "_arrow",
+        "_columns",
+        "_decode",
+        "_end",
+        "_items",
+        "_lent",
+        "_next_offset",
+        "_offsets",
+        "_options",
+        "_runs",
+        "_size",
+        "committed",
+        "has_turn_ended",
+        "isolation_level",
+        "log",
+        "on_corrupt",
+        "owner",
+        "paused",
+        "position",
+        "sibling_count",
+        "turn_bytes",
+    )
+
+    def __init__(
+        self,
+        owner: TopicPartition,
+        log: Log,
+        isolation_level: IsolationLevel,
+        on_corrupt: OnCorrupt,
+        turn_bytes: int,
+    ) -> None:
+        self.owner = owner
+        self.log = log
+        self.isolation_level = isolation_level
+        self.on_corrupt = on_corrupt
+        self.turn_bytes = turn_bytes
+        self.paused = False
+        # So many other partitions its consumer reads.
+        self.sibling_count = 0
+        self.position: int | None = None
+        # The offset that was last committed.
+        self.committed: int | None = None
+        self.has_turn_ended = False
+        self._size = 0
+        # The rest of a batch, behind which reading goes on at _next_offset; the offsets of values.
+        self._items: Iterator[Any] | None = None
+        self._offsets: Sequence[int] = ()
+        # What gives records of that batch to somebody else.
+        self._lent: RecordCursor | None = None
+        self._decode: Any = None
+        self._next_offset = 0
+        self._runs: Iterator[_Run] | None = None
+        self._end = 0
+        # Columns: of what there is, the rest of a piece, and how they were asked for.
+        self._arrow: Iterator[pa.RecordBatch] | None = None
+        self._columns: pa.RecordBatch | None = None
+        self._options: dict[str, Any] = {}
+
+    # --- where it is ------------------------------------------------------------------------------------------------
+
+    def seek(self, offset: int | None) -> None:
+        self.position = offset
+        self.stop()
+
+    def stop(self) -> None:
+        """Lets go of what was read ahead; reading goes on at ``position``."""
+        self._items = self._lent = self._runs = self._arrow = self._columns = None
+        self._size = 0
+
+    def end_offset(self) -> int:
+        """Where reading ends now. Raises: StorageError."""
+        return self.log.last_stable_offset if self.isolation_level == "read_committed" else self.log.high_watermark
+
+    def has_more(self) -> bool:
+        """Whether there is something to read, as far as can be told without reading it."""
+        return self.is_ahead or (self.position is not None and self.end_offset() > self.position)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether there is something to give without a look at the log."""
+        return any(ahead is not None for ahead in (self._items, self._runs, self._arrow, self._columns))
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> list[Record]:
+        """The next records, at most ``count``, and of no more than one batch; none at the end of what can be read.
+
+        Raises: OffsetOutOfRangeError, CorruptBatchError, StorageError: the position stays where it is.
+        """
+        while True:
+            if self._items is not None and self._decode is _records:
+                found: list[Record] = list(islice(self._items, count))
+                if len(found) < count:
+                    self._items = None
+                    self.position = self._next_offset
+                else:
+                    self.position = found[-1].offset + 1
+                if found:
+                    return found
+            if not self._open_run(_records):
+                return []
+
+    def lend(self, count: int) -> Piece | None:
+        """As ``take``, for records that are not made before somebody asks for them: see ``settle``."""
+        self.settle()
+        if self._items is None and not self._open_run(_records):
+            return None
+        assert self._items is not None
+        if isinstance(self._items, RecordCursor):
+            self._lent = self._items
+            return RecordPiece(self, self._items, count)
+        # Message sets of versions 0 and 1.
+        records = self.take(count)
+        return ListPiece(self, records) if records else None
+
+    def settle(self) -> None:
+        """The position is where whoever was lent records has come to."""
+        cursor, self._lent = self._lent, None
+        if cursor is not None:
+            self.position = cursor.next_offset
+            if not cursor.has_more:
+                self._items = None
+                self.position = self._next_offset
+
+    def take_values(self, count: int) -> tuple[list[bytes | None], Sequence[int]]:
+        """As ``take``, for the values only, and their offsets."""
+        while True:
+            if self._items is not None and self._decode is _values:
+                found: list[bytes | None] = list(islice(self._items, count))
+                offsets, self._offsets = self._offsets[: len(found)], self._offsets[len(found) :]
+                if len(found) < count:
+                    self._items = None
+                    self.position = self._next_offset
+                else:
+                    self.position = offsets[-1] + 1
+                if found:
+                    return found, offsets
+            if not self._open_run(_values):
+                return [], ()
+
+    def _open_run(self, decode: Any) -> bool:
+        """Goes on with the next batch; False where there is none now, or the turn has ended."""
+        if self._decode is not decode:
+            self.stop()
+            self._decode = decode
+        if self._runs is not None and self._size >= self.turn_bytes and self.sibling_count:
+            # Others come first. What it had read ahead is read again later, where many are read.
+            if self.sibling_count >= OPEN_READERS_MAX:
+                self._runs = None
+            self._size = 0
+            self.has_turn_ended = True
+            return False
+        run = self._next_run(decode)
+        if run is None:
+            return False
+        self._items, self._offsets, self._next_offset = iter(run.items), run.offsets, run.next_offset
+        self._size += run.size
+        return True
+
+    def _next_run(self, decode: Any) -> _Run | None:
+        """The next batch; None where there is none now."""
+        for _ in range(2):
+            if self._runs is None:
+                self._end = self.end_offset()
+                assert self.position is not None
+                if self.position == self._end:
+                    return None
+                self._runs = self.log.read_runs(
+                    decode, self.position, self._end, isolation_level=self.isolation_level, on_corrupt=self.on_corrupt
+                )
+            try:
+                run = next(self._runs, None)
+            except CorruptBatchError as error:
+                # What lies before the damage has been given: a seek leaves out the damage, and nothing else.
+                if error.first_offset > self.position:  # type: ignore[operator]
+                    self.position = error.first_offset
+                self._runs = None
+                raise
+            except BaseException:
+                self._runs = None
+                raise
+            if run is not None:
+                return run
+            self._runs = None
+            self._next_offset = self.position = max(self.position or 0, self._end)
+        return None
+
+    # --- columns ----------------------------------------------------------------------------------------------------
+
+    def take_arrow(self, count: int, options: dict[str, Any]) -> pa.RecordBatch | None:
+        """The next records as columns, at most ``count``; None at the end of what can be read, or of the turn."""
+        self._items = self._runs = None
+        batch = self._columns if self._options == options else None
+        self._columns = None
+        if batch is None:
+            batch = self._next_columns(options)
+            if batch is None:
+                return None
+        if batch.num_rows > count:
+            batch, self._columns = batch.slice(0, count), batch.slice(count)
+        self.position = batch.column("offset")[-1].as_py() + 1
+        return batch
+
+    def _next_columns(self, options: dict[str, Any]) -> pa.RecordBatch | None:
+        if self._size >= self.turn_bytes and self.sibling_count:
+            self._size = 0
+            self.has_turn_ended = True
+            return None
+        if self._arrow is None or self._options != options:
+            self._end = self.end_offset()
+            if self.position == self._end:
+                return None
+            self._options = options
+            self._arrow = self.log.to_arrow_batches(
+                self.position, self._end, isolation_level=self.isolation_level, on_corrupt=self.on_corrupt, **options
+            )
+        try:
+            batch = next(self._arrow, None)
+        except BaseException:
+            self._arrow = None
+            raise
+        if batch is None:
+            self._arrow = None
+            self.position = self._end
+            return None
+        self._size += batch.nbytes
+        return batch
+
+
+def _records(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Iterable[_Run]:
+    next_offset = min(batch.last_offset + 1, stop_offset)
+    return (_Run(batch.records(first_offset, stop_offset, limit), next_offset, batch.size),)
+
+
+def _values(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Iterable[_Run]:
+    next_offset = min(batch.last_offset + 1, stop_offset)
+    first = max(batch.base_offset, first_offset)
+    if isinstance(batch, RecordBatch) and batch.record_count == batch.last_offset - batch.base_offset + 1:
+        offsets: Sequence[int] = range(first, next_offset)
+        return (_Run(batch.values(first_offset, stop_offset, limit), next_offset, batch.size, offsets),)
+    # Compacted: which offsets are left only the records tell.
+    records = list(batch.records(first_offset, stop_offset, limit))
+    found = [record.value for record in records], [record.offset for record in records]
+    return (_Run(found[0], next_offset, batch.size, found[1]),)

@@ -1,0 +1,98 @@
+"""What a group of consumers is at a moment, and how it goes on from there: values and pure functions.
+
+Every change of who is in the group, or of what there is to read, makes a new *generation* with a new *target*: which
+member is to have which partitions. What a member *owns* follows: it gives up what is not in its target when it next
+asks for records, and takes what is in it once nobody else owns that. So no partition ever has two owners, and those
+that stay where they are are read on meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kstore.consumer.assignor import assign
+from kstore.errors import ConfigError
+from kstore.files.paths import TopicPartition
+
+__all__ = ["GroupMember", "GroupState"]
+
+Partitions = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One consumer of a group: what it wants, and what it owns."""
+
+    client_id: str
+    topics: tuple[str, ...]
+    strategy: str
+    owned: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group. ``members`` are in the order of their joining, ``target`` has an entry for each."""
+
+    generation: int = 0
+    members: Mapping[str, GroupMember] = field(default_factory=dict)
+    target: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
+
+    # --- who is in it ------------------------------------------------------------------------------------------------
+
+    def joined(self, member_id: str, member: GroupMember, partitions: Partitions) -> GroupState:
+        """With another member, or with one that wants other topics now. Raises: ConfigError."""
+        for other_id, other in self.members.items():
+            if other_id != member_id and other.strategy != member.strategy:
+                raise ConfigError(
+                    f"partition_assignment_strategy is {member.strategy!r}, expected {other.strategy!r} as of the "
+                    "group's other members"
+                )
+        return self._with({**self.members, member_id: member}, partitions)
+
+    def without(self, member_ids: Collection[str], partitions: Partitions) -> GroupState:
+        """After these members have left, or are known to be dead."""
+        kept = {name: member for name, member in self.members.items() if name not in member_ids}
+        return self if len(kept) == len(self.members) else self._with(kept, partitions)
+
+    def shared_anew(self, partitions: Partitions) -> GroupState:
+        """By what there is to read now; the same where that makes no difference."""
+        changed = self._with(dict(self.members), partitions)
+        return self if changed.target == self.target else changed
+
+    def _with(self, members: dict[str, GroupMember], partitions: Partitions) -> GroupState:
+        wanted = {name: member.topics for name, member in members.items()}
+        strategy = next((member.strategy for member in members.values()), "range")
+        return GroupState(self.generation + 1, members, assign(strategy, wanted, partitions))
+
+    # --- who has what ------------------------------------------------------------------------------------------------
+
+    def surplus(self, member_id: str) -> frozenset[TopicPartition]:
+        """What a member owns and is to give up."""
+        return self.members[member_id].owned - frozenset(self.target[member_id])
+
+    def due(self, member_id: str) -> frozenset[TopicPartition]:
+        """What a member is to have, and may take: nobody else owns it."""
+        taken = {owner for name, member in self.members.items() if name != member_id for owner in member.owned}
+        return frozenset(self.target[member_id]) - self.members[member_id].owned - taken
+
+    def is_settled(self, member_id: str) -> bool:
+        """Whether a member owns just what it is to have."""
+        return self.members[member_id].owned == frozenset(self.target[member_id])
+
+    def released(self, member_id: str, partitions: Iterable[TopicPartition]) -> GroupState:
+        return self._owning(member_id, self.members[member_id].owned - frozenset(partitions))
+
+    def taken(self, member_id: str, partitions: Iterable[TopicPartition]) -> GroupState:
+        return self._owning(member_id, self.members[member_id].owned | frozenset(partitions))
+
+    def _owning(self, member_id: str, owned: frozenset[TopicPartition]) -> GroupState:
+        member = replace(self.members[member_id], owned=owned)
+        return replace(self, members={**self.members, member_id: member})
+
+    def check(self) -> None:
+        """Asserts that no partition has two owners, and that the target names each one once."""
+        for shares in ([member.owned for member in self.members.values()], list(self.target.values())):
+            every = [owner for share in shares for owner in share]
+            assert len(set(every)) == len(every), f"a partition twice in {every}"
+        assert self.target.keys() == self.members.keys(), f"{self.target.keys()}, {self.members.keys()}"

@@ -1,0 +1,304 @@
+"""Where the members of a group meet, and what each of them does there.
+
+A ``GroupBox`` keeps the ``GroupState`` of one group: in memory for the consumers of one process (``MemoryGroup``), in
+files for those of several (``group_files``). A ``Membership`` is one consumer's side of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple, Protocol
+
+from kstore.clock import Clock
+from kstore.consumer.group_state import GroupMember, GroupState
+from kstore.errors import CommitFailedError, TopicNotFoundError
+from kstore.files.paths import TopicPartition
+
+__all__ = ["Draft", "GroupBox", "GroupChange", "Membership", "MemoryGroup"]
+
+NOTHING: frozenset[TopicPartition] = frozenset()
+
+
+class Draft:
+    """A group's state while one member changes it."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, state: GroupState) -> None:
+        self.state = state
+
+
+class GroupBox(Protocol):
+    """The state of one group, and who of it lives. Thread-safe."""
+
+    @property
+    def name(self) -> str: ...
+
+    def look(self) -> tuple[int, GroupState]:
+        """The state as it is, with a number that differs whenever anything may have changed."""
+        ...
+
+    def changing(self) -> AbstractContextManager[Draft]:
+        """Nobody else changes the state, or commits, meanwhile; what the draft holds at the end is the new one."""
+        ...
+
+    def committing(self) -> AbstractContextManager[GroupState]:
+        """Nobody changes the state meanwhile; others may commit."""
+        ...
+
+    def enter(self, member_id: str, wake: Callable[[], None], limit_seconds: float) -> None:
+        """From now on the member lives, while it beats within the limit; ``wake`` is called when the state changes."""
+        ...
+
+    def beat(self, member_id: str) -> None:
+        """The member lives."""
+        ...
+
+    def dead(self, member_ids: Iterable[str]) -> set[str]:
+        """Those of them that do not live any more."""
+        ...
+
+    def exit(self, member_id: str) -> None:
+        """The member lives no more. May be called from anywhere, also by the garbage collector."""
+        ...
+
+
+class MemoryGroup:
+    """A group whose members are all in this process."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        # Guards what follows. Reentrant: a garbage collection inside may end a member's life.
+        self._changed = threading.Condition(threading.RLock())
+        self._state = GroupState()
+        self._version = 0
+        self._committing_count = 0
+        # Of each member that lives: how to wake it, when it last beat, and how long it may be silent.
+        self._wakes: dict[str, Callable[[], None]] = {}
+        self._beats: dict[str, float] = {}
+        self._limits: dict[str, float] = {}
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def look(self) -> tuple[int, GroupState]:
+        return self._version, self._state
+
+    @contextmanager
+    def changing(self) -> Iterator[Draft]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._committing_count)
+            draft = Draft(self._state)
+            yield draft
+            if draft.state is not self._state:
+                self._state = draft.state
+                self._tell()
+
+    @contextmanager
+    def committing(self) -> Iterator[GroupState]:
+        with self._changed:
+            self._committing_count += 1
+            state = self._state
+        try:
+            yield state
+        finally:
+            with self._changed:
+                self._committing_count -= 1
+                self._changed.notify_all()
+
+    def _tell(self) -> None:
+        self._version += 1
+        for wake in list(self._wakes.values()):
+            wake()
+
+    def enter(self, member_id: str, wake: Callable[[], None], limit_seconds: float) -> None:
+        with self._changed:
+            self._limits[member_id] = limit_seconds
+            self._beats[member_id] = self._clock.monotonic()
+            self._wakes[member_id] = wake
+
+    def beat(self, member_id: str) -> None:
+        if member_id in self._beats:
+            self._beats[member_id] = self._clock.monotonic()
+
+    def dead(self, member_ids: Iterable[str]) -> set[str]:
+        now = self._clock.monotonic()
+        with self._changed:
+            return {
+                name for name in member_ids if name not in self._wakes or now - self._beats[name] > self._limits[name]
+            }
+
+    def exit(self, member_id: str) -> None:
+        with self._changed:
+            self._wakes.pop(member_id, None)
+            self._tell()
+
+
+class GroupChange(NamedTuple):
+    """What became of a member's partitions: ``lost`` are others' already, ``surplus`` it is to give up."""
+
+    lost: frozenset[TopicPartition] = NOTHING
+    surplus: frozenset[TopicPartition] = NOTHING
+
+
+class Membership:
+    """One consumer as a member of its group; for one thread."""
+
+    def __init__(
+        self,
+        box: GroupBox,
+        client_id: str,
+        strategy: str,
+        clock: Clock,
+        *,
+        partitions_of: Callable[[str], Sequence[int]],
+        wake: Callable[[], None],
+        heartbeat_seconds: float,
+        limit_seconds: float,
+    ) -> None:
+        self._box = box
+        self._client_id = client_id
+        self._strategy = strategy
+        self._clock = clock
+        self._partitions_of = partitions_of
+        self._wake = wake
+        self._heartbeat_seconds = heartbeat_seconds
+        self._limit_seconds = limit_seconds
+        self._version = -1
+        self._look_at = 0.0
+        self._topics: tuple[str, ...] = ()
+        self.member_id = ""
+        self.generation = -1
+        self.owned = NOTHING
+        # Whether it owns just what it is to have.
+        self.is_settled = False
+
+    @property
+    def group(self) -> str:
+        return self._box.name
+
+    def join(self, topics: Collection[str]) -> None:
+        """Enters the group, or says that it wants other topics now. Raises: ConfigError, StorageError."""
+        self._topics = tuple(sorted(topics))
+        if not self.member_id:
+            self.member_id = f"{self._client_id}-{uuid.uuid4()}"
+            self._box.enter(self.member_id, self._wake, self._limit_seconds)
+        try:
+            with self._box.changing() as draft:
+                draft.state = self._without_dead(draft.state)
+                me = GroupMember(self._client_id, self._topics, self._strategy, self.owned)
+                draft.state = draft.state.joined(self.member_id, me, self._partitions(draft.state))
+                self.is_settled = False
+        except BaseException:
+            self._box.exit(self.member_id)
+            self.member_id = ""
+            raise
+
+    def sync(self, topics: Collection[str], *, has_changed: bool = False) -> GroupChange:
+        """Says that this member lives, and looks what has become of the group.
+
+        ``has_changed``: there may be other partitions than before.
+        """
+        self._box.beat(self.member_id)
+        now = self._clock.monotonic()
+        version, state = self._box.look()
+        if version == self._version and now < self._look_at and not has_changed and tuple(topics) == self._topics:
+            return GroupChange()
+        self._look_at = now + self._heartbeat_seconds
+        if self.member_id in state.members and (has_changed or self._box.dead(self._others(state))):
+            with self._box.changing() as draft:
+                found = self._without_dead(draft.state)
+                draft.state = found.shared_anew(self._partitions(found)) if has_changed else found
+            version, state = self._box.look()
+        lost = NOTHING
+        if self.member_id and self.member_id not in state.members:
+            # The others have taken it for dead.
+            lost, self.owned = self.owned, NOTHING
+            self._box.exit(self.member_id)
+            self.member_id = ""
+        if not self.member_id or tuple(sorted(topics)) != self._topics:
+            self.join(topics)
+            version, state = self._box.look()
+        self._version = version
+        self.generation = state.generation
+        if self.member_id not in state.members:
+            self._version = -1  # somebody was faster: the next look will tell
+            return GroupChange(lost)
+        self.is_settled = state.is_settled(self.member_id)
+        return GroupChange(lost, state.surplus(self.member_id))
+
+    def _others(self, state: GroupState) -> list[str]:
+        return [name for name in state.members if name != self.member_id]
+
+    def _without_dead(self, state: GroupState) -> GroupState:
+        gone = self._box.dead(self._others(state))
+        return state.without(gone, self._partitions(state)) if gone else state
+
+    def _partitions(self, state: GroupState) -> dict[str, Sequence[int]]:
+        wanted = {topic for member in state.members.values() for topic in member.topics}
+        found: dict[str, Sequence[int]] = {}
+        for topic in wanted.union(self._topics):
+            try:
+                found[topic] = self._partitions_of(topic)
+            except TopicNotFoundError:
+                continue
+        return found
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Gives partitions up: from now on others may take them."""
+        with self._box.changing() as draft:
+            if self.member_id in draft.state.members:
+                draft.state = draft.state.released(self.member_id, partitions)
+        self.owned -= frozenset(partitions)
+
+    def take(self) -> frozenset[TopicPartition]:
+        """Takes what it is to have and nobody else owns; returns what is new."""
+        _, state = self._box.look()
+        if self.member_id not in state.members or not state.due(self.member_id):
+            return NOTHING
+        with self._box.changing() as draft:
+            if self.member_id not in draft.state.members:
+                return NOTHING
+            gained = draft.state.due(self.member_id)
+            draft.state = draft.state.taken(self.member_id, gained)
+            self.is_settled = draft.state.is_settled(self.member_id)
+        self.owned |= gained
+        return gained
+
+    @contextmanager
+    def fenced(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
+        """Meanwhile ``partitions`` are certainly this member's. Raises: CommitFailedError where they are not."""
+        with self._box.committing() as state:
+            me = state.members.get(self.member_id)
+            if me is None:
+                raise CommitFailedError(
+                    f"{self._client_id} is not in group {self.group!r} any more: it asked for nothing for so long that "
+                    "the others took it for dead (max_poll_interval_ms)"
+                )
+            if others := sorted(frozenset(partitions) - me.owned):
+                raise CommitFailedError(
+                    f"{self._client_id} does not have {others[0]} in generation {state.generation} of group "
+                    f"{self.group!r}: its offset is another member's to commit"
+                )
+            yield
+
+    def leave(self) -> None:
+        """Leaves the group at once, so that the others need not wait."""
+        if not self.member_id:
+            return
+        try:
+            with self._box.changing() as draft:
+                draft.state = draft.state.without({self.member_id}, self._partitions(draft.state))
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Is dead from now on; the others see it soon."""
+        name, self.member_id, self.owned = self.member_id, "", NOTHING
+        if name:
+            self._box.exit(name)

@@ -1,0 +1,88 @@
+"""Committed offsets: what a position is taken from, and what is wrong with some of them.
+
+A committed offset is the next record that its group reads. It lies in ``__consumer_offsets``, which a broker reads and
+writes too (``transactions.group_offsets``), and which can be read of a store that is open for reading, or of the
+directory of a broker, dead or alive::
+
+    offsets = store.consumer_offsets                       # a GroupOffsets
+    offsets.committed("billing")                           # {TopicPartition("orders", 0): OffsetAndMetadata(42, ...)}
+
+After a crash a log may end below what was committed: with durability "interval" or "os" the offsets may be on disk
+before the records are. The offset would then pass over what is appended next, so it is set back when the store is
+opened, and said in ``store.notes``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from kstore.errors import KstoreError
+from kstore.files.paths import TopicPartition
+from kstore.transactions.group_offsets import GroupOffsets
+from kstore.transactions.group_records import OffsetAndMetadata
+
+__all__ = ["OffsetAndMetadata", "Offsets", "SetBack", "offsets_above_end", "plain_offsets", "set_back"]
+
+logger = logging.getLogger(__name__)
+
+# What a caller gives: a number, or one with metadata.
+Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+
+class SetBack(NamedTuple):
+    """A committed offset that lay above its log's end."""
+
+    group: str
+    owner: TopicPartition
+    committed: int
+    end_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group!r} has committed offset {self.committed} of {self.owner}, which ends at "
+            f"{self.end_offset}: set back to that"
+        )
+
+
+def plain_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, int]:
+    """The numbers alone."""
+    return {owner: committed.offset for owner, committed in offsets.items()}
+
+
+def offsets_above_end(
+    offsets: GroupOffsets, owners: Iterable[TopicPartition], end_of: Callable[[TopicPartition], int]
+) -> list[SetBack]:
+    """The committed offsets of ``owners`` that lie above where the logs end. Raises: StorageError."""
+    ends: dict[TopicPartition, int] = {}
+    wanted = set(owners)
+    found = []
+    for group in offsets.groups():
+        for owner, committed in offsets.committed(group).items():
+            if owner not in wanted:
+                continue
+            if owner not in ends:
+                ends[owner] = end_of(owner)
+            if committed.offset > ends[owner]:
+                found.append(SetBack(group, owner, committed.offset, ends[owner]))
+    return found
+
+
+def set_back(
+    offsets: GroupOffsets, owners: Iterable[TopicPartition], end_of: Callable[[TopicPartition], int]
+) -> list[SetBack]:
+    """Commits the end of the log in the place of each offset above it, and warns; returns what was set back.
+
+    What cannot be done now is left to the consumers, which never begin above the end. Raises: nothing of kstore's.
+    """
+    done: list[SetBack] = []
+    try:
+        for one in offsets_above_end(offsets, owners, end_of):
+            metadata = offsets.committed(one.group)[one.owner].metadata
+            offsets.commit(one.group, {one.owner: OffsetAndMetadata(one.end_offset, metadata)})
+            logger.warning("%s", one)
+            done.append(one)
+    except KstoreError as error:
+        logger.warning("committed offsets cannot be compared with the ends of their logs: %s", error)
+    return done

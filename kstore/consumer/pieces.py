@@ -1,0 +1,89 @@
+"""What an iteration has handed to compiled code, and how far that has come: nobody calls Python for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from operator import length_hint
+from typing import Any, Protocol
+
+from kstore.files.paths import TopicPartition
+from kstore.record._codec import RecordCursor
+
+__all__ = ["ListPiece", "Piece", "RecordPiece"]
+
+
+class Reader(Protocol):
+    """The partition that a piece is of."""
+
+    @property
+    def owner(self) -> TopicPartition: ...
+    @property
+    def position(self) -> int | None: ...
+    def seek(self, offset: int | None) -> None: ...
+    def settle(self) -> None:
+        """All that was lent was given out, or ended."""
+        ...
+
+
+class Piece(Protocol):
+    """Some items of one partition, given out by an iterator that can be ended."""
+
+    @property
+    def reader(self) -> Reader: ...
+
+    @property
+    def items(self) -> Iterator[Any]: ...
+
+    def position(self) -> int | None:
+        """The offset behind the last item that was given out."""
+        ...
+
+    def end(self) -> None:
+        """Gives out no more; the reader goes on behind what was given out."""
+        ...
+
+
+class RecordPiece:
+    """Records that are made when they are asked for."""
+
+    __slots__ = ("_cursor", "items", "reader")
+
+    def __init__(self, reader: Reader, cursor: RecordCursor, count: int) -> None:
+        self.reader = reader
+        self._cursor = cursor
+        self.items: Iterator[Any] = islice(cursor, count)
+
+    def position(self) -> int | None:
+        return self._cursor.next_offset
+
+    def end(self) -> None:
+        offset = self._cursor.next_offset
+        self._cursor.end()
+        self.reader.seek(offset)
+
+
+class ListPiece:
+    """Items that were all made; ``offsets`` of them, where they do not have their own."""
+
+    __slots__ = ("_items", "_offsets", "items", "reader")
+
+    def __init__(self, reader: Reader, items: list[Any], offsets: Sequence[int] | None = None) -> None:
+        self.reader = reader
+        self._items = items
+        self._offsets = offsets
+        self.items: Iterator[Any] = iter(items)
+
+    def position(self) -> int | None:
+        rest = length_hint(self.items)
+        if not rest:
+            return self.reader.position
+        place = len(self._items) - rest
+        return self._items[place].offset if self._offsets is None else self._offsets[place]
+
+    def end(self) -> None:
+        if length_hint(self.items):
+            offset = self.position()
+            # Beyond the last one: what holds the iterator finds it exhausted.
+            self.items.__setstate__(len(self._items))  # type: ignore[attr-defined]
+            self.reader.seek(offset)

@@ -1,0 +1,223 @@
+"""The partitions that a consumer reads: where it is in each, whose turn it is, and where reading begins."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kstore.consumer.config import ConsumerConfig
+from kstore.consumer.fetching import PartitionReader
+from kstore.consumer.host import ConsumerHost
+from kstore.consumer.pieces import Piece
+from kstore.errors import ConsumerStateError, NoOffsetError, OffsetOutOfRangeError
+from kstore.files.paths import TopicPartition
+from kstore.record._codec import Record
+from kstore.transactions.group_records import OffsetAndMetadata
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Reading"]
+
+logger = logging.getLogger(__name__)
+
+
+class Reading:
+    """What a consumer has, by partition; for one thread."""
+
+    def __init__(self, host: ConsumerHost, config: ConsumerConfig, group: str | None) -> None:
+        self._host = host
+        self._config = config
+        self._group = group
+        # In the order in which they have their turns.
+        self.readers: dict[TopicPartition, PartitionReader] = {}
+
+    # --- which ------------------------------------------------------------------------------------------------------
+
+    def add(self, owners: Iterable[TopicPartition]) -> None:
+        """Raises: TopicNotFoundError, StorageError."""
+        config = self._config
+        for owner in owners:
+            if owner not in self.readers:
+                self.readers[owner] = PartitionReader(
+                    owner,
+                    self._host.log(*owner),
+                    config.isolation_level,
+                    config.on_corrupt,
+                    config.max_partition_fetch_bytes,
+                )
+        self._count()
+
+    def drop(self, owners: Iterable[TopicPartition]) -> None:
+        for owner in list(owners):
+            self.readers.pop(owner, None)
+        self._count()
+
+    def _count(self) -> None:
+        for reader in self.readers.values():
+            reader.sibling_count = len(self.readers) - 1
+
+    def reader(self, owner: TopicPartition) -> PartitionReader:
+        """Raises: ConsumerStateError."""
+        found = self.readers.get(TopicPartition(*owner))
+        if found is None:
+            raise ConsumerStateError(f"{TopicPartition(*owner)} is not one of this consumer's partitions")
+        return found
+
+    def chosen(self, owners: Collection[TopicPartition] | None) -> list[PartitionReader]:
+        """Those of ``owners``; of all where none are given. Raises: ConsumerStateError."""
+        if not owners:
+            return list(self.readers.values())
+        return [self.reader(owner) for owner in owners]
+
+    # --- where ------------------------------------------------------------------------------------------------------
+
+    def begin(self, reader: PartitionReader) -> bool:
+        """Finds out where reading begins, if nobody has said so; False where that is not known yet.
+
+        Raises: NoOffsetError, StorageError.
+        """
+        if reader.position is not None:
+            return True
+        if self._group is not None:
+            offsets = self._host.offsets
+            if self._config.isolation_level == "read_committed" and reader.owner in offsets.unstable(self._group):
+                return False  # an open transaction decides
+            committed = offsets.committed(self._group).get(reader.owner)
+            if committed is not None:
+                self._begin_at(reader, committed)
+                return True
+        self._reset(reader, None)
+        return True
+
+    def _begin_at(self, reader: PartitionReader, committed: OffsetAndMetadata) -> None:
+        end = reader.log.end_offset
+        offset = committed.offset
+        if offset > end:
+            logger.warning(
+                "%s: group %r has committed offset %d, above the end of the log, %d: reading goes on there",
+                reader.owner,
+                self._group,
+                offset,
+                end,
+            )
+            offset = end
+        reader.committed = committed.offset
+        reader.seek(offset)
+
+    def _reset(self, reader: PartitionReader, error: OffsetOutOfRangeError | None) -> None:
+        """Goes where ``auto_offset_reset`` says. Raises: NoOffsetError, or ``error``."""
+        reset = self._config.auto_offset_reset
+        if reset == "none":
+            if error is not None:
+                raise error
+            raise NoOffsetError(f"there is no committed offset of {reader.owner} in group {self._group!r}")
+        offset = reader.log.start_offset if reset == "earliest" else reader.end_offset()
+        if error is not None:
+            # Above the end there is nothing that "earliest" could bring back: the end is the nearest.
+            if error.offset >= error.end_offset:
+                offset = reader.end_offset()
+            logger.warning("%s: %s: reading goes on at offset %d", reader.owner, error, offset)
+        reader.seek(offset)
+
+    # --- what -------------------------------------------------------------------------------------------------------
+
+    def ready(self) -> list[PartitionReader]:
+        """Those that are read now. Raises: NoOffsetError, StorageError."""
+        return [reader for reader in self.readers.values() if not reader.paused and self.begin(reader)]
+
+    def _turns(self) -> Iterator[PartitionReader]:
+        """Each in its turn, and again while some have more; whoever has had its turn comes last, also the next time."""
+        queue = deque(self.ready())
+        while queue:
+            reader = queue.popleft()
+            yield reader
+            if reader.has_turn_ended:
+                queue.append(reader)
+            if reader.has_turn_ended or not reader.is_ahead:
+                reader.has_turn_ended = False
+                self.readers[reader.owner] = self.readers.pop(reader.owner)
+
+    def lent(self, count: int) -> Piece | None:
+        """The next records of one partition, at most ``count``; None where there are none now."""
+        for reader in self._turns():
+            try:
+                found = reader.lend(count)
+            except OffsetOutOfRangeError as error:
+                reader.stop()
+                self._reset(reader, error)
+                found = reader.lend(count)
+            if found is not None:
+                return found
+        return None
+
+    def piece(self, count: int) -> tuple[PartitionReader, list[Record]] | None:
+        """The same, for records that are all made."""
+        for reader in self._turns():
+            found = self._taken(reader, count)
+            if found:
+                return reader, found
+        return None
+
+    def _taken(self, reader: PartitionReader, count: int) -> list[Record]:
+        try:
+            return reader.take(count)
+        except OffsetOutOfRangeError as error:
+            reader.stop()
+            self._reset(reader, error)
+            return reader.take(count)
+
+    def records(self, count: int) -> dict[TopicPartition, list[Record]]:
+        """The next records, at most ``count`` in all, by partition."""
+        found: dict[TopicPartition, list[Record]] = {}
+        for reader in self._turns():
+            while count > 0:
+                try:
+                    taken = self._taken(reader, count)
+                except Exception:
+                    if found:
+                        return found  # what came before it comes first; it will be raised again
+                    raise
+                if not taken:
+                    break
+                known = found.get(reader.owner)
+                if known is None:
+                    found[reader.owner] = taken
+                else:
+                    known += taken
+                count -= len(taken)
+            if count <= 0:
+                break
+        return found
+
+    def values(self, count: int) -> tuple[PartitionReader, list[bytes | None], Any] | None:
+        """As ``piece``, for values, with their offsets."""
+        for reader in self._turns():
+            try:
+                found, offsets = reader.take_values(count)
+            except OffsetOutOfRangeError as error:
+                reader.stop()
+                self._reset(reader, error)
+                found, offsets = reader.take_values(count)
+            if found:
+                return reader, found, offsets
+        return None
+
+    def columns(self, count: int, options: dict[str, Any]) -> Iterator[tuple[PartitionReader, pa.RecordBatch]]:
+        """The next records as columns, at most ``count`` in all."""
+        for reader in self._turns():
+            while count > 0:
+                try:
+                    batch = reader.take_arrow(count, options)
+                except OffsetOutOfRangeError as error:
+                    reader.stop()
+                    self._reset(reader, error)
+                    batch = reader.take_arrow(count, options)
+                if batch is None:
+                    break
+                count -= batch.num_rows
+                yield reader, batch
+            if count <= 0:
+                return

@@ -1,0 +1,82 @@
+"""Waiting for any of several logs to grow, or for somebody to call: one event for all that may happen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from kstore.clock import Clock
+from kstore.consumer.fetching import PartitionReader
+from kstore.files.watch import DirectoryWatch
+from kstore.log import Log
+from kstore.log_shared import SharedWriter
+from kstore.log_writer import LogWriter
+
+__all__ = ["LogWaiter"]
+
+# Where nobody tells of changes a log is looked at after so long, and then after twice as long, up to the longest.
+POLL_SECONDS_MIN = 0.001
+POLL_SECONDS_MAX = 0.05
+# Where changes are told it is looked at all the same, in case one was not.
+TOLD_POLL_SECONDS = 1.0
+
+
+class LogWaiter:
+    """Wakes one consumer. Any thread may call ``wake``; the rest is for the consumer's own."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._event = threading.Event()
+        # The event alone may be cleared by a watch that is armed.
+        self._is_woken = False
+        # What tells of each log: of an own one its writer, of others the system.
+        self._heard: dict[Log, tuple[LogWriter | None, DirectoryWatch | None]] = {}
+
+    def wake(self) -> None:
+        """Ends the wait, or the next one."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._event.set()
+
+    def listen(self, logs: Iterable[Log]) -> None:
+        """Hears of these logs from now on, and of no others."""
+        wanted = set(logs)
+        for log in self._heard.keys() - wanted:
+            writer, watch = self._heard.pop(log)
+            if watch is not None:
+                watch.close()
+            if writer is not None:
+                writer.unwatch_growth(self.wake)
+        for log in wanted - self._heard.keys():
+            writer = None if log.read_only else log.writer
+            is_others = writer is None or isinstance(writer, SharedWriter)
+            self._heard[log] = writer, DirectoryWatch(log.path.absolute(), self._event) if is_others else None
+            if writer is not None:
+                writer.watch_growth(self.wake)
+
+    def wait(self, readers: Iterable[PartitionReader], seconds: float) -> None:
+        """Returns when one of ``readers`` has something to read, at a call of ``wake``, or after ``seconds``."""
+        wanted = list(readers)
+        deadline = self._clock.monotonic() + seconds
+        pause = POLL_SECONDS_MIN
+        while True:
+            is_told = True
+            for _, watch in self._heard.values():
+                if watch is not None:
+                    is_told &= watch.arm()
+            rest = deadline - self._clock.monotonic()
+            if self._is_woken or rest <= 0 or any(reader.has_more() for reader in wanted):
+                break
+            longest = TOLD_POLL_SECONDS if is_told and not self._is_lagging() else pause
+            pause = min(pause * 2, POLL_SECONDS_MAX)
+            self._event.wait(min(rest, longest))
+        self._is_woken = False
+        self._event.clear()
+
+    def _is_lagging(self) -> bool:
+        """Whether there is what is not known to be durable yet: that it is will not be told."""
+        bounds = (log.read_bound(committed=False) for log, (_, watch) in self._heard.items() if watch is not None)
+        return any(bound.high_watermark > bound.offset for bound in bounds)
+
+    def close(self) -> None:
+        self.listen(())

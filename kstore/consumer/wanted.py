@@ -1,0 +1,79 @@
+"""What a consumer is to read: topics that it subscribes to, by name or pattern, or partitions that it is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import Protocol
+
+from kstore.consumer.host import ConsumerHost
+from kstore.errors import ConfigError, TopicNotFoundError
+from kstore.files.paths import TopicPartition
+
+__all__ = ["RebalanceListener", "Wanted", "topic_partitions"]
+
+
+class RebalanceListener(Protocol):
+    """What is told when partitions come and go; in the consumer's thread, which may commit and seek in it."""
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """They are about to be others': the last moment to commit."""
+        ...
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """They are this consumer's from now on."""
+        ...
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """They are others' already: nothing of them can be committed."""
+        ...
+
+
+def topic_partitions(owners: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    """Raises: ConfigError."""
+    found = []
+    for owner in owners:
+        if not isinstance(owner, tuple) or len(owner) != 2 or not isinstance(owner[0], str):
+            raise ConfigError(f"a partition is {owner!r:.80}, expected a TopicPartition: a topic and a number")
+        found.append(TopicPartition(*owner))
+    return found
+
+
+class Wanted:
+    """Topics, or a pattern of them, or partitions: one of the three, or nothing."""
+
+    def __init__(self, topics: Collection[str] = (), pattern: str | re.Pattern[str] | None = None) -> None:
+        """Raises: ConfigError."""
+        if isinstance(topics, str):
+            topics = (topics,)
+        for topic in topics:
+            if not isinstance(topic, str) or not topic.strip():
+                raise ConfigError(f"a topic is {topic!r:.80}, expected a name")
+        self._topics = tuple(dict.fromkeys(topics))
+        try:
+            self.pattern = re.compile(pattern) if pattern is not None else None
+        except (re.error, TypeError) as error:
+            raise ConfigError(f"pattern is {pattern!r:.80}, expected a regular expression: {error}") from None
+
+    def __bool__(self) -> bool:
+        return bool(self._topics) or self.pattern is not None
+
+    def topics(self, host: ConsumerHost) -> tuple[str, ...]:
+        """The topics as there are now, sorted. Of those that were named, one that was deleted is left out."""
+        if self.pattern is not None:
+            return tuple(topic for topic in host.topics() if self.pattern.fullmatch(topic))
+        return tuple(sorted(self._topics))
+
+    def partitions(self, host: ConsumerHost) -> list[TopicPartition]:
+        """Every partition of these topics."""
+        found = []
+        for topic in self.topics(host):
+            with suppress(TopicNotFoundError):
+                found += [TopicPartition(topic, number) for number in host.partitions(topic)]
+        return found
+
+    def ensure_found(self, host: ConsumerHost) -> None:
+        """Raises: TopicNotFoundError for a topic that was named and is not there."""
+        for topic in self._topics:
+            host.partitions(topic)

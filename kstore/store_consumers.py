@@ -1,0 +1,93 @@
+"""A store as its consumers see it: topics, logs, what groups have committed, and where their members meet."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from kstore.clock import Clock
+from kstore.consumer.consumer import Consumer
+from kstore.consumer.groups import GroupBox, MemoryGroup
+from kstore.errors import ReadOnlyError
+from kstore.files.paths import TopicPartition
+from kstore.log import Log
+from kstore.transactions.group_offsets import GroupOffsets
+from kstore.transactions.group_records import OffsetAndMetadata
+
+__all__ = ["StoreConsumers"]
+
+READ_ONLY = (
+    "the store is open for reading: what a group commits is written, so its members need a store that writes; "
+    "without a group, or with partitions assigned by hand, a consumer reads here"
+)
+
+
+class TopicNews(Protocol):
+    def watch(self, changed: Callable[[str], None]) -> None: ...
+    def unwatch(self, changed: Callable[[str], None]) -> None: ...
+
+
+class StoreConsumers:
+    """What a store is to its consumers (``consumer.host.ConsumerHost``). Thread-safe."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        read_only: bool,
+        shared: bool,
+        topics: Callable[[], list[str]],
+        partitions: Callable[[str], list[int]],
+        log: Callable[[str, int], Log],
+        offsets: Callable[[], GroupOffsets],
+        news: TopicNews,
+    ) -> None:
+        self.path = path
+        self.clock = clock
+        self.read_only = read_only
+        self._shared = shared
+        # Who makes topics in this process tells; another process does not.
+        self.tells_changes = not (read_only or shared)
+        self.topics: Callable[[], Sequence[str]] = topics
+        self.partitions: Callable[[str], Sequence[int]] = partitions
+        self.log = log
+        self.watch = news.watch
+        self.unwatch = news.unwatch
+        self._offsets = offsets
+        self._mutex = threading.Lock()
+        self._groups: dict[str, MemoryGroup] = {}
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+    @property
+    def offsets(self) -> GroupOffsets:
+        return self._offsets()
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
+        if self.read_only:
+            raise ReadOnlyError(errno.EROFS, READ_ONLY, str(self.path))
+        self.offsets.commit(group, offsets)
+
+    def group(self, name: str) -> GroupBox:
+        if self.read_only:
+            raise ReadOnlyError(errno.EROFS, READ_ONLY, str(self.path))
+        with self._mutex:
+            return self._groups.setdefault(name, MemoryGroup(name, self.clock))
+
+    def made(self, consumer: Consumer) -> Consumer:
+        """Keeps in mind a consumer of the store, as long as it lives."""
+        with self._mutex:
+            self._consumers.add(consumer)
+        return consumer
+
+    def close(self) -> None:
+        """No consumer reads on."""
+        with self._mutex:
+            consumers = list(self._consumers)
+        for consumer in consumers:
+            if not consumer.closed:
+                consumer.abandon()
