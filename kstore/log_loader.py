@@ -24,6 +24,7 @@ from kstore.files.paths import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
+    KSTORE_GROUPS,
     KSTORE_STATE,
     LEADER_EPOCHS,
     LOCK,
@@ -57,7 +58,7 @@ COPY_BYTES = 1 << 20
 READ_AHEAD_BYTES = 8 << 20
 # Names that make a directory a log even without a segment: creating one may have been interrupted.
 MARKS = frozenset({KSTORE_STATE, PARTITION_METADATA, LEADER_EPOCHS})
-OWN_NAMES = MARKS | {LOCK, KSTORE_COMPACTION}
+OWN_NAMES = MARKS | {LOCK, KSTORE_COMPACTION, KSTORE_GROUPS}
 
 
 @dataclass(slots=True)

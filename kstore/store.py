@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from uuid import UUID
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import LogConfig, StoreConfig
 from kstore.consumer.consumer import Consumer
+from kstore.consumer.group_files import FileGroup, group_directory
 from kstore.consumer.wanted import RebalanceListener
 from kstore.errors import (
     ClosedError,
@@ -187,18 +188,18 @@ class Store:
         self._logs = OpenLogs(self._directory, fs, clock, self._settings_of, self._flushes)
         self._tasks = StoreTasks(self._directory, self._logs, clock, self.config, self._settings_of)
         self._coordinator = StoreCoordinator(self._directory, self._logs, clock, self._scheduler, self.create_topic)
-        self._queues = StoreQueues(self.log, self.partitions, self.create_topic, self._settings_of, clock)
         self._consumer_host = StoreConsumers(
             self.path,
             clock,
             read_only=read_only,
-            shared=shared,
+            file_group=self._file_group if shared else None,
             topics=self.topics,
             partitions=self.partitions,
             log=self.log,
             offsets=lambda: self.consumer_offsets,
             news=self._producer_host,
         )
+        self._queues = StoreQueues(self.log, self.partitions, self.create_topic, self._settings_of, clock)
         # What topics go by, with the entry that it was taken from.
         self._effective: dict[str, tuple[TopicEntry, tuple[LogConfig, Durability]]] = {}
         # Logs that were not closed in order, and are not known to be in order since.
@@ -501,16 +502,6 @@ class Store:
         """The open producers of this store, by client id; the second with the same one has ``#2`` behind it."""
         return self._producer_host.live_producers()
 
-    # --- queues -----------------------------------------------------------------------------------------------------
-
-    def queue(self, name: str, **settings: Any) -> Queue:
-        """The queue of topic ``name``, made if there is none: one object for all who ask, closed with the store.
-
-        ``settings`` are those of ``QueueConfig``. Raises: ConfigError, ReadOnlyError, StorageError.
-        """
-        self._writing  # noqa: B018  # open for writing
-        return self._queues.get(name, settings)
-
     # --- consumers --------------------------------------------------------------------------------------------------
 
     def consumer(
@@ -536,11 +527,26 @@ class Store:
             Consumer(self._consumer_host, topics, group=group, pattern=pattern, listener=listener, **settings)
         )
 
+    def _file_group(self, name: str) -> FileGroup:
+        partition = self._directory.partition_path(self.consumer_offsets.place(name))
+        mode = LogConfig.from_settings(**self._defaults).file_mode
+        return FileGroup(self._fs, group_directory(partition, name), name, self._directory.clock, file_mode=mode)
+
     @property
     def consumer_offsets(self) -> GroupOffsets:
         """What groups have committed, here or through a broker; of a read-only store, too."""
         self._check_open()
         return self._coordinator.offsets
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str, **settings: Any) -> Queue:
+        """The queue of topic ``name``, made if there is none: one object for all who ask, closed with the store.
+
+        ``settings`` are those of ``QueueConfig``. Raises: ConfigError, ReadOnlyError, StorageError.
+        """
+        self._writing  # noqa: B018  # open for writing
+        return self._queues.get(name, settings)
 
     @property
     def coordinator(self) -> TransactionCoordinator:

@@ -32,7 +32,10 @@ class TopicNews(Protocol):
 
 
 class StoreConsumers:
-    """What a store is to its consumers (``consumer.host.ConsumerHost``). Thread-safe."""
+    """What a store is to its consumers (``consumer.host.ConsumerHost``). Thread-safe.
+
+    ``file_group`` makes what the members of a group meet in, where other processes have the store too.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class StoreConsumers:
         clock: Clock,
         *,
         read_only: bool,
-        shared: bool,
+        file_group: Callable[[str], GroupBox] | None,
         topics: Callable[[], list[str]],
         partitions: Callable[[str], list[int]],
         log: Callable[[str, int], Log],
@@ -50,9 +53,9 @@ class StoreConsumers:
         self.path = path
         self.clock = clock
         self.read_only = read_only
-        self._shared = shared
+        self._file_group = file_group
         # Who makes topics in this process tells; another process does not.
-        self.tells_changes = not (read_only or shared)
+        self.tells_changes = not read_only and file_group is None
         self.topics: Callable[[], Sequence[str]] = topics
         self.partitions: Callable[[str], Sequence[int]] = partitions
         self.log = log
@@ -60,7 +63,7 @@ class StoreConsumers:
         self.unwatch = news.unwatch
         self._offsets = offsets
         self._mutex = threading.Lock()
-        self._groups: dict[str, MemoryGroup] = {}
+        self._groups: dict[str, GroupBox] = {}
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
     @property
@@ -76,7 +79,11 @@ class StoreConsumers:
         if self.read_only:
             raise ReadOnlyError(errno.EROFS, READ_ONLY, str(self.path))
         with self._mutex:
-            return self._groups.setdefault(name, MemoryGroup(name, self.clock))
+            box = self._groups.get(name)
+            if box is None:
+                box = MemoryGroup(name, self.clock) if self._file_group is None else self._file_group(name)
+                self._groups[name] = box
+            return box
 
     def made(self, consumer: Consumer) -> Consumer:
         """Keeps in mind a consumer of the store, as long as it lives."""

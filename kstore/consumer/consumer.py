@@ -37,6 +37,9 @@ __all__ = ["Consumer"]
 
 logger = logging.getLogger(__name__)
 
+# However often somebody wants to hear of new topics.
+METADATA_SECONDS_MIN = 0.01
+
 Found = TypeVar("Found")
 Partitions = Collection[TopicPartition]
 
@@ -200,11 +203,10 @@ class Consumer(Sharing):
 
     def _wait_seconds(self) -> float:
         """How long nothing else is to be done."""
+        seconds = WAIT_SECONDS_MAX
         if not self._host.tells_changes:
-            return max(min(self.config.metadata_max_age_ms / 1000, WAIT_SECONDS_MAX), 0.01)
-        if self._membership is not None:
-            return min(self.config.heartbeat_interval_ms, self.config.max_poll_interval_ms / 2) / 1000
-        return WAIT_SECONDS_MAX
+            seconds = max(min(self.config.metadata_max_age_ms / 1000, seconds), METADATA_SECONDS_MIN)
+        return seconds if self._membership is None else min(self._membership.wait_seconds, seconds)
 
     def _tick(self) -> None:
         """What comes before each look for records."""

@@ -22,11 +22,12 @@ Partitions = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One consumer of a group: what it wants, and what it owns."""
+    """One consumer of a group: what it wants, how long it may be silent, and what it owns."""
 
     client_id: str
     topics: tuple[str, ...]
     strategy: str
+    limit_ms: int
     owned: frozenset[TopicPartition] = frozenset()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple, Protocol
 
@@ -37,6 +37,11 @@ class GroupBox(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def look_seconds(self) -> float:
+        """So often a member has to look whether the state has changed, since nobody tells."""
+        ...
+
     def look(self) -> tuple[int, GroupState]:
         """The state as it is, with a number that differs whenever anything may have changed."""
         ...
@@ -49,16 +54,16 @@ class GroupBox(Protocol):
         """Nobody changes the state meanwhile; others may commit."""
         ...
 
-    def enter(self, member_id: str, wake: Callable[[], None], limit_seconds: float) -> None:
-        """From now on the member lives, while it beats within the limit; ``wake`` is called when the state changes."""
+    def enter(self, member_id: str, wake: Callable[[], None]) -> None:
+        """From now on the member lives; ``wake`` is called when the state changes."""
         ...
 
     def beat(self, member_id: str) -> None:
         """The member lives."""
         ...
 
-    def dead(self, member_ids: Iterable[str]) -> set[str]:
-        """Those of them that do not live any more."""
+    def dead(self, members: Mapping[str, GroupMember]) -> set[str]:
+        """Those of them that do not live any more, or have not beaten for longer than they may."""
         ...
 
     def exit(self, member_id: str) -> None:
@@ -69,6 +74,8 @@ class GroupBox(Protocol):
 class MemoryGroup:
     """A group whose members are all in this process."""
 
+    look_seconds = float("inf")
+
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
         self._clock = clock
@@ -77,10 +84,9 @@ class MemoryGroup:
         self._state = GroupState()
         self._version = 0
         self._committing_count = 0
-        # Of each member that lives: how to wake it, when it last beat, and how long it may be silent.
+        # Of each member that lives: how to wake it, and when it last beat.
         self._wakes: dict[str, Callable[[], None]] = {}
         self._beats: dict[str, float] = {}
-        self._limits: dict[str, float] = {}
 
     @property
     def name(self) -> str:
@@ -116,9 +122,8 @@ class MemoryGroup:
         for wake in list(self._wakes.values()):
             wake()
 
-    def enter(self, member_id: str, wake: Callable[[], None], limit_seconds: float) -> None:
+    def enter(self, member_id: str, wake: Callable[[], None]) -> None:
         with self._changed:
-            self._limits[member_id] = limit_seconds
             self._beats[member_id] = self._clock.monotonic()
             self._wakes[member_id] = wake
 
@@ -126,16 +131,19 @@ class MemoryGroup:
         if member_id in self._beats:
             self._beats[member_id] = self._clock.monotonic()
 
-    def dead(self, member_ids: Iterable[str]) -> set[str]:
+    def dead(self, members: Mapping[str, GroupMember]) -> set[str]:
         now = self._clock.monotonic()
         with self._changed:
             return {
-                name for name in member_ids if name not in self._wakes or now - self._beats[name] > self._limits[name]
+                name
+                for name, member in members.items()
+                if name not in self._wakes or now - self._beats[name] > member.limit_ms / 1000
             }
 
     def exit(self, member_id: str) -> None:
         with self._changed:
             self._wakes.pop(member_id, None)
+            self._beats.pop(member_id, None)
             self._tell()
 
 
@@ -159,7 +167,7 @@ class Membership:
         partitions_of: Callable[[str], Sequence[int]],
         wake: Callable[[], None],
         heartbeat_seconds: float,
-        limit_seconds: float,
+        limit_ms: int,
     ) -> None:
         self._box = box
         self._client_id = client_id
@@ -168,7 +176,7 @@ class Membership:
         self._partitions_of = partitions_of
         self._wake = wake
         self._heartbeat_seconds = heartbeat_seconds
-        self._limit_seconds = limit_seconds
+        self._limit_ms = limit_ms
         self._version = -1
         self._look_at = 0.0
         self._topics: tuple[str, ...] = ()
@@ -182,16 +190,21 @@ class Membership:
     def group(self) -> str:
         return self._box.name
 
+    @property
+    def wait_seconds(self) -> float:
+        """How long it may sleep before it looks what has become of the others."""
+        return min(self._heartbeat_seconds, self._limit_ms / 2000, self._box.look_seconds)
+
     def join(self, topics: Collection[str]) -> None:
         """Enters the group, or says that it wants other topics now. Raises: ConfigError, StorageError."""
         self._topics = tuple(sorted(topics))
         if not self.member_id:
             self.member_id = f"{self._client_id}-{uuid.uuid4()}"
-            self._box.enter(self.member_id, self._wake, self._limit_seconds)
+            self._box.enter(self.member_id, self._wake)
         try:
             with self._box.changing() as draft:
                 draft.state = self._without_dead(draft.state)
-                me = GroupMember(self._client_id, self._topics, self._strategy, self.owned)
+                me = GroupMember(self._client_id, self._topics, self._strategy, self._limit_ms, self.owned)
                 draft.state = draft.state.joined(self.member_id, me, self._partitions(draft.state))
                 self.is_settled = False
         except BaseException:
@@ -232,8 +245,8 @@ class Membership:
         self.is_settled = state.is_settled(self.member_id)
         return GroupChange(lost, state.surplus(self.member_id))
 
-    def _others(self, state: GroupState) -> list[str]:
-        return [name for name in state.members if name != self.member_id]
+    def _others(self, state: GroupState) -> dict[str, GroupMember]:
+        return {name: member for name, member in state.members.items() if name != self.member_id}
 
     def _without_dead(self, state: GroupState) -> GroupState:
         gone = self._box.dead(self._others(state))

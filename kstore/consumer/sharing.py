@@ -89,6 +89,8 @@ class Sharing:
         # What an iteration has handed out.
         self._piece: Piece | None = None
         self._news = _TopicNews(self._waiter)
+        # What it subscribes to, as there is now.
+        self._topics_now: tuple[str, ...] = ()
         self._looked_at = 0.0
         self._commit_due = self._clock.monotonic() + self.config.auto_commit_interval_ms / 1000
         host.watch(self._news.note)
@@ -184,7 +186,7 @@ class Sharing:
             partitions_of=self._host.partitions,
             wake=self._waiter.wake,
             heartbeat_seconds=self.config.heartbeat_interval_ms / 1000,
-            limit_seconds=self.config.max_poll_interval_ms / 1000,
+            limit_ms=self.config.max_poll_interval_ms,
         )
 
     # --- sharing ----------------------------------------------------------------------------------------------------
@@ -198,6 +200,8 @@ class Sharing:
                 self._looked_at = now
                 has_changed = True
         self._news.has_changed = False
+        if has_changed:
+            self._topics_now = self._wanted.topics(self._host)
         if self._membership is not None:
             self._share_with_group(self._membership, has_changed=has_changed)
         elif has_changed:
@@ -209,7 +213,7 @@ class Sharing:
             self._gain(come)
 
     def _share_with_group(self, membership: Membership, *, has_changed: bool) -> None:
-        change = membership.sync(self._wanted.topics(self._host), has_changed=has_changed)
+        change = membership.sync(self._topics_now, has_changed=has_changed)
         if change.lost:
             self._reading.drop(change.lost)
             self._tell("on_partitions_lost", change.lost)

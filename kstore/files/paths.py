@@ -6,6 +6,7 @@
       ... .deleted  .cleaned  .swap               one more suffix: awaiting removal, being written, being swapped in
       <base>.log.cut-<position>                   what recovery cut from a .log at that byte (kstore's)
       leader-epoch-checkpoint  partition.metadata  kstore.state  .lock
+      kstore.groups                               where members of groups meet, a directory (consumer/group_files)
 
     in a store's directory
       <topic>-<partition>                         a partition's directory, split at the last "-"
@@ -32,6 +33,7 @@ __all__ = [
     "DELETE_MARK",
     "FUTURE_MARK",
     "INDEX_SUFFIX",
+    "KSTORE_GROUPS",
     "KSTORE_STATE",
     "LEADER_EPOCHS",
     "LOCK",
@@ -80,6 +82,7 @@ SWAP_SUFFIX = ".swap"
 TEMPORARY_SUFFIX = ".tmp"
 
 KSTORE_STATE = "kstore.state"
+KSTORE_GROUPS = "kstore.groups"
 LOCK = ".lock"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"

@@ -1,0 +1,268 @@
+"""A group whose members are in several processes that share a store: where they meet is a few small files.
+
+They lie in the partition of ``__consumer_offsets`` that keeps the group's offsets, in ``kstore.groups/<hash of name>``:
+
+    members        the group's state: a line with a CRC, then JSON; replaced as a whole
+    lock           locked by who changes the state, shared by those who commit
+    <uuid>/.lock   held by a member while it lives; its directory's time says when it last beat, by the monotonic clock
+
+The system gives a lock up when its process dies, however that comes: so who is dead is known, and not guessed. A member
+that lives and asks for nothing is found by its beat. None of the files needs to outlive the machine: after a restart
+no lock is held. A state that cannot be read is an empty one; its members find that they are not in it, and join anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import crc32c
+
+from kstore.clock import Clock
+from kstore.consumer.group_state import GroupMember, GroupState
+from kstore.consumer.groups import Draft
+from kstore.errors import CorruptFileError, FileInTheWayError, LockedError, StorageError
+from kstore.files.checkpoint import read_small_file
+from kstore.files.file_lock import file_locked
+from kstore.files.fs import FileSystem
+from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.files.paths import KSTORE_GROUPS, LOCK, TEMPORARY_SUFFIX, TopicPartition
+
+__all__ = ["FileGroup", "decode_state", "encode_state", "group_directory"]
+
+logger = logging.getLogger(__name__)
+
+MEMBERS = "members"
+GROUP_LOCK = "lock"
+STATE_SIZE_MAX = 16 << 20
+HEAD = re.compile(rb"kstore\.group ([0-9]{1,9}) ([0-9a-f]{8})\n")
+VERSION = 1
+# What a member's id ends with: its directory's name.
+UUID_LENGTH = 36
+# Nobody tells of changes: members look so often while they wait.
+LOOK_SECONDS = 0.1
+# A beat is written so often at most.
+BEAT_SECONDS = 0.25
+
+
+def group_directory(partition: Path, group: str) -> Path:
+    """Where the members of ``group`` meet, in the partition that keeps its offsets."""
+    return partition / KSTORE_GROUPS / hashlib.sha256(group.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class FileGroup:
+    """A group in files. Thread-safe, and safe among processes; one object a process is enough."""
+
+    look_seconds = LOOK_SECONDS
+
+    def __init__(self, fs: FileSystem, directory: Path, name: str, clock: Clock, *, file_mode: int = 0o600) -> None:
+        """Makes ``directory`` if need be, whose parent's parent is there. Raises: StorageError."""
+        self._fs = fs
+        self._path = directory
+        self._name = name
+        self._clock = clock
+        self._mode = file_mode
+        self._directory_mode = file_mode | (file_mode & 0o444) >> 2
+        # Guards what follows.
+        self._mutex = threading.RLock()
+        self._version = 0
+        self._seen: tuple[int, int, int] | None = None
+        self._state = GroupState()
+        self._locks: dict[str, DirectoryLock] = {}
+        self._beats: dict[str, float] = {}
+        for each in (directory.parent, directory):
+            with suppress(FileInTheWayError):
+                fs.mkdir(each, self._directory_mode)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    # --- the state --------------------------------------------------------------------------------------------------
+
+    def look(self) -> tuple[int, GroupState]:
+        with self._mutex:
+            self._read()
+            return self._version, self._state
+
+    def _read(self, *, anew: bool = False) -> None:
+        """Takes in the file, if it looks like another one than before. Needs the mutex.
+
+        ``anew``: whatever it looks like. One that was just replaced may have the number, the time and the size of the
+        one before; who looks without the lock comes again.
+        """
+        path = self._path / MEMBERS
+        try:
+            stat = self._fs.stat(path)
+            seen = (stat.inode, stat.mtime_ns, stat.size)
+            if seen == self._seen and not anew:
+                return
+            state = decode_state(read_small_file(self._fs, path, STATE_SIZE_MAX), path)
+        except FileNotFoundError:
+            if self._seen is None:
+                return
+            seen, state = None, GroupState()
+        except CorruptFileError as error:
+            logger.warning("group %r is shared anew: %s", self._name, error)
+            # Generations go on rising for whoever has seen the last one.
+            state = GroupState(self._state.generation + 1)
+        if seen != self._seen or state != self._state:
+            self._version += 1
+        self._seen, self._state = seen, state
+
+    @contextmanager
+    def changing(self) -> Iterator[Draft]:
+        with self._locked(shared=False), self._mutex:
+            self._read(anew=True)
+            before = self._state
+            draft = Draft(before)
+            yield draft
+            if draft.state is not before:
+                self._write(draft.state)
+                for gone in before.members.keys() - draft.state.members.keys():
+                    self._tidy(gone)
+
+    @contextmanager
+    def committing(self) -> Iterator[GroupState]:
+        with self._locked(shared=True):
+            with self._mutex:
+                self._read(anew=True)
+                state = self._state
+            yield state
+
+    def _write(self, state: GroupState) -> None:
+        """Whole or not at all, whoever is killed; that it survives the machine is not needed."""
+        path = self._path / MEMBERS
+        temporary = Path(f"{path}{TEMPORARY_SUFFIX}")
+        with suppress(FileNotFoundError):
+            self._fs.unlink(temporary)
+        file = self._fs.open(temporary, write=True, create=True, mode=self._mode)
+        try:
+            file.write_all([encode_state(self._name, state)], 0)
+        finally:
+            file.close()
+        self._fs.rename(temporary, path)
+        stat = self._fs.stat(path)
+        self._seen, self._state = (stat.inode, stat.mtime_ns, stat.size), state
+        self._version += 1
+
+    def _locked(self, *, shared: bool) -> AbstractContextManager[None]:
+        return file_locked(self._path / GROUP_LOCK, shared=shared, mode=self._mode)
+
+    # --- who lives --------------------------------------------------------------------------------------------------
+
+    def _home(self, member_id: str) -> Path:
+        return self._path / member_id[-UUID_LENGTH:]
+
+    def enter(self, member_id: str, wake: Callable[[], None]) -> None:
+        home = self._home(member_id)
+        self._fs.mkdir(home, self._directory_mode)
+        lock = DirectoryLock(home, kind="consumer", mode=self._mode)
+        with self._mutex:
+            self._locks[member_id] = lock
+        self.beat(member_id)
+
+    def beat(self, member_id: str) -> None:
+        now = self._clock.monotonic()
+        if member_id in self._locks and now >= self._beats.get(member_id, -BEAT_SECONDS) + BEAT_SECONDS:
+            self._beats[member_id] = now
+            with suppress(FileNotFoundError):
+                self._fs.set_mtime(self._home(member_id), int(now * 1_000_000_000))
+
+    def dead(self, members: Mapping[str, GroupMember]) -> set[str]:
+        now_ns = int(self._clock.monotonic() * 1_000_000_000)
+        gone = set()
+        for name, member in members.items():
+            home = self._home(name)
+            try:
+                if not self._is_locked(home) or now_ns - self._fs.stat(home).mtime_ns > member.limit_ms * 1_000_000:
+                    gone.add(name)
+            except FileNotFoundError:
+                gone.add(name)
+        return gone
+
+    def _is_locked(self, home: Path) -> bool:
+        try:
+            probe_lock(home)
+        except LockedError:
+            return True
+        return False
+
+    def exit(self, member_id: str) -> None:
+        lock = self._locks.pop(member_id, None)
+        self._beats.pop(member_id, None)
+        self._version += 1
+        if lock is not None:
+            lock.release()
+            self._tidy(member_id)
+
+    def _tidy(self, member_id: str) -> None:
+        """Removes what is left of a member that does not live."""
+        home = self._home(member_id)
+        try:
+            if not self._is_locked(home):
+                with suppress(FileNotFoundError):
+                    self._fs.unlink(home / LOCK)
+                self._fs.rmdir(home)
+        except FileNotFoundError:
+            pass
+        except StorageError as error:
+            if error.errno != errno.ENOTEMPTY:
+                logger.warning("%s: cannot be removed: %s", home, error)
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def encode_state(group: str, state: GroupState) -> bytes:
+    """The content of ``members``."""
+    members = [
+        {
+            "id": name,
+            "client_id": member.client_id,
+            "topics": list(member.topics),
+            "strategy": member.strategy,
+            "limit_ms": member.limit_ms,
+            "owned": sorted(member.owned),
+            "target": list(state.target[name]),
+        }
+        for name, member in state.members.items()
+    ]
+    rows = {"group": group, "generation": state.generation, "members": members}
+    body = json.dumps(rows, indent=1).encode("ascii") + b"\n"
+    return b"kstore.group %d %08x\n" % (VERSION, crc32c.crc32c(body)) + body
+
+
+def decode_state(data: bytes, path: Path) -> GroupState:
+    """Raises: CorruptFileError."""
+    head = HEAD.match(data)
+    if head is None or int(head[1]) != VERSION:
+        raise CorruptFileError(f"line 1 is no 'kstore.group {VERSION} <CRC>'", path=path)
+    body = data[head.end() :]
+    if int(head[2], 16) != crc32c.crc32c(body):
+        raise CorruptFileError("the CRC does not fit", path=path)
+    try:
+        rows = json.loads(body)
+        members = {str(row["id"]): _member(row) for row in rows["members"]}
+        target = {str(row["id"]): tuple(sorted(_owners(row["target"]))) for row in rows["members"]}
+        return GroupState(int(rows["generation"]), members, target)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptFileError(f"not the members of a group: {error}", path=path) from error
+
+
+def _member(row: dict[str, Any]) -> GroupMember:
+    topics = tuple(str(topic) for topic in row["topics"])
+    limit_ms = int(row["limit_ms"])
+    return GroupMember(str(row["client_id"]), topics, str(row["strategy"]), limit_ms, frozenset(_owners(row["owned"])))
+
+
+def _owners(rows: list[Any]) -> list[TopicPartition]:
+    return [TopicPartition(str(topic), int(number)) for topic, number in rows]

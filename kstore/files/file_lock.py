@@ -1,0 +1,38 @@
+"""A lock on a file that is waited for: alone, or among those who share it. The system frees it when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kstore.errors import PathLike
+from kstore.files.fs import storage_error
+
+__all__ = ["file_locked"]
+
+
+@contextmanager
+def file_locked(path: PathLike, *, shared: bool, mode: int = 0o600) -> Iterator[None]:
+    """Holds the lock of ``path``, which is created with ``mode`` where it is missing; also against other threads.
+
+    Raises: StorageError.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags, mode)
+    except OSError as error:
+        raise storage_error(error, path, writing=True) from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        except OSError as error:
+            raise storage_error(error, path) from error
+        try:
+            yield
+        finally:
+            # By name, not only closed: a process that was forked meanwhile has a copy of the descriptor.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)

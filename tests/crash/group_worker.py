@@ -1,0 +1,30 @@
+"""One member of a group, in a process of its own: notes each record that it has, and each commit that has returned.
+
+All members append their lines to one file, so that their order is that of what happened::
+
+    R <partition> <offset>      a record was handed out
+    C <partition> <offset>      the commit of this offset has returned
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import kstore
+
+if __name__ == "__main__":
+    path, journal, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    fd = os.open(journal, os.O_WRONLY | os.O_APPEND)
+    with (
+        kstore.open(path, shared=True, durability="os", background=False) as store,
+        store.consumer("t", group="g", heartbeat_interval_ms=50, max_poll_records=1 + seed % 7) as consumer,
+    ):
+        while True:
+            found = consumer.poll(timeout=0.2)
+            rows = [f"R {number} {record.offset}\n" for (_, number), records in found.items() for record in records]
+            if rows:
+                os.write(fd, "".join(rows).encode())
+            consumer.commit()
+            rows = [f"C {number} {offset}\n" for (_, number), offset in consumer.positions().items()]
+            os.write(fd, "".join(rows).encode())

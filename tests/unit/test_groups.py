@@ -1,0 +1,274 @@
+"""Groups: who shares partitions with whom, in one process and in files that several have; and who may commit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kstore
+from kstore import CommitFailedError, ConfigError, TopicPartition
+from kstore.clock import SYSTEM_CLOCK
+from kstore.consumer.consumer import Consumer
+from kstore.consumer.group_files import FileGroup, decode_state, encode_state
+from kstore.consumer.group_state import GroupMember, GroupState
+from kstore.errors import CorruptFileError
+from kstore.files.local import SYSTEM_FS
+from kstore.store import Store
+from tests.fake_clock import ManualClock
+
+T = [TopicPartition("t", number) for number in range(4)]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["one process", "files"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    shared = request.param == "files"
+    with kstore.open(tmp_path / "s", durability="os", shared=shared, clock=clock, background=False) as store:
+        store.create_topic("t", partitions=4)
+        yield store
+
+
+class Noting:
+    """A listener that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[int]]] = []
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("assigned", [number for _, number in partitions]))
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("revoked", [number for _, number in partitions]))
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("lost", [number for _, number in partitions]))
+
+
+def join(store: Store, **settings: Any) -> Consumer:
+    return store.consumer("t", **{"group": "g", "iteration_timeout_ms": 0, **settings})
+
+
+def settle(*consumers: Consumer) -> list[set[int]]:
+    """What each has when all have polled often enough; what they read is not looked at."""
+    for _ in range(3):
+        for consumer in consumers:
+            consumer.poll(max_records=1)
+    return [{number for _, number in consumer.assignment()} for consumer in consumers]
+
+
+def test_members_share_the_partitions(store: Store) -> None:
+    with join(store) as a:
+        assert settle(a) == [{0, 1, 2, 3}]
+        with join(store) as b:
+            assert settle(a, b) == [{0, 1}, {2, 3}]
+            with join(store) as c:
+                assert settle(a, b, c) == [{0, 1}, {2}, {3}]
+            assert settle(a, b) == [{0, 1}, {2, 3}]
+        assert settle(a) == [{0, 1, 2, 3}]
+
+
+def test_round_robin_is_another_way_to_share(store: Store) -> None:
+    with (
+        join(store, partition_assignment_strategy="round_robin") as a,
+        join(store, partition_assignment_strategy="round_robin") as b,
+    ):
+        assert settle(a, b) == [{0, 2}, {1, 3}]
+        with pytest.raises(ConfigError, match="expected 'round_robin'"):
+            join(store)
+        assert settle(a, b) == [{0, 2}, {1, 3}]
+
+
+def test_groups_know_nothing_of_each_other(store: Store) -> None:
+    with join(store) as a, join(store, group="other") as b:
+        assert settle(a, b) == [{0, 1, 2, 3}, {0, 1, 2, 3}]
+
+
+def test_a_partition_is_read_by_nobody_before_its_owner_has_let_go(store: Store) -> None:
+    with join(store) as a, join(store) as b:
+        assert a.assignment() == set(T)
+        b.poll()
+        assert b.assignment() == set()
+        a.poll()
+        assert a.assignment() == {*T[:2]}
+        b.poll()
+        assert b.assignment() == {*T[2:]}
+
+
+def test_a_new_owner_goes_on_where_the_old_one_has_committed(store: Store) -> None:
+    for owner in T:
+        store.log(*owner).append_many([b""] * 10)
+    with join(store, enable_auto_commit=True) as a:
+        seen = {owner: [record.offset for record in found] for owner, found in a.poll(max_records=25).items()}
+        with join(store) as b:
+            for _ in range(5):
+                for consumer in (b, a):
+                    for owner, found in consumer.poll().items():
+                        seen.setdefault(owner, []).extend(record.offset for record in found)
+    # Revoked partitions are committed first, so nothing came twice.
+    assert seen == {owner: list(range(10)) for owner in T}
+
+
+def test_listeners_are_told(store: Store) -> None:
+    first, second = Noting(), Noting()
+    with join(store, listener=first) as a:
+        with join(store, listener=second) as b:
+            settle(a, b)
+        settle(a)
+    assert first.told == [("assigned", [0, 1, 2, 3]), ("revoked", [2, 3]), ("assigned", [2, 3])]
+    assert second.told == [("assigned", [2, 3])]
+
+
+def test_a_listener_may_commit_and_seek(store: Store) -> None:
+    for owner in T:
+        store.log(*owner).append_many([b""] * 10)
+
+    class Committing(Noting):
+        consumer: Consumer
+
+        def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+            self.consumer.commit(dict.fromkeys(partitions, 7))
+
+    listener = Committing()
+    with store.consumer(group="g") as a:
+        listener.consumer = a
+        a.subscribe(["t"], listener=listener)
+        with join(store) as b:
+            settle(a)
+            b.poll(max_records=1)
+            assert b.position(T[3]) == 7
+
+
+def test_who_asks_for_nothing_for_too_long_loses_its_partitions(store: Store, clock: ManualClock) -> None:
+    for owner in T:
+        store.log(*owner).append_many([b""] * 10)
+    noting = Noting()
+    with join(store, max_poll_interval_ms=60_000, listener=noting) as a, join(store) as b:
+        settle(a, b)
+        a.poll()
+        clock.advance(60_001)
+        b.poll(max_records=1)
+        assert b.assignment() == set(T)
+        with pytest.raises(CommitFailedError, match="took it for dead"):
+            a.commit()
+        assert noting.told[-1] == ("revoked", [2, 3])
+        a.poll(max_records=1)
+        assert noting.told[-1] == ("lost", [0, 1])
+        assert settle(a, b) == [{2, 3}, {0, 1}]
+
+
+def test_who_is_forgotten_is_dead(store: Store, clock: ManualClock) -> None:
+    consumers = [join(store)]
+    with join(store) as b:
+        settle(consumers[0], b)
+        with pytest.warns(ResourceWarning, match="unclosed"):
+            consumers.clear()
+        clock.advance(3001)
+        assert settle(b) == [{0, 1, 2, 3}]
+
+
+def test_a_commit_of_what_others_have_is_refused(store: Store) -> None:
+    with join(store) as a, join(store) as b:
+        settle(a, b)
+        a.commit({T[0]: 1})
+        with pytest.raises(CommitFailedError, match="does not have t-2 in generation"):
+            a.commit({T[0]: 2, T[2]: 2})
+        assert {owner: found.offset for owner, found in b.committed(*T).items() if found.offset} == {T[0]: 1}
+
+
+def test_partitions_assigned_by_hand_are_committed_past_the_group(store: Store) -> None:
+    with join(store) as a, store.consumer(group="g") as b:
+        settle(a)
+        b.assign([T[0]])
+        b.commit({T[0]: 3})
+        assert a.committed(T[0])[T[0]].offset == 3
+
+
+def test_members_may_want_different_topics(store: Store) -> None:
+    store.create_topic("u")
+    with store.consumer("t", "u", group="g") as a, store.consumer("u", group="g") as b:
+        settle(a, b)
+        assert a.assignment() == {*T, TopicPartition("u", 0)}
+        assert b.assignment() == set()
+        a.subscribe(["t"])
+        settle(a, b)
+        assert b.assignment() == {TopicPartition("u", 0)}
+        b.unsubscribe()
+        a.subscribe(["t", "u"])
+        settle(a)
+        assert a.assignment() == {*T, TopicPartition("u", 0)}
+
+
+def test_new_partitions_are_shared_too(store: Store, clock: ManualClock) -> None:
+    with join(store) as a, join(store) as b:
+        settle(a, b)
+        store.add_partitions("t", 6)
+        clock.advance(5001)
+        assert settle(a, b) == [{0, 1, 2}, {3, 4, 5}]
+
+
+def test_a_member_knows_who_it_is(store: Store) -> None:
+    with join(store, client_id="me") as a:
+        before = a.group_metadata()
+        assert (before.group, before.client_id) == ("g", "me")
+        assert before.member_id.startswith("me-")
+        with join(store) as b:
+            settle(a, b)
+            after = a.group_metadata()
+            assert after.member_id == before.member_id
+            assert after.generation > before.generation
+            assert after.generation == b.group_metadata().generation
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+STATE = GroupState(
+    3,
+    {"a": GroupMember("c", ("t", "u"), "range", 5, frozenset(T[:2])), "\u0431": GroupMember("d", (), "range", 5)},
+    {"a": tuple(T), "\u0431": ()},
+)
+
+
+def test_the_state_in_a_file_is_read_as_it_was_written() -> None:
+    assert decode_state(encode_state("g", STATE), Path("members")) == STATE
+
+
+def test_a_damaged_state_is_told_apart_and_the_group_is_shared_anew(tmp_path: Path) -> None:
+    data = encode_state("g", STATE)
+    for place in range(0, len(data), 7):
+        broken = bytearray(data)
+        broken[place] ^= 1
+        with pytest.raises(CorruptFileError):
+            decode_state(bytes(broken), Path("members"))
+    with pytest.raises(CorruptFileError):
+        decode_state(data[:40], Path("members"))
+    box = FileGroup(SYSTEM_FS, tmp_path / "a", "g", SYSTEM_CLOCK)
+    with box.changing() as draft:
+        draft.state = STATE
+    (tmp_path / "a" / "members").write_bytes(b"garbage")
+    version, state = box.look()
+    assert (state.members, state.generation) == ({}, STATE.generation + 1)
+    assert version > 0
+
+
+def test_a_group_leaves_no_directories_of_members_behind(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "s", durability="os", shared=True) as store:
+        store.create_topic("t", partitions=4)
+        with join(store) as a, join(store) as b:
+            settle(a, b)
+            (group,) = tmp_path.glob("s/__consumer_offsets-*/kstore.groups/*")
+            assert len([path for path in group.iterdir() if path.is_dir()]) == 2
+        assert sorted(path.name for path in group.iterdir()) == ["lock", "members"]
+        assert (
+            store.log(
+                group.parent.parent.name.rpartition("-")[0], int(group.parent.parent.name.rpartition("-")[2])
+            ).recovery.ignored
+            == []
+        )
