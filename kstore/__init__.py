@@ -1,5 +1,7 @@
 """An embedded, durable, append-only log with Apache Kafka's exact file format."""
 
+from typing import TYPE_CHECKING, Any
+
 from kstore.errors import (
     BatchTooLargeError,
     BufferExhaustedError,
@@ -72,6 +74,9 @@ from kstore.record._codec import Record
 from kstore.record.scan import parse_batches
 from kstore.store import Store, open
 from kstore.types import AppendInfo, CorruptRange, CutRange, OpenTransaction, ProducerInfo, RecoveryReport
+
+if TYPE_CHECKING:
+    from kstore import aio as aio
 
 __all__ = [
     "AppendInfo",
@@ -156,3 +161,12 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """``kstore.aio`` is imported when it is first asked for."""
+    if name == "aio":
+        from importlib import import_module
+
+        return import_module("kstore.aio")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

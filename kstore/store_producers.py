@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
@@ -16,6 +17,8 @@ from kstore.producer.host import Coordinator
 from kstore.producer.producer import Producer
 
 __all__ = ["StoreHost"]
+
+AnyProducer = TypeVar("AnyProducer", bound=Producer)
 
 
 class StoreHost:
@@ -58,7 +61,7 @@ class StoreHost:
     def writer(self, topic: str, partition: int) -> LogWriter:
         return self._log(topic, partition).writer
 
-    def made(self, producer: Producer) -> Producer:
+    def made(self, producer: AnyProducer) -> AnyProducer:
         """Keeps in mind a producer of the store, as long as it lives."""
         with self._naming:
             open_now = self._open_producers()

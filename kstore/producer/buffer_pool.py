@@ -66,6 +66,7 @@ class BufferPool:
         self._free: list[BatchBuffer] = []
         self._lent: dict[BatchBuffer, int] = {}
         self._waiting: deque[_Claim] = deque()
+        self._freed: list[Callable[[], object]] = []
         self._is_closed = False
 
     @property
@@ -147,6 +148,18 @@ class BufferPool:
             if lent == self.poolable_bytes and buffer.capacity <= self._pooled_capacity:
                 self._free.append(buffer)
             self._serve()
+            if self._freed:
+                self._tell_freed()
+
+    def when_freed(self, freed: Callable[[], object]) -> None:
+        """Has ``freed``, which must be short and not raise, called once: when memory comes back, or the pool closes.
+
+        For who cannot wait in ``allocate``, as no thread of an event loop can.
+        """
+        with self._lock:
+            self._freed.append(freed)
+            if self._is_closed:
+                self._tell_freed()
 
     def close(self) -> None:
         """Lets go all who wait, with a ClosedError, and lends nothing more."""
@@ -156,6 +169,7 @@ class BufferPool:
                 _wake(claim)
             self._waiting.clear()
             self._free.clear()
+            self._tell_freed()
 
     def _wait(self, claim: _Claim, ready: threading.Lock, timeout_seconds: float) -> None:
         if self._on_wait is not None:
@@ -191,6 +205,11 @@ class BufferPool:
             self._serve()
 
     # --- under the lock -----------------------------------------------------------------------------------------------
+
+    def _tell_freed(self) -> None:
+        told, self._freed = self._freed, []
+        for freed in told:
+            freed()
 
     def _refuse_closed(self) -> None:
         if self._is_closed:

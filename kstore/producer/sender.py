@@ -6,6 +6,7 @@ that sync every append are written side by side, in threads of their own, since 
 A thread of Python that is busy gets the interpreter's lock every 5 ms, so one that sends all the time fills the pool
 faster than this thread empties it. So whoever closes the 16th batch of a partition writes them itself (``write_here``),
 if nobody else is at it: it pays with a write in the middle of a send. Retries, expiry, callbacks and syncs stay here.
+The thread of an event loop never writes: all its tasks would wait for the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
 from kstore.producer.queue_writer import ProducerIds, QueueWriter
-from kstore.producer.waiting import Wakeup
+from kstore.producer.waiting import Wakeup, is_on_loop
 
 __all__ = ["INLINE_BATCHES", "Sender"]
 
@@ -198,7 +199,13 @@ class Sender(QueueWriter):
             self._accumulator.rest(queue)
 
     def write_here(self, queue: Queue) -> None:
-        """Writes what is ready in a queue in the caller's thread, if nobody is at it and no callback waits."""
+        """Writes what is ready in a queue in the caller's thread, if nobody is at it and no callback waits.
+
+        On the thread of an event loop it only wakes the sender.
+        """
+        if is_on_loop():
+            self._wakeup.set()
+            return
         is_mine = False
         try:
             with queue.drain_lock.attempt() as is_mine:

@@ -78,7 +78,7 @@ class Sending(SendPath):
         self._failures = Failures()
         self._wakeup = Wakeup()
         self._pool = BufferPool(
-            config.buffer_memory, max(config.batch_size, 1), clock, on_wait=_weakly(self, Sending._make_room)
+            config.buffer_memory, max(config.batch_size, 1), clock, on_wait=_weakly(self, type(self)._make_room)
         )
         self._accumulator = RecordAccumulator(
             config, self._pool, clock, hurry=_weakly(self, Sending._hurry), failures=self._failures

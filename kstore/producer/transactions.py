@@ -125,7 +125,8 @@ class TransactionManager:
 
     def check_send(self) -> None:
         """Raises: InvalidTransactionStateError outside of a transaction; what made it impossible to go on."""
-        if self._id is None:
+        # Without the lock: the sender may hold it while the coordinator waits for the disk.
+        if self._id is None or self.state is State.IN_TRANSACTION:
             return
         with self._lock:
             self._expect("send", State.IN_TRANSACTION)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
 
-__all__ = ["Awaited", "Wakeup", "awaited", "wake"]
+__all__ = ["Awaited", "Wakeup", "arrived", "awaited", "is_on_loop", "wake"]
 
 # A loop, and what its tasks wait for.
 Awaited = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
@@ -38,8 +38,19 @@ class Wakeup:
         return self._lock.acquire(timeout=timeout)
 
 
+def is_on_loop() -> bool:
+    """Whether an event loop runs in this thread: then nothing may be waited for here, neither a disk nor a lock."""
+    return asyncio._get_running_loop() is not None
+
+
 async def awaited(delivery: Delivery) -> RecordMetadata:
     """Where the record is; waits for it, and makes it go at once. Raises: what the record failed with."""
+    await arrived(delivery)
+    return delivery.result(0)
+
+
+async def arrived(delivery: Delivery) -> None:
+    """Waits until the record has arrived or failed, and makes it go at once. Does not look at which."""
     while not delivery.done():
         batch = delivery._batch()
         if batch.hurry is not None:
@@ -48,7 +59,6 @@ async def awaited(delivery: Delivery) -> RecordMetadata:
         future = loop.create_future()
         if batch.tell((loop, future)):
             await future
-    return delivery.result(0)
 
 
 def wake(waiters: Iterable[Awaited]) -> None:

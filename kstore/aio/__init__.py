@@ -1,0 +1,12 @@
+"""kstore for asyncio: nothing here blocks the loop, and no thread waits for a task.
+
+store        open, and what blocks: in a few threads of the store's own (threads)
+producing    sends, which wait for memory by awaiting (sending)
+reading      ``async for`` over a log, woken when it grows (waking)
+"""
+
+from kstore.aio.producing import Producer, SentMany
+from kstore.aio.reading import Log, Reader
+from kstore.aio.store import Store, open
+
+__all__ = ["Log", "Producer", "Reader", "SentMany", "Store", "open"]

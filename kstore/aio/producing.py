@@ -1,0 +1,353 @@
+"""``Producer`` for tasks: a send waits for memory and topics without stopping the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+from kstore.aio.sending import LoopProducer, NoRoomError
+from kstore.aio.threads import Threads, to_the_end
+from kstore.errors import ClosedError, DeliveryError, InvalidRecordError, SerializationError
+from kstore.files.paths import TopicPartition
+from kstore.producer._accumulate import Deliveries, Delivery
+from kstore.producer.records import Headers, RecordMetadata
+from kstore.producer.waiting import arrived
+
+__all__ = ["Producer", "SentMany"]
+
+# By the names of ``send_many``, and what these are to ``send``.
+Columns = Mapping[str, Sequence[Any] | None]
+FIELDS: Final = {"keys": "key", "timestamps": "timestamp", "headers": "headers"}
+# Between so many records others have their turn on the loop.
+CHUNK_RECORDS: Final = 5_000
+# What a record takes beside its key and value, bytes, generously.
+RECORD_BYTES: Final = 128
+
+
+class Producer:
+    """Sends records to the topics of an ``aio.Store``. For all tasks of one loop; its thread writes.
+
+    ``async with store.producer() as producer:`` closes it, which waits until everything is delivered.
+    """
+
+    def __init__(self, producer: LoopProducer, threads: Threads) -> None:
+        """See ``Store.producer``."""
+        self._producer = producer
+        self._threads = threads
+        # Those who wait for memory, in turn: who comes later does not get in before.
+        self._turn = asyncio.Lock()
+        self._waiting_count = 0
+
+    def __repr__(self) -> str:
+        return f"aio.{self._producer!r}"
+
+    @property
+    def closed(self) -> bool:
+        return self._producer.closed
+
+    @property
+    def client_id(self) -> str:
+        return self._producer.client_id
+
+    # --- send -------------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> Delivery:
+        """Hands over one record; waits only where there is no memory for it, or no such topic yet.
+
+        ``await`` of the ``Delivery`` that it returns waits until the record has arrived. Cancelled, this call has sent
+        nothing; a Delivery that nobody awaits any more arrives all the same. Arguments and errors are those of
+        ``kstore.Producer.send``.
+        """
+        producer = self._producer
+        if not self._waiting_count and producer.knows(topic, partition):
+            try:
+                return producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+            except NoRoomError:
+                pass
+        error = await producer.topic(topic, partition)
+        if error is not None:
+            return producer.refuse(topic, partition, error)
+        self._waiting_count += 1
+        try:
+            async with self._turn:
+                deadline = asyncio.get_running_loop().time() + producer.max_block_seconds
+                while True:
+                    # Before the attempt: what comes back behind it is told.
+                    freed = producer.freed()
+                    try:
+                        return producer.send(
+                            topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+                        )
+                    except NoRoomError:
+                        if not await producer.room(freed, deadline):
+                            return producer.refuse(topic, partition, producer.exhausted(_size(value, key)))
+        finally:
+            self._waiting_count -= 1
+
+    async def send_and_wait(self, topic: str, value: Any = None, **options: Any) -> RecordMetadata:
+        """Sends one record, and returns where it is when it has arrived. Raises: as ``send``, what it failed with.
+
+        Cancelled, a note of the CancelledError says whether the record was sent; a program that must know it sends
+        and awaits in two steps.
+        """
+        delivery = None
+        try:
+            delivery = await self.send(topic, value, **options)
+            return await delivery
+        except asyncio.CancelledError as error:
+            error.add_note("the record was not sent" if delivery is None else "the record was sent, and will arrive")
+            raise
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        keys: Sequence[Any] | None = None,
+        timestamps: Sequence[int | None] | None = None,
+        headers: Sequence[Iterable[tuple[str, bytes | None]] | None] | None = None,
+        partition: int | None = None,
+    ) -> SentMany:
+        """Hands over many records, when it is awaited: parallel lists or tuples, of one length.
+
+        Cancelled, it has sent the first ``len()`` of them, and none of the others.
+        Raises: ValueError where the lengths differ, and as ``kstore.Producer.send_many``.
+        """
+        columns = {"keys": keys, "timestamps": timestamps, "headers": headers}
+        for name, others in columns.items():
+            if others is not None and len(others) != len(values):
+                raise ValueError(f"{len(others)} {name} for {len(values)} values")
+        return SentMany(self, topic, values, columns, partition)
+
+    def _send_at_once(
+        self, topic: str, values: Sequence[Any], columns: Columns, partition: int | None
+    ) -> Deliveries | None:
+        """Hands over all of some records; None, and none of them, where that may take waiting."""
+        producer = self._producer
+        if self._waiting_count or not producer.knows(topic, partition) or not producer.is_simple(topic):
+            return None
+        size = _size_of(values, columns)
+        if size is None or not producer.has_room(producer.room_max(topic, size)):
+            return None
+        return producer.send_at_once(topic, values, columns, partition)
+
+    async def _send_one(self, topic: str, value: Any, fields: dict[str, Any], partition: int | None) -> Delivery:
+        try:
+            return await self.send(topic, value, partition=partition, **fields)
+        except (SerializationError, InvalidRecordError, TypeError, ValueError) as error:
+            if isinstance(error, ClosedError):
+                raise
+            # What is wrong with a record is its own matter.
+            return self._producer.refuse_one(topic, partition, error)
+
+    # --- flush and close --------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Waits until everything that was sent before has arrived or failed. Cancelled, it only waits no longer.
+
+        Raises: DeliveryError for records that failed and whose deliveries nobody has looked at.
+        """
+        await self._producer.flushed()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """``kstore.Producer.close``: waits until all is delivered; what is not within ``timeout`` seconds fails.
+
+        Cancelled, it goes on to its end. A second call does nothing. Raises: DeliveryError, ValueError.
+        """
+        if not self._producer.closed:
+            await self._threads.run(partial(self._producer.close, timeout))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except DeliveryError:
+            # What went wrong in the block comes first; the loss is in the log.
+            if error is None:
+                raise
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there is a transaction that was begun and not ended."""
+        return self._producer.in_transaction
+
+    async def init_transactions(self) -> None:
+        """See ``kstore.Producer.init_transactions``."""
+        await self._threads.run(self._producer.init_transactions)
+
+    async def begin_transaction(self) -> None:
+        """See ``kstore.Producer.begin_transaction``."""
+        await self._threads.run(self._producer.begin_transaction)
+
+    async def commit_transaction(self) -> None:
+        """Writes all that was sent and ends the transaction. Cancelled, it goes on to its end.
+
+        Raises: as ``kstore.Producer.commit_transaction``.
+        """
+        await to_the_end(asyncio.ensure_future(self._commit()))
+
+    async def _commit(self) -> None:
+        await self._threads.run(self._producer.begin_commit)
+        # No thread waits for the records.
+        await self._producer.drained()
+        await self._threads.run(self._producer.end_commit)
+
+    async def abort_transaction(self) -> None:
+        """Ends the transaction: what was sent in it is never read as committed. Cancelled, it goes on to its end."""
+        await self._threads.run(self._producer.abort_transaction)
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """See ``kstore.Producer.send_offsets``."""
+        await self._threads.run(partial(self._producer.send_offsets, offsets, group))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """``async with producer.transaction():`` commits at its end; aborts where the block raises, or is cancelled.
+
+        Cancelled while it commits it has committed.
+        """
+        is_begun = False
+
+        def begin() -> None:
+            nonlocal is_begun
+            self._producer.begin_transaction()
+            is_begun = True
+
+        await self.init_transactions()
+        try:
+            # Cancelled meanwhile it has begun all the same.
+            await self._threads.run(begin)
+            yield self
+            await self.commit_transaction()
+        except BaseException:
+            if is_begun and self.in_transaction and not self.closed:
+                await self.abort_transaction()
+            raise
+
+    # --- what there is to know --------------------------------------------------------------------------------------
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic; waits for it ``max_block_ms`` at most. Raises: TopicWaitTimeoutError."""
+        producer = self._producer
+        if not producer.knows(topic, None) and (error := await producer.topic(topic, None)) is not None:
+            raise error
+        return producer.partitions_for(topic)
+
+    def metrics(self) -> dict[str, float]:
+        """See ``kstore.Producer.metrics``."""
+        return self._producer.metrics()
+
+
+class SentMany:
+    """The records of one ``send_many``: awaited it hands them over. A sequence of those handed over so far."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        values: Sequence[Any],
+        columns: Columns,
+        partition: int | None,
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._values = values
+        self._columns = columns
+        self._partition = partition
+        self._parts: list[Deliveries] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many were handed over, from the first on."""
+        return self._count
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._sent().__await__()
+
+    async def _sent(self) -> Self:
+        producer, topic, partition = self._producer, self._topic, self._partition
+        while self._count < len(self._values):
+            chunk = slice(self._count, self._count + CHUNK_RECORDS)
+            values = self._values[chunk]
+            columns = {name: None if column is None else column[chunk] for name, column in self._columns.items()}
+            part = producer._send_at_once(topic, values, columns, partition)
+            if part is not None:
+                self._add(part)
+            else:
+                await self._send_singly(values, columns)
+            await asyncio.sleep(0)
+        return self
+
+    async def _send_singly(self, values: Sequence[Any], columns: Columns) -> None:
+        sent: list[Delivery] = []
+        given = [(FIELDS[name], column) for name, column in columns.items() if column is not None]
+        try:
+            for number, value in enumerate(values):
+                fields = {field: column[number] for field, column in given}
+                sent.append(await self._producer._send_one(self._topic, value, fields, self._partition))
+        finally:
+            self._add(Deliveries.of(sent))
+
+    def _add(self, part: Deliveries) -> None:
+        self._parts.append(part)
+        self._count += len(part)
+
+    async def errors(self) -> dict[int, Exception]:
+        """What failed, by index; waits for all that were handed over."""
+        found: dict[int, Exception] = {}
+        first = 0
+        for part in self._parts:
+            await _arrived(part)
+            found.update((first + index, error) for index, error in part.errors(0).items())
+            first += len(part)
+        return found
+
+    async def result(self) -> list[int]:
+        """The offsets of all that were handed over, in order; waits for them. Raises: what the first failed with."""
+        for error in (await self.errors()).values():
+            raise error.with_traceback(None)
+        return [offset for part in self._parts for offset in part.result(0)]
+
+
+async def _arrived(part: Deliveries) -> None:
+    for delivery in part._one_a_batch():
+        await arrived(delivery)
+
+
+def _size_of(values: Sequence[Any], columns: Columns) -> int | None:
+    """What these records take, bytes, generously; None where that cannot be told so simply."""
+    if columns["headers"] is not None:
+        return None
+    try:
+        keys = columns["keys"] or ()
+        return sum(map(_len, values)) + sum(map(_len, keys)) + RECORD_BYTES * len(values)
+    except TypeError:
+        return None
+
+
+def _len(field: Any) -> int:
+    return 0 if field is None else len(field)
+
+
+def _size(value: Any, key: Any) -> int:
+    """About what was wanted, for whoever reads of it."""
+    return sum(len(field) for field in (value, key) if isinstance(field, (bytes, bytearray, memoryview)))

@@ -1,0 +1,280 @@
+"""``Log`` for tasks: ``async for`` over its records, read in pieces in the store's threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, Generic, Self, TypeVar
+
+from kstore.aio.threads import Threads
+from kstore.aio.waking import LoopWaiter
+from kstore.clock import SYSTEM_CLOCK
+from kstore.errors import ClosedError
+from kstore.log import Log as SyncLog
+from kstore.log_reader import LogReader
+from kstore.log_reads import TimePoint
+from kstore.record._codec import Record
+from kstore.record.batch import Batch
+from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
+
+__all__ = ["Log", "Reader"]
+
+Item = TypeVar("Item")
+Decode = Callable[[Batch, int, int, int], list[Any]]
+
+# One trip to a thread brings so much, of whole batches: bytes as they are in the log, and items.
+PIECE_BYTES: Final = 1 << 20
+PIECE_ITEMS: Final = 10_000
+
+
+class Log:
+    """A partition of an ``aio.Store``: what ``kstore.Log`` reads, for tasks. Records come in by a producer."""
+
+    def __init__(self, log: SyncLog, threads: Threads, watch: Callable[[LoopWaiter], None]) -> None:
+        """``watch`` is told of everything that waits, so that the store can wake it when it closes."""
+        self.sync = log
+        self._threads = threads
+        self._watch = watch
+
+    def __repr__(self) -> str:
+        return f"aio.{self.sync!r}"
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.sync.start_offset
+
+    async def high_watermark(self) -> int:
+        """Where reads stop: nobody reads what may still vanish. Raises: StorageError."""
+        return await self._threads.run(lambda: self.sync.high_watermark)
+
+    async def last_stable_offset(self) -> int:
+        """Where "read_committed" stops. Raises: StorageError."""
+        return await self._threads.run(lambda: self.sync.last_stable_offset)
+
+    async def offset_for_time(self, when: TimePoint) -> int | None:
+        """See ``Log.offset_for_time``."""
+        return await self._threads.run(partial(self.sync.offset_for_time, when))
+
+    def read(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+        on_corrupt: OnCorrupt = "raise",
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> Reader[Record]:
+        """``Log.read``, for ``async for``: the same arguments, records and errors, these when it is iterated."""
+        return self._reader(_records, start, stop, isolation_level, on_corrupt, follow, timeout)
+
+    def read_values(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+        on_corrupt: OnCorrupt = "raise",
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> Reader[bytes | None]:
+        """As ``read``, for the values only."""
+        return self._reader(_values, start, stop, isolation_level, on_corrupt, follow, timeout)
+
+    def _reader(
+        self,
+        decode: Decode,
+        start: int | None,
+        stop: int | None,
+        isolation_level: IsolationLevel,
+        on_corrupt: OnCorrupt,
+        follow: bool,
+        timeout: float | None,
+    ) -> Reader[Any]:
+        waiter = LoopWaiter(SYSTEM_CLOCK, asyncio.get_running_loop())
+        self._watch(waiter)
+        way = _Way(self.sync, decode, start, stop, isolation_level, on_corrupt, follow, waiter)
+        return Reader(way, self._threads, timeout)
+
+
+class Reader(Generic[Item]):
+    """The records of a log, for one task at a time.
+
+    Cancelled while it waits it loses nothing: the next iteration goes on with the record that comes next.
+    """
+
+    def __init__(self, way: _Way, threads: Threads, timeout: float | None) -> None:
+        self._way = way
+        self._threads = threads
+        self._timeout = timeout
+        self._items: Iterator[Item] = iter(())
+        # What is being read in a thread; it stays where who waits for it is cancelled.
+        self._piece: asyncio.Future[_Piece] | None = None
+
+    @property
+    def corrupt(self) -> list[CorruptRange]:
+        """What was left out as damaged, with ``on_corrupt="skip"``."""
+        return self._way.corrupt
+
+    def close(self) -> None:
+        """Ends the iteration, and what it takes to be told of growth. A reader that is forgotten does so by itself."""
+        self._items = iter(())
+        self._way.end()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __del__(self) -> None:
+        # Not here: the collector comes in any thread, also in one that holds what this needs.
+        self._way.waiter.close_soon()
+
+    async def __anext__(self) -> Item:
+        for item in self._items:
+            return item
+        self._items = iter(await self._next_items())
+        return next(self._items)
+
+    async def _next_items(self) -> list[Item]:
+        """The next ones, one at least. Raises: StopAsyncIteration."""
+        way = self._way
+        loop = asyncio.get_running_loop()
+        deadline = None if self._timeout is None else loop.time() + self._timeout
+        while not way.is_ended:
+            if self._piece is None:
+                way.waiter.begin()
+                try:
+                    self._piece = self._threads.submit(way.piece)
+                except ClosedError:
+                    if not way.follows:
+                        raise
+                    way.end()
+                    break
+            await asyncio.wait([self._piece])
+            piece, self._piece = self._piece, None
+            items, seconds = piece.result()
+            if items:
+                return items
+            if seconds <= 0 or way.is_ended:
+                continue  # there may be more at once, or never
+            if deadline is not None:
+                seconds = min(seconds, deadline - loop.time())
+                if seconds <= 0:
+                    self.close()
+                    break
+            await way.waiter.told(seconds)
+        raise StopAsyncIteration
+
+
+# Some items, or none and for how many seconds there will be none, unless the waiter is told.
+_Piece = tuple[list[Any], float]
+
+
+class _Way:
+    """How far a reader has come. All but its making is done in a thread, one at a time."""
+
+    def __init__(
+        self,
+        log: SyncLog,
+        decode: Decode,
+        start: int | None,
+        stop: int | None,
+        isolation_level: IsolationLevel,
+        on_corrupt: OnCorrupt,
+        follow: bool,
+        waiter: LoopWaiter,
+    ) -> None:
+        self.follows = follow
+        self.waiter = waiter
+        self.corrupt: list[CorruptRange] = []
+        self.is_ended = False
+        self._log = log
+        self._decode = decode
+        self._position = start
+        self._stop = stop
+        self._isolation_level: IsolationLevel = isolation_level
+        self._on_corrupt: OnCorrupt = on_corrupt
+        self._runs: LogReader[Any] | None = None
+        self._is_begun = False
+        self._end = 0
+        # It comes behind the items that were read before it.
+        self._error: Exception | None = None
+
+    def end(self) -> None:
+        self.is_ended = True
+        self.waiter.close()
+
+    def piece(self) -> _Piece:
+        """The next items. Raises: as ``Log.read``."""
+        if self._error is not None:
+            self.end()
+            raise self._error
+        items: list[Any] = []
+        try:
+            seconds = self._fill(items)
+        except Exception as error:
+            is_end = isinstance(error, ClosedError) and self.follows
+            if not items:
+                self.end()
+                if not is_end:
+                    raise
+                return items, 0.0
+            # Who follows a log until it is closed has come to its end: it is found out anew.
+            self._error, self._runs = None if is_end else error, None
+            return items, 0.0
+        if self.is_ended:
+            self.waiter.close()
+        return items, seconds
+
+    def _fill(self, items: list[Any]) -> float:
+        if self.is_ended:
+            return 0.0
+        if self._runs is None and not self._begin():
+            self.waiter.listen([self._log])
+            return self.waiter.arm(self._has_more)
+        runs, size = self._runs, 0
+        assert runs is not None
+        for run in runs:
+            if isinstance(run, CorruptRange):
+                items.append(run)
+                continue
+            found, run_size = run
+            items += found
+            size += run_size
+            if size >= PIECE_BYTES or len(items) >= PIECE_ITEMS:
+                return 0.0
+        self.corrupt += runs.corrupt
+        self._runs, self._position = None, self._end
+        self.is_ended = self._position == self._stop or not self.follows
+        return 0.0
+
+    def _begin(self) -> bool:
+        """Reads up to the end as it is now; whether there is something to read."""
+        is_first, self._is_begun = not self._is_begun, True
+        end = self._bound()
+        if self._position is None:
+            self._position = self._log.start_offset
+        if not is_first and self._position >= end:
+            return False
+        self._end = end = max(end, self._position)
+        self._runs = self._log.read_runs(
+            self._decode, self._position, end, isolation_level=self._isolation_level, on_corrupt=self._on_corrupt
+        )
+        return True
+
+    def _has_more(self) -> bool:
+        return self._position is not None and self._bound() > self._position
+
+    def _bound(self) -> int:
+        log = self._log
+        end = log.last_stable_offset if self._isolation_level == "read_committed" else log.high_watermark
+        return end if self._stop is None else min(end, self._stop)
+
+
+def _records(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> list[Any]:
+    return [(list(batch.records(first_offset, stop_offset, limit)), batch.size)]
+
+
+def _values(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> list[Any]:
+    return [(list(batch.values(first_offset, stop_offset, limit)), batch.size)]

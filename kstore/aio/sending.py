@@ -1,0 +1,211 @@
+"""A ``Producer`` for the thread of an event loop: where the other one waits for memory or a topic, this one says so.
+
+For one loop: all it is asked comes from that loop's thread, so that memory that was there a moment ago is there still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kstore.errors import BufferExhaustedError, ConfigError, TopicWaitTimeoutError
+from kstore.producer._accumulate import Deliveries, Delivery, ProducerBatch
+from kstore.producer.host import ProducerHost
+from kstore.producer.producer import Producer
+from kstore.producer.waiting import is_on_loop, wake
+
+__all__ = ["LoopProducer", "NoRoomError"]
+
+
+class NoRoomError(Exception):
+    """The record was not taken, for there is no memory for it now."""
+
+
+class LoopProducer(Producer):
+    """What ``aio.Producer`` sends with. ``send`` raises NoRoomError where it would wait for memory."""
+
+    def __init__(self, host: ProducerHost, **settings: Any) -> None:
+        """Raises: ConfigError."""
+        super().__init__(host, **settings)
+        self.max_block_seconds = self._max_block
+        # Nothing waits but what is awaited.
+        self._max_block = 0.0
+        self._may_wait = False
+
+    def _make_room(self) -> None:
+        if is_on_loop() and not self._may_wait:
+            raise NoRoomError
+        super()._make_room()
+
+    def send_at_once(
+        self, topic: str, values: Sequence[Any], columns: Mapping[str, Sequence[Any] | None], partition: int | None
+    ) -> Deliveries:
+        """``send_many``, for which there is room."""
+        self._may_wait, self._max_block = True, self.max_block_seconds
+        try:
+            return self.send_many(topic, values, partition=partition, **columns)
+        finally:
+            self._may_wait, self._max_block = False, 0.0
+
+    def refuse(self, topic: str, partition: int | None, error: Exception) -> Delivery:
+        """A delivery that has failed, for what was waited for in vain."""
+        self._transactions.record_failed(error)
+        return self.refuse_one(topic, partition, error)
+
+    def refuse_one(self, topic: str, partition: int | None, error: Exception) -> Delivery:
+        """A delivery that has failed, for one of many records that is no record."""
+        return self._refused(topic, partition, error, None)
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    def knows(self, topic: str, partition: int | None) -> bool:
+        """Whether a record for there need not wait for its topic. Raises: TypeError."""
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic of type {type(topic).__name__}, expected a str")
+        found = self._metadata.topics.get(topic)
+        if found is None or self._metadata.has_news(topic):
+            return False
+        return partition is None or partition < found.partition_count
+
+    async def topic(self, topic: str, partition: int | None) -> Exception | None:
+        """Waits for a topic, ``max_block_ms`` at most; the error where it, or ``partition`` of it, does not come.
+
+        Raises: ClosedError.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.max_block_seconds
+        while True:
+            self._check_open()
+            told = _Told(loop)
+            # Before the look, so that no news comes between.
+            self._host.watch(told)
+            try:
+                self._metadata.get(topic, partition, 0.0)
+                return None
+            except ConfigError as error:
+                return error  # no topic can have such a name
+            except TopicWaitTimeoutError as error:
+                if not await told.wait(deadline):
+                    if self.max_block_seconds == 0:
+                        return error
+                    where = f"topic {topic}" if partition is None else f"partition {partition} of topic {topic}"
+                    return TopicWaitTimeoutError(f"there is no {where} after {self.config.max_block_ms} ms")
+            finally:
+                self._host.unwatch(told)
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def has_room(self, size: int) -> bool:
+        """Whether ``size`` bytes of memory are free."""
+        return self._pool.available >= size and not self._pool.waiting_count
+
+    def is_simple(self, topic: str) -> bool:
+        """Whether the records of a topic take the memory that their sizes say: nothing is made of them before."""
+        found = self._metadata.topics.get(topic)
+        return self.is_plain and found is not None and found.codec == "none"
+
+    def room_max(self, topic: str, size: int) -> int:
+        """The memory that records of ``size`` bytes in all, of a simple topic, take at most.
+
+        Each batch but the last of a partition is begun because the one before, with the first record of this one, was
+        too small: so all of them together are less than three times what they hold.
+        """
+        return 3 * size + self._metadata.topics[topic].partition_count * self.config.batch_size + self.run_bytes_max
+
+    def freed(self) -> _Told:
+        """Tells when memory comes back next; asked for before the attempt that may fail."""
+        told = _Told(asyncio.get_running_loop())
+        self._pool.when_freed(told)
+        return told
+
+    async def room(self, freed: _Told, deadline: float) -> bool:
+        """Waits for memory: whatever holds some is written now. False at ``deadline``, by the loop's clock."""
+        who = object()
+        self._accumulator.begin_hurry(who)
+        try:
+            self._wakeup.set()
+            return await freed.wait(deadline)
+        finally:
+            self._accumulator.end_hurry(who)
+
+    def exhausted(self, size: int) -> BufferExhaustedError:
+        pool = self._pool
+        return BufferExhaustedError(
+            wanted=size,
+            waited_ms=self.config.max_block_ms,
+            total_bytes=pool.total_bytes,
+            available=pool.available,
+            poolable_bytes=pool.poolable_bytes,
+        )
+
+    # --- flush ------------------------------------------------------------------------------------------------------
+
+    async def drained(self) -> None:
+        """Waits until every batch there is now has a result."""
+        who = object()
+        batches = self._accumulator.begin_hurry(who)
+        try:
+            self._wakeup.set()
+            while batches:
+                batch = batches.pop()
+                await _released(batch)
+                batches += [child for _, child in batch.children or ()]
+        finally:
+            self._accumulator.end_hurry(who)
+
+    async def flushed(self) -> None:
+        """``flush``, for the loop. Raises: DeliveryError, ForkedError."""
+        if self._guard.forked:
+            self._guard.check(f"the producer {self.client_id}")
+        started = self._clock.monotonic()
+        try:
+            await self.drained()
+        finally:
+            self.counters.flushed(self._clock.monotonic() - started)
+        self._report_failures()
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there is a transaction that was begun and not ended."""
+        return self._transactions.is_open
+
+    def begin_commit(self) -> None:
+        """The first half of ``commit_transaction``, before what was sent is ``drained``. Raises: as that."""
+        self._check_open()
+        self._transactions.begin_end(commit=True)
+        self._accumulator.is_paused = True
+
+    def end_commit(self) -> None:
+        """The second half of ``commit_transaction``. Raises: as that."""
+        with self.counters.transaction_call("commit", self._clock):
+            self._transactions.end(commit=True)
+
+
+class _Told:
+    """Something that any thread says once, and a task of a loop waits for."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._future: asyncio.Future[None] = loop.create_future()
+
+    def __call__(self, *_: object) -> None:
+        wake([(self._loop, self._future)])
+
+    async def wait(self, deadline: float) -> bool:
+        """Whether it was said before ``deadline``, by the loop's clock."""
+        remaining = deadline - self._loop.time()
+        if remaining <= 0:
+            return self._future.done()
+        done, _ = await asyncio.wait([self._future], timeout=remaining)
+        return bool(done)
+
+
+async def _released(batch: ProducerBatch) -> None:
+    """Waits until a batch has a result."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    if not batch.is_released and batch.tell((loop, future)):
+        await future

@@ -1,0 +1,67 @@
+"""The few threads in which a store's blocking work is done, so that none of it is done on the loop's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from kstore.errors import ClosedError
+
+__all__ = ["THREADS", "Threads", "to_the_end"]
+
+Result = TypeVar("Result")
+
+# So many blocking calls run side by side; more of them wait for their turn.
+THREADS: Final = 4
+
+
+class Threads:
+    """A bounded pool. What begins in it is never left half done: who is cancelled meanwhile waits for its end."""
+
+    def __init__(self, count: int = THREADS) -> None:
+        self._pool = ThreadPoolExecutor(count, "kstore-aio")
+        self._is_closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._is_closed
+
+    def submit(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Begins a call; what it raises is for whoever looks at the future, and lost where nobody does.
+
+        Raises: ClosedError.
+        """
+        if self._is_closed:
+            raise ClosedError("the store is closed")
+        future = asyncio.get_running_loop().run_in_executor(self._pool, call)
+        future.add_done_callback(_look)
+        return future
+
+    async def run(self, call: Callable[[], Result]) -> Result:
+        """What ``call`` returns, or raises. A cancellation meanwhile is raised when it has ended."""
+        return await to_the_end(self.submit(call))
+
+    def close(self) -> None:
+        """Takes no more calls; the threads end when they have done what was begun."""
+        self._is_closed = True
+        self._pool.shutdown(wait=False)
+
+
+async def to_the_end(future: asyncio.Future[Result]) -> Result:
+    """What ``future`` has, when it is done; a cancellation meanwhile is raised then, in place of that."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return future.result()
+
+
+def _look(future: asyncio.Future[Result]) -> None:
+    if not future.cancelled():
+        future.exception()

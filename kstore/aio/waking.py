@@ -1,0 +1,97 @@
+"""What wakes a task when a log has grown: no thread waits for it.
+
+A log's own writer tells, behind each append; of what other processes write the system tells, where it does; where it
+does not, and of what is written but not known to be durable, the task looks again after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from kstore.clock import Clock
+from kstore.consumer.waiting import POLL_SECONDS_MAX, POLL_SECONDS_MIN, TOLD_POLL_SECONDS, LogWaiter
+
+__all__ = ["LoopEvent", "LoopWaiter"]
+
+# A wait that nobody needs to end.
+FOREVER: Final = 3600.0
+
+
+class LoopEvent(threading.Event):
+    """An event that any thread sets, for a task of one loop too. The loop is woken once for each wait."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._told = asyncio.Event()
+        self._is_telling = False
+
+    def set(self) -> None:
+        super().set()
+        if not self._is_telling:
+            self._is_telling = True
+            try:
+                self._loop.call_soon_threadsafe(self._told.set)
+            except RuntimeError:
+                pass  # the loop is closed, and with it all that waited
+
+    def begin(self) -> None:
+        """From now on it tells; on the loop, before whatever is waited for is looked at."""
+        self._told.clear()
+        self._is_telling = False
+
+    async def told(self, seconds: float) -> bool:
+        """Whether it was set since ``begin``, or is within ``seconds``."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._told.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class LoopWaiter(LogWaiter):
+    """Wakes tasks of one loop, and no thread. Its user says ``begin`` on the loop; then looks and, where there is
+    nothing, calls ``arm``, both in any thread; and awaits ``told`` for as long as that says."""
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(clock)
+        self._loop = loop
+        self._event = self._loop_event = LoopEvent(loop)
+        self._pause = POLL_SECONDS_MIN
+
+    def begin(self) -> None:
+        self._is_woken = False
+        self._loop_event.begin()
+
+    async def told(self, seconds: float) -> bool:
+        """Whether something has happened since ``begin``, or does within ``seconds``."""
+        return await self._loop_event.told(seconds)
+
+    def arm(self, has_more: Callable[[], bool]) -> float:
+        """Has it told what comes from now on. Returns the seconds after which to look all the same; 0: now."""
+        is_told, hears_others = True, False
+        for _, watch in self._heard.values():
+            if watch is not None:
+                hears_others = True
+                is_told &= watch.arm()
+        if self._is_woken or has_more():
+            self._pause = POLL_SECONDS_MIN
+            return 0.0
+        if not hears_others:
+            return FOREVER
+        if is_told and not self._is_lagging():
+            self._pause = POLL_SECONDS_MIN
+            return TOLD_POLL_SECONDS
+        pause, self._pause = self._pause, min(self._pause * 2, POLL_SECONDS_MAX)
+        return pause
+
+    def close_soon(self) -> None:
+        """Has the loop close it; takes no lock."""
+        try:
+            self._loop.call_soon_threadsafe(self.close)
+        except RuntimeError:
+            self._heard.clear()  # the loop is closed
