@@ -312,7 +312,8 @@ class MemoryRecording(RecordingFs):
 class _FreeLock:
     """In the place of ``DirectoryLock``: what is in memory has one user."""
 
-    def __init__(self, directory: PathLike, *, kind: str = "log", mode: int = 0o600) -> None:
+    def __init__(self, directory: PathLike, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> None:
+        assert not shared, "what is in memory has one user"
         self.directory = directory
         self.held = True
 

@@ -170,11 +170,18 @@ class QueueCore:
         if self._reader is None:
             if state.position < items.start_offset:
                 state.raise_floor(items.start_offset)
-            bound = items.last_stable_offset
+            # Where no producer ever wrote there are no transactions to look for.
+            committed = items.writer.producers.in_use
+            bound = items.last_stable_offset if committed else items.high_watermark
             if bound <= state.position:
                 return False
             self._bound = bound
-            self._reader = items.read(state.position, bound, isolation_level="read_committed", on_corrupt="yield")
+            self._reader = items.read(
+                state.position,
+                bound,
+                isolation_level="read_committed" if committed else "read_uncommitted",
+                on_corrupt="yield",
+            )
         try:
             chunk = list(islice(self._reader, self._chunk_count))
         except OffsetOutOfRangeError:

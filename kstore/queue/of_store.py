@@ -21,6 +21,8 @@ from kstore.types import Durability
 __all__ = ["StoreQueues", "journal_of"]
 
 DEAD_SUFFIX = ".dead"
+# Kafka's default of max_message_bytes.
+MESSAGE_BYTES = LogConfig().max_message_bytes
 # What is not done must not be deleted, however old; what is done need not wait for readers that are not there.
 KEPT: dict[str, Any] = {
     "cleanup_policy": "delete",
@@ -33,6 +35,11 @@ KEPT: dict[str, Any] = {
 def journal_of(name: str) -> str:
     """The topic that keeps what became of the items of ``name``."""
     return QUEUE_JOURNAL + name
+
+
+def _message_bytes(config: QueueConfig) -> dict[str, int]:
+    """No batch may be larger than the segment that it goes into."""
+    return {"max_message_bytes": config.segment_bytes} if config.segment_bytes < MESSAGE_BYTES else {}
 
 
 class StoreQueues:
@@ -76,7 +83,7 @@ class StoreQueues:
         if not self._count(name):
             # First: whoever finds the items finds what became of them. One that is there is of a topic that is gone.
             self._ensure(journal, segment_bytes=SEGMENT_BYTES, **own)
-            self._ensure(name, segment_bytes=config.segment_bytes, **own)
+            self._ensure(name, segment_bytes=config.segment_bytes, **_message_bytes(config), **own)
         if (count := self._count(name)) != 1:
             raise ConfigError(f"topic {name} has {count} partitions, expected 1 for a queue")
         durability = self._settings_of(TopicPartition(name, 0))[1]

@@ -19,6 +19,7 @@ from kstore.queue.items import NOTHING, Headers, Marks, Shown, marks_of, of_user
 from kstore.queue.job import Job
 from kstore.queue.space import QueueSpace
 from kstore.record._codec import Record
+from kstore.types import IsolationLevel
 
 __all__ = ["Queue", "QueueStats"]
 
@@ -414,7 +415,8 @@ class Queue:
         with core.lock:
             core.check_open()
             start = max(core.state.floor, core.items.start_offset)
-        for record in core.items.read(start, isolation_level="read_committed", on_corrupt="skip"):
+        committed: IsolationLevel = "read_committed" if core.items.writer.producers.in_use else "read_uncommitted"
+        for record in core.items.read(start, isolation_level=committed, on_corrupt="skip"):
             if len(shown) >= count:
                 break
             marks = marks_of(record) if record.headers else NOTHING

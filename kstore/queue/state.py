@@ -301,7 +301,7 @@ class QueueState(Generic[ItemT, LeaseT]):
             if retry.due_ms > now_ms:
                 heappush(self._delayed, (retry.due_ms, offset))
                 return False
-            if claim is not None and self._is_spent(retry.deliveries):
+            if self._is_spent(retry.deliveries):
                 self._bury(offset)
                 return False
         return True
