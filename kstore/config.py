@@ -92,6 +92,7 @@ class LogConfig:
     cleanup_policy: CleanupPolicy = "delete"
     retention_ms: int = NO_LIMIT
     retention_bytes: int = NO_LIMIT
+    retention_groups: tuple[str, ...] = ()
     file_delete_delay_ms: int = 0
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
@@ -159,6 +160,16 @@ def _policy(value: object) -> object:
     if not isinstance(parts, Iterable):
         raise TypeError
     return ",".join(sorted({part.strip() if isinstance(part, str) else "" for part in parts}))
+
+
+def _groups(value: object) -> tuple[str, ...]:
+    names = [name for name in value.split(",") if name] if isinstance(value, str) else value
+    if not isinstance(names, Iterable):
+        raise TypeError
+    groups = set(names)
+    if not all(isinstance(name, str) and name for name in groups):
+        raise ValueError
+    return tuple(sorted(groups))
 
 
 def _ratio(value: object) -> object:
@@ -236,6 +247,10 @@ RULES: dict[str, Rule] = {
     "retention_bytes": or_none(
         SIZE, "retention.bytes",
         "The oldest segments may be deleted while the log holds more than this; -1, the default, is no limit.",
+    ),
+    "retention_groups": Rule(
+        "", _groups, "names of groups, as a sequence or with commas between them",
+        "Nothing goes, however old and whatever the size, that one of these groups has not committed; in a store only.",
     ),
     "file_delete_delay_ms": within(
         0, UNLIMITED, TIME, "file.delete.delay.ms",

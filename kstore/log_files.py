@@ -70,6 +70,8 @@ class LogFiles:
         self._unflushed: list[SegmentTail] = []
         self._closed: Exception | None = None
         self._poisoned: Exception | None = None
+        # Below it the groups that retention is bound to are done, as the store knew when it last looked.
+        self.passed_by_groups = 0
         # A roll has made of the last segment one that retention may take.
         self._retention_due = False
         # Deleted segments under their other name, and the ``monotonic`` time from which they may be removed.
@@ -354,6 +356,7 @@ class LogFiles:
             start_offset=self.start_offset,
             high_watermark=self.published.high_watermark,
             now_ms=now_ms,
+            passed=self.passed_by_groups if config.retention_groups else None,
         )
         gone = segments[:count]
         size = sum(segment.size for segment in gone)

@@ -57,7 +57,7 @@ from kstore.rules.topics import (
     kept_settings,
 )
 from kstore.scheduler import Scheduler, TaskStatus
-from kstore.store_consumers import StoreConsumers
+from kstore.store_consumers import StoreConsumers, set_back_offsets
 from kstore.store_logs import FLUSH_TASK, Flushes, OpenLogs
 from kstore.store_metrics import logs_metrics, store_metrics
 from kstore.store_producers import StoreHost
@@ -186,7 +186,7 @@ class Store:
         self._scheduler = Scheduler(clock, threads=background and not read_only)
         self._flushes = Flushes(clock, self._scheduler)
         self._logs = OpenLogs(self._directory, fs, clock, self._settings_of, self._flushes)
-        self._tasks = StoreTasks(self._directory, self._logs, clock, self.config, self._settings_of)
+        self._tasks = StoreTasks(self._directory, self._logs, clock, self.config, self._settings_of, self._committed)
         self._coordinator = StoreCoordinator(self._directory, self._logs, clock, self._scheduler, self.create_topic)
         self._consumer_host = StoreConsumers(
             self.path,
@@ -209,6 +209,8 @@ class Store:
             if not read_only:
                 if self._directory.is_first:
                     self._recover()
+                    for one in set_back_offsets(self._directory, self._logs, clock, self._unclean):
+                        self._directory.notes.append(str(one))
                 self._begin_work()
                 self._coordinator.begin()
         except BaseException:
@@ -526,6 +528,10 @@ class Store:
         return self._consumer_host.made(
             Consumer(self._consumer_host, topics, group=group, pattern=pattern, listener=listener, **settings)
         )
+
+    def _committed(self, group: str, owner: TopicPartition) -> int | None:
+        found = self._coordinator.offsets.committed(group).get(owner)
+        return None if found is None else found.offset
 
     def _file_group(self, name: str) -> FileGroup:
         partition = self._directory.partition_path(self.consumer_offsets.place(name))

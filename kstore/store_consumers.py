@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
 from kstore.clock import Clock
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.groups import GroupBox, MemoryGroup
-from kstore.errors import ReadOnlyError
+from kstore.consumer.offsets import SetBack, set_back
+from kstore.errors import KstoreError, ReadOnlyError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
+from kstore.log_dir import LogDirectory
+from kstore.store_logs import OpenLogs
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.group_records import OffsetAndMetadata
+from kstore.transactions.placement import OFFSETS, is_internal
 
-__all__ = ["StoreConsumers"]
+__all__ = ["StoreConsumers", "set_back_offsets"]
+
+logger = logging.getLogger(__name__)
 
 READ_ONLY = (
     "the store is open for reading: what a group commits is written, so its members need a store that writes; "
@@ -98,3 +106,35 @@ class StoreConsumers:
         for consumer in consumers:
             if not consumer.closed:
                 consumer.abandon()
+
+
+def set_back_offsets(
+    directory: LogDirectory, logs: OpenLogs, clock: Clock, recovered: Collection[TopicPartition]
+) -> list[SetBack]:
+    """Sets committed offsets of logs that were recovered back to where these end, and says which; see ``set_back``.
+
+    In a broker's directory nothing is committed before somebody does.
+    """
+    entry = directory.topics.get(OFFSETS.name)
+    owners = [owner for owner in recovered if not is_internal(owner.topic)]
+    if not owners or entry is None or not entry.settings:
+        return []
+
+    def ensure_topic(name: str, partitions: int, /, **settings: object) -> int:
+        raise TopicNotFoundError(f"there is no topic {name}")
+
+    try:
+        # Logs that only this needs are closed behind it.
+        with ExitStack() as stack:
+
+            def log_of(owner: TopicPartition) -> Log:
+                return stack.enter_context(logs.borrowed(owner))
+
+            offsets = GroupOffsets(log_of, ensure_topic, lambda name: directory.topics[name].partitions, clock)
+            return set_back(offsets, owners, lambda owner: log_of(owner).end_offset)
+    except KstoreError as error:
+        # What could not be set back is left to the consumers, which never begin above the end.
+        logger.warning(
+            "%s: committed offsets cannot be compared with the ends of their logs: %s", directory.path, error
+        )
+        return []

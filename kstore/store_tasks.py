@@ -11,7 +11,7 @@ from kstore.errors import ClosedError, ConfigError, KstoreError, TopicNotFoundEr
 from kstore.files.paths import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, REPLICATION_OFFSETS, TopicPartition
 from kstore.log import Log
 from kstore.log_dir import CHECKPOINTS, LogDirectory
-from kstore.rules.retain import SegmentAge, over_total
+from kstore.rules.retain import SegmentAge, over_total, passed_by_all
 from kstore.store_cleaner import StoreCleaner, first_dirty
 from kstore.store_logs import OpenLogs
 from kstore.types import Durability, RetentionResult
@@ -29,7 +29,10 @@ class StoreTasks:
         clock: Clock,
         config: StoreConfig,
         settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
+        committed: Callable[[str, TopicPartition], int | None],
     ) -> None:
+        """``committed``: up to where a group of consumers has read a partition."""
+        self._committed = committed
         self._directory = directory
         self._logs = logs
         self._clock = clock
@@ -63,13 +66,22 @@ class StoreTasks:
         with self._retaining:
             results: list[RetentionResult] = []
             try:
-                self._each(self._with_retention(), lambda owner, log: results.append(log.apply_retention()))
+                self._each(self._with_retention(), lambda owner, log: results.append(self._retain(owner, log)))
             finally:
                 if self._config.retention_bytes_total != NO_LIMIT:
                     results += self._retain_total(self._config.retention_bytes_total)
             return RetentionResult(
                 sum(result.segment_count for result in results), sum(result.size for result in results), -1
             )
+
+    def _retain(self, owner: TopicPartition, log: Log) -> RetentionResult:
+        groups = self._settings_of(owner)[0].retention_groups
+        if groups:
+            log.writer.passed_by_groups = self._passed(owner, groups)
+        return log.apply_retention()
+
+    def _passed(self, owner: TopicPartition, groups: Iterable[str]) -> int:
+        return passed_by_all(groups, lambda group: self._committed(group, owner))
 
     def _with_retention(self) -> Iterator[TopicPartition]:
         """The logs that their settings may delete from; and those whose settings cannot be: opening one says why."""
@@ -99,7 +111,12 @@ class StoreTasks:
                 total += sum(age.size for age in found)
                 # What a topic goes by that has lost its settings is not known; it counts, and stays.
                 lost = self._directory.topics[owner.topic].settings_lost
-                if not lost and "delete" in self._settings_of(owner)[0].cleanup_policy:
+                config = self._settings_of(owner)[0]
+                if config.retention_groups:
+                    passed = self._passed(owner, config.retention_groups)
+                    # The last one counts as the active, and stays.
+                    found = found[: sum(age.stop_offset <= passed for age in found) + 1]
+                if not lost and "delete" in config.cleanup_policy:
                     ages[owner] = found
             except (KeyError, TopicNotFoundError, FileNotFoundError):
                 pass  # it has just been deleted

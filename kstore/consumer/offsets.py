@@ -18,7 +18,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from kstore.errors import KstoreError
 from kstore.files.paths import TopicPartition
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.group_records import OffsetAndMetadata
@@ -74,15 +73,11 @@ def set_back(
 ) -> list[SetBack]:
     """Commits the end of the log in the place of each offset above it, and warns; returns what was set back.
 
-    What cannot be done now is left to the consumers, which never begin above the end. Raises: nothing of kstore's.
+    Raises: StorageError.
     """
-    done: list[SetBack] = []
-    try:
-        for one in offsets_above_end(offsets, owners, end_of):
-            metadata = offsets.committed(one.group)[one.owner].metadata
-            offsets.commit(one.group, {one.owner: OffsetAndMetadata(one.end_offset, metadata)})
-            logger.warning("%s", one)
-            done.append(one)
-    except KstoreError as error:
-        logger.warning("committed offsets cannot be compared with the ends of their logs: %s", error)
-    return done
+    found = offsets_above_end(offsets, owners, end_of)
+    for one in found:
+        metadata = offsets.committed(one.group)[one.owner].metadata
+        offsets.commit(one.group, {one.owner: OffsetAndMetadata(one.end_offset, metadata)})
+        logger.warning("%s", one)
+    return found

@@ -6,7 +6,8 @@ Oldest first, up to the first segment that is kept:
     size         without it the log still holds at least ``retention_bytes``
     time         its greatest timestamp is more than ``retention_ms`` ago
 
-Only what lies below the high watermark goes. A segment whose records have no time is as old as its file. Guards: a time
+Only what lies below the high watermark goes, and where retention is bound to groups of consumers, only what all of them
+have passed. A segment whose records have no time is as old as its file. Guards: a time
 that lies in the future blocks nothing for ever, its file's time counts; and a clock that jumps ahead deletes nothing
 early (``TrustedClock``).
 """
@@ -15,14 +16,14 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple, TypeVar
 
 from kstore.config import NO_LIMIT, LogConfig
 from kstore.types import NO_TIMESTAMP
 
-__all__ = ["SegmentAge", "TrustedClock", "deletable_count", "over_total"]
+__all__ = ["SegmentAge", "TrustedClock", "deletable_count", "over_total", "passed_by_all"]
 
 Owner = TypeVar("Owner", bound=Hashable)
 
@@ -41,13 +42,26 @@ class SegmentAge(NamedTuple):
     mtime_ms: int
 
 
+def passed_by_all(groups: Iterable[str], committed: Callable[[str], int | None]) -> int:
+    """The offset below which all of ``groups`` are done, by what each has ``committed``, None for nothing."""
+    return min((committed(group) or 0 for group in groups), default=0)
+
+
 def deletable_count(
-    segments: Iterable[SegmentAge], config: LogConfig, *, size: int, start_offset: int, high_watermark: int, now_ms: int
+    segments: Iterable[SegmentAge],
+    config: LogConfig,
+    *,
+    size: int,
+    start_offset: int,
+    high_watermark: int,
+    now_ms: int,
+    passed: int | None = None,
 ) -> int:
     """How many of ``segments``, all of a log's in their order, may be deleted; the last one is the active.
 
     No more of them are asked for than the first one that is kept and the one behind it: what a segment's age is may
-    have to be read. ``size`` is that of all of them.
+    have to be read. ``size`` is that of all of them. ``passed``: what the groups that retention is bound to are done
+    with; None where it is bound to none.
     """
     surplus = size - config.retention_bytes
     by_policy = "delete" in config.cleanup_policy
@@ -59,6 +73,8 @@ def deletable_count(
             break
         is_below = segment.stop_offset <= start_offset
         is_surplus = by_policy and config.retention_bytes != NO_LIMIT and surplus >= segment.size
+        if not is_below and passed is not None and segment.stop_offset > passed:
+            break
         if not (is_below or is_surplus or (by_policy and _is_expired(segment, config.retention_ms, now_ms))):
             break
         surplus -= segment.size

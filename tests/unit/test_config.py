@@ -44,6 +44,8 @@ def test_the_defaults_are_kafkas_but_for_what_kstore_says_otherwise() -> None:
         # Kafka: seven days.
         "retention_ms": -1,
         "retention_bytes": -1,
+        # Kafka has nothing like it.
+        "retention_groups": (),
         # Kafka, and a store: a minute.
         "file_delete_delay_ms": 0,
         "min_cleanable_dirty_ratio": 0.5,
@@ -282,4 +284,9 @@ def test_the_table_has_a_documented_row_for_every_setting() -> None:
 def test_the_names_are_kafkas_with_dots_for_underscores() -> None:
     named_otherwise = {row.name: row.kafka_name for row in settings() if row.kafka_name != row.name.replace("_", ".")}
     # kstore's own settings have no name of Kafka's.
-    assert named_otherwise == {"file_mode": "", "max_batch_bytes_uncompressed": "", "open_files_max": ""}
+    assert named_otherwise == {
+        "file_mode": "",
+        "max_batch_bytes_uncompressed": "",
+        "open_files_max": "",
+        "retention_groups": "",
+    }

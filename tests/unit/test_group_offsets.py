@@ -1,0 +1,152 @@
+"""Committed offsets and their logs: what is set back after a crash, what retention keeps for groups, who may look."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import kstore
+from kstore import ConfigError, TopicPartition
+from kstore.config import LogConfig
+from kstore.rules.retain import SegmentAge, deletable_count, passed_by_all
+from kstore.store import Store
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def fill(store: Store, owner: TopicPartition, count: int) -> None:
+    store.log(*owner).append_many([b"x"] * count)
+
+
+def commit(store: Store, group: str, offsets: dict[TopicPartition, int]) -> None:
+    store.consumer_offsets.commit(group, offsets)
+
+
+# --- above the end ----------------------------------------------------------------------------------------------------
+
+
+def test_offsets_above_the_end_are_set_back_at_the_next_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Else what is appended next, at these offsets, would be passed over."""
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        store.create_topic("t", partitions=2)
+        fill(store, T0, 10)
+        fill(store, T1, 10)
+        commit(store, "g", {T0: 10, T1: 10})
+        commit(store, "h", {T0: 4})
+        # As after a power cut that took the log's tail, and not what came later.
+        store.log("t", 0).truncate_to(0)
+        fill(store, T0, 6)
+        shutil.copytree(tmp_path / "s", tmp_path / "killed")
+    with kstore.open(tmp_path / "killed", durability="os") as store:
+        assert any("group 'g' has committed offset 10 of t-0, which ends at 6" in note for note in store.notes)
+        assert "set back" in caplog.text
+        fill(store, T0, 4)
+        with store.consumer("t", group="g", iteration_timeout_ms=0) as reading:
+            assert [record.offset for record in reading] == [6, 7, 8, 9]
+        assert store.consumer_offsets.committed("h")[T0].offset == 4
+        assert store.consumer_offsets.committed("g")[T1].offset == 10
+        # The logs of offsets that only this needed are closed again.
+        assert sum(name.startswith("__consumer_offsets") for name in store.status().open_logs) <= 2
+
+
+def test_after_an_orderly_close_nothing_is_compared(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        store.create_topic("t", partitions=2)
+        commit(store, "g", {T0: 10})
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        assert store.notes == []
+        # A consumer does not begin above the end all the same.
+        with store.consumer("t", group="g") as reading:
+            reading.poll()
+            assert reading.position(T0) == 0
+
+
+def test_what_a_dead_brokers_groups_have_committed_can_be_read(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        store.create_topic("t", partitions=2)
+        commit(store, "g", {T0: 3})
+    # As a broker leaves it: none of the files that only kstore has.
+    for path in [*tmp_path.glob("s/kstore.*"), *tmp_path.glob("s/*/kstore.*")]:
+        path.unlink()
+    with kstore.open(tmp_path / "s", read_only=True) as store:
+        assert store.consumer_offsets.groups() == ["g"]
+        assert store.consumer_offsets.committed("g")[T0].offset == 3
+
+
+# --- retention --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_goes_that_a_group_has_not_passed(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "s", durability="os", background=False, file_delete_delay_ms=0) as store:
+        store.create_topic(
+            "t", partitions=2, segment_bytes=1024, retention_bytes=0, retention_groups=["billing", "audit"]
+        )
+        log = store.log("t", 0)
+        for _ in range(100):
+            log.append(b"x" * 100)
+        assert store.apply_retention().segment_count == 0
+        commit(store, "billing", {T0: 100})
+        assert store.apply_retention().segment_count == 0
+        commit(store, "audit", {T0: 50})
+        assert store.apply_retention().segment_count > 0
+        kept_from = log.start_offset
+        assert 40 < kept_from <= 50
+        # Also when a log is rolled, which is a moment of retention too.
+        for _ in range(100):
+            log.append(b"x" * 100)
+        assert log.start_offset == kept_from
+        commit(store, "audit", {T0: 200})
+        commit(store, "billing", {T0: 200})
+        store.apply_retention()
+        assert log.start_offset == 200
+
+
+def test_the_limit_for_all_logs_leaves_what_a_group_has_not_passed(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "s", durability="os", background=False, retention_bytes_total=0) as store:
+        store.create_topic("t", partitions=2, segment_bytes=1024, retention_groups="g")
+        for number in range(2):
+            for _ in range(50):
+                store.log("t", number).append(b"x" * 100)
+        commit(store, "g", {T0: 20})
+        store.apply_retention()
+        assert 10 < store.log("t", 0).start_offset <= 20
+        assert store.log("t", 1).start_offset == 0
+
+
+def test_the_setting_is_kept_and_checked(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "s") as store:
+        store.create_topic("t", retention_groups=("b", "a", "b"))
+        store.create_topic("u", retention_groups="x,y")
+        for wrong in (7, ["a", 7], [""]):
+            with pytest.raises(ConfigError, match="retention_groups"):
+                store.create_topic("v", retention_groups=wrong)
+    with kstore.open(tmp_path / "s") as store:
+        assert store.describe_topic("t").config.retention_groups == ("a", "b")
+        assert store.describe_topic("u").config.retention_groups == ("x", "y")
+
+
+def test_a_log_without_a_store_knows_of_no_group_and_deletes_nothing(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "l", segment_bytes=1024, retention_bytes=0, retention_groups=["g"]) as log:
+        for _ in range(50):
+            log.append(b"x" * 100)
+        assert log.apply_retention().segment_count == 0
+
+
+def test_what_is_below_the_logs_start_goes_whatever_groups_say() -> None:
+    ages = [SegmentAge(stop, 100, -1, 0) for stop in (10, 20, 30)]
+    config = LogConfig(retention_bytes=0, retention_groups=("g",))
+
+    def count(passed: int | None, start: int = 0) -> int:
+        return deletable_count(ages, config, size=300, start_offset=start, high_watermark=30, now_ms=0, passed=passed)
+
+    assert [count(passed) for passed in (0, 9, 10, 25, 30, None)] == [0, 0, 1, 2, 3, 3]
+    assert count(0, start=20) == 2
+
+
+def test_all_groups_have_passed_what_the_last_of_them_has() -> None:
+    committed = {"a": 5, "b": 3}
+    assert passed_by_all(("a", "b"), committed.get) == 3
+    assert passed_by_all(("a", "b", "c"), committed.get) == 0
+    assert passed_by_all((), committed.get) == 0
