@@ -258,7 +258,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 def _run(examples: int, steps: int) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         QueueMachine,
         settings=settings(
             max_examples=examples,

@@ -1,0 +1,191 @@
+"""The life of a queue, to be ended by power cuts and kills, with what was promised at each moment of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+from unittest import mock
+
+from kstore.errors import Empty, KstoreError
+from kstore.files.fs import FileSystem
+from kstore.queue import of_store, space
+from kstore.queue.queue import Queue
+from kstore.store import Store
+from kstore.types import Durability
+from tests.crash.power_cuts import ROOT
+from tests.crash_states import Image
+from tests.evidence import Lost, Untyped, Wrong
+from tests.fake_clock import ManualClock
+from tests.fake_fs import Operation
+from tests.memory_fs import MemoryFs, MemoryRecording
+
+__all__ = ["QueueLife", "small"]
+
+PATH = ROOT / "store"
+SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "flush_ms": 10**9}
+PADDING = b"." * 1500
+LEASE_SECONDS = 10
+MAX_DELIVERIES = 3
+
+
+def small() -> ExitStack:
+    """Inside, a queue's journal is written anew all the time, and its space looked after."""
+    stack = ExitStack()
+    for module, name, value in (
+        (space, "SEGMENT_BYTES", 1500),
+        (space, "LOOK_COUNT", 1),
+        (of_store, "SEGMENT_BYTES", 1500),
+    ):
+        stack.enter_context(mock.patch.object(module, name, value))
+    return stack
+
+
+class Promise(NamedTuple):
+    """What had returned: these items were put, and these are done; the first so many of each are on disk for sure."""
+
+    put: tuple[int, ...] = ()
+    done: frozenset[int] = frozenset()
+
+
+class QueueLife:
+    """A life, recorded (``RecordedLife``)."""
+
+    def __init__(self, durability: Durability) -> None:
+        self.before: Image = {}
+        self.durability = durability
+        self.fs = MemoryRecording(MemoryFs(ROOT))
+        self.clock = ManualClock()
+        # Each with the number of operations before it.
+        self.promises: list[tuple[int, Promise]] = [(0, Promise())]
+        # When somebody began to say that an item is done, or may have put it.
+        self.may_be_done: dict[int, int] = {}
+        self.next = 0
+
+    @property
+    def operations(self) -> Sequence[Operation]:
+        return self.fs.operations
+
+    @property
+    def now(self) -> int:
+        return len(self.fs.operations)
+
+    def _open(self, fs: FileSystem) -> tuple[Store, Queue]:
+        store = Store(PATH, fs=fs, clock=self.clock, durability=self.durability, **SETTINGS)
+        queue = store.queue("jobs", lease_seconds=LEASE_SECONDS, max_deliveries=MAX_DELIVERIES, segment_bytes=1 << 14)
+        return store, queue
+
+    # --- live -------------------------------------------------------------------------------------------------------
+
+    def _put(self, queue: Queue, count: int, delay: float = 0) -> None:
+        numbers = tuple(range(self.next, self.next + count))
+        self.next += count
+        queue.put_many([b"%d" % number + PADDING for number in numbers], delay=delay)
+        promised = self.promises[-1][1]
+        self.promises.append((self.now, promised._replace(put=promised.put + numbers)))
+
+    def _ack(self, queue: Queue, count: int) -> None:
+        jobs = queue.get_many(count, block=False)
+        numbers = [number_of(job.value) for job in jobs]
+        for number in numbers:
+            self.may_be_done.setdefault(number, self.now)
+        queue.ack_many(jobs)
+        promised = self.promises[-1][1]
+        self.promises.append((self.now, promised._replace(done=promised.done | set(numbers))))
+
+    def live(self) -> None:
+        store, queue = self._open(self.fs)
+        with store:
+            self._put(queue, 1)
+            self._ack(queue, 1)
+            self._put(queue, 8)
+            self._put(queue, 2, delay=3600)  # they will hold their segment back
+            held = queue.get_many(2, block=False)
+            self._ack(queue, 3)
+            held[0].nack(delay=5)
+            self._put(queue, 25)
+            self._ack(queue, 9)
+            queue._space.tidy()
+            self.clock.advance(LEASE_SECONDS * 1000)  # the other's lease is over
+            for _ in range(3):
+                self._ack(queue, 6)
+                queue._space.tidy()
+            self._put(queue, 3)
+            self._die_off(queue)
+        store, queue = self._open(self.fs)
+        with store:
+            self._ack(queue, 2)
+            self._put(queue, 12)
+            self._ack(queue, 4)
+
+    def _die_off(self, queue: Queue) -> None:
+        """One item is nacked until it is a dead letter."""
+        for _ in range(MAX_DELIVERIES):
+            job = queue.get(block=False)
+            job.nack()
+
+    # --- what is left of it -----------------------------------------------------------------------------------------
+
+    def promise(self, done: int) -> Promise:
+        return self.promises[bisect_right(self.promises, done, key=lambda item: item[0]) - 1][1]
+
+    def reopen(self, fs: FileSystem) -> None:
+        self._open(fs)[0].close()
+
+    def survive(self, fs: FileSystem, begun: int, done: int) -> None:
+        promised = self.promise(done)
+        may_be_done = {number for number, at in self.may_be_done.items() if at < begun}
+        try:
+            self._hold(fs, promised, may_be_done)
+        except KstoreError as error:
+            raise Lost(f"cannot be opened, read or gone on with: {error!r}") from error
+        except (OSError, LookupError, ValueError) as error:
+            raise Untyped(repr(error)) from error
+
+    def _hold(self, fs: FileSystem, promised: Promise, may_be_done: set[int]) -> None:
+        now = self.clock.now_ms()
+        self.clock.advance(2 * 3_600_000)
+        store, queue = self._open(fs)
+        with store:
+            # Whoever goes on must not be taken for one that was done.
+            queue.put(b"999" + PADDING)
+            found = drained(queue)
+            queue.check()
+            dead = [number_of(shown.value) for shown in queue.dead_letters.peek(1000)]
+            assert queue.join(timeout=0)
+        self.clock._now_ms = now
+        if 999 not in found:
+            raise Lost("what was put behind the crash is not there")
+        if len(found) != len(set(found)):
+            raise Wrong(f"items came twice: {sorted(found)}")
+        if self.durability == "sync" and (again := promised.done & set(found)):
+            raise Wrong(f"items {sorted(again)} were done, and came again")
+        missing = set(promised.put) - set(found) - set(dead) - may_be_done
+        if self.durability == "sync":
+            if missing:
+                raise Lost(f"items {sorted(missing)} were put, and are gone")
+        else:
+            # Of what was put a suffix may be gone, and nothing before it.
+            kept = set(found) - {999}
+            if missing and kept and min(missing) < max(kept):
+                raise Lost(f"items {sorted(missing)} are gone, and {max(kept)} is there")
+        store, queue = self._open(fs)
+        with store:
+            if left := drained(queue):
+                raise Wrong(f"items {left} were done before the store was closed, and came again")
+
+
+def number_of(value: bytes | None) -> int:
+    return int((value or b"").rstrip(b"."))
+
+
+def drained(queue: Queue) -> list[int]:
+    found: list[int] = []
+    while True:
+        try:
+            jobs = queue.get_many(5, block=False)
+        except Empty:
+            return found
+        found += [number_of(job.value) for job in jobs]
+        queue.ack_many(jobs)
