@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kstore.clock import Clock
 from kstore.consumer.consumer import Consumer
@@ -25,6 +25,8 @@ from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.transactions.placement import OFFSETS, is_internal
 
 __all__ = ["StoreConsumers", "set_back_offsets"]
+
+AnyConsumer = TypeVar("AnyConsumer", bound=Consumer)
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +95,7 @@ class StoreConsumers:
                 self._groups[name] = box
             return box
 
-    def made(self, consumer: Consumer) -> Consumer:
+    def made(self, consumer: AnyConsumer) -> AnyConsumer:
         """Keeps in mind a consumer of the store, as long as it lives."""
         with self._mutex:
             self._consumers.add(consumer)

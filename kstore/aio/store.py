@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import weakref
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kstore.aio.consuming import Consumer
+from kstore.aio.opening import Opening
+from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
 from kstore.aio.reading import Log
 from kstore.aio.sending import LoopProducer
-from kstore.aio.threads import THREADS, Threads, to_the_end
+from kstore.aio.threads import THREADS, Threads
 from kstore.aio.waking import LoopWaiter
+from kstore.consumer.wanted import RebalanceListener
 from kstore.metrics import MetricValue
 from kstore.store import Store as SyncStore
 from kstore.store import StoreStatus, TopicDescription
@@ -91,6 +96,27 @@ class Store:
         store._writing  # noqa: B018  # open for writing
         return Producer(store._producer_host.made(LoopProducer(store._producer_host, **settings)), self._threads)
 
+    def consumer(
+        self,
+        *topics: str,
+        group: str | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+        **settings: Any,
+    ) -> Opening[Consumer]:
+        """A consumer: ``async with store.consumer("orders", group="billing") as consumer:``, or ``await``.
+
+        The arguments and errors are those of ``kstore.Store.consumer``.
+        """
+        host = self.sync._consumer_host
+        options = {"group": group, "pattern": pattern, "listener": listener, **settings}
+
+        async def made() -> Consumer:
+            make = partial(LoopConsumer, asyncio.get_running_loop(), host, topics, **options)
+            return Consumer(await self._threads.made(lambda: host.made(make()), LoopConsumer.close), self._threads)
+
+        return Opening(made)
+
     # --- work -------------------------------------------------------------------------------------------------------
 
     async def apply_retention(self) -> RetentionResult:
@@ -128,44 +154,7 @@ class Store:
         await self.close()
 
 
-class _Opening:
-    """``async with open(...) as store`` and ``store = await open(...)``."""
-
-    def __init__(self, make: Callable[[], SyncStore], threads: int) -> None:
-        self._make = make
-        self._thread_count = threads
-        self._store: Store | None = None
-
-    def __await__(self) -> Generator[Any, None, Store]:
-        return self._opened().__await__()
-
-    async def __aenter__(self) -> Store:
-        self._store = await self._opened()
-        return self._store
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._store is not None
-        await self._store.close()
-
-    async def _opened(self) -> Store:
-        threads = Threads(self._thread_count)
-        opened: asyncio.Future[SyncStore] | None = None
-        try:
-            opened = threads.submit(self._make)
-            return Store(await to_the_end(opened), threads)
-        except BaseException:
-            try:
-                if opened is not None and opened.exception() is None:
-                    # Cancelled: nobody gets it, and it must not keep its lock.
-                    await threads.run(opened.result().close)
-            finally:
-                threads.close()
-            raise
-
-
-def open(path: str | os.PathLike[str], *, threads: int = THREADS, **settings: Any) -> _Opening:
+def open(path: str | os.PathLike[str], *, threads: int = THREADS, **settings: Any) -> Opening[Store]:
     """Opens the store in directory ``path``: ``async with kstore.aio.open(path) as store:``, or ``await``.
 
     Args:
@@ -174,4 +163,13 @@ def open(path: str | os.PathLike[str], *, threads: int = THREADS, **settings: An
 
     Raises: as ``kstore.open``, when it is awaited. Cancelled, it waits for the opening to end, and closes what it made.
     """
-    return _Opening(partial(SyncStore, path, **settings), threads)
+
+    async def made() -> Store:
+        pool = Threads(threads)
+        try:
+            return Store(await pool.made(partial(SyncStore, path, **settings), SyncStore.close), pool)
+        except BaseException:
+            pool.close()
+            raise
+
+    return Opening(made)

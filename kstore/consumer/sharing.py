@@ -77,7 +77,7 @@ class Sharing:
             raise ConfigError("enable_auto_commit is True, expected False without a group")
         self._deserializers = Deserializers(self.config.key_deserializer, self.config.value_deserializer)
         self._clock = host.clock
-        self._waiter = LogWaiter(host.clock)
+        self._waiter = self._made_waiter()
         self._reading = Reading(host, self.config, group)
         self._wanted = Wanted()
         self._assigned: list[TopicPartition] | None = None
@@ -95,6 +95,10 @@ class Sharing:
         self._commit_due = self._clock.monotonic() + self.config.auto_commit_interval_ms / 1000
         host.watch(self._news.note)
         self._closed = False
+
+    def _made_waiter(self) -> LogWaiter:
+        """What wakes it."""
+        return LogWaiter(self._clock)
 
     # --- what it reads ----------------------------------------------------------------------------------------------
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -24,42 +23,8 @@ from kstore.errors import (
     TopicWaitTimeoutError,
 )
 from kstore.files.paths import TopicPartition
+from tests.aio_helpers import STEPS, WAIT_SECONDS, opened, run, stepped, until, values_in
 from tests.loop_fs import LoopFs
-
-Result = TypeVar("Result")
-
-WAIT_SECONDS = 30
-
-
-def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Runs ``main`` on a loop of its own, for a limited time."""
-
-    async def limited() -> Result:
-        async with asyncio.timeout(WAIT_SECONDS):
-            return await main
-
-    return asyncio.run(limited())
-
-
-@asynccontextmanager
-async def opened(path: Path, **settings: Any) -> AsyncIterator[kstore.aio.Store]:
-    """A store with the topic "orders"."""
-    async with kstore.aio.open(path / "data", **settings) as store:
-        if "orders" not in await store.topics():
-            await store.create_topic("orders")
-        yield store
-
-
-def values_in(path: Path, partition: int = 0) -> list[bytes | None]:
-    with kstore.open(path / "data", read_only=True) as store:
-        return list(store.log("orders", partition).read_values())
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Lets others run until something is so."""
-    while not is_so():
-        await asyncio.sleep(0.001)
-
 
 # --- open and close ---------------------------------------------------------------------------------------------------
 
@@ -99,7 +64,7 @@ def test_what_an_open_fails_with_is_raised(tmp_path: Path) -> None:
 
 def test_an_open_that_is_cancelled_leaves_no_store_open(tmp_path: Path) -> None:
     async def main() -> None:
-        opening = asyncio.ensure_future(kstore.aio.open(tmp_path / "data")._opened())
+        opening = asyncio.create_task(kstore.aio.open(tmp_path / "data")._make())
         await asyncio.sleep(0)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -476,18 +441,6 @@ def test_a_follower_that_is_forgotten_is_not_told_any_more(tmp_path: Path) -> No
 
 
 # --- cancelled --------------------------------------------------------------------------------------------------------
-
-
-async def stepped(task: asyncio.Task[Any], steps: int) -> None:
-    """Lets a task run for so many turns of its loop, and cancels it if it still runs."""
-    for _ in range(steps):
-        if task.done():
-            return
-        await asyncio.sleep(0)
-    task.cancel()
-
-
-STEPS = 60
 
 
 def test_a_reader_cancelled_at_any_point_loses_no_record(tmp_path: Path, tried: Callable[[str, int], None]) -> None:

@@ -1,0 +1,282 @@
+"""``Consumer`` for tasks: ``async for`` over topics. It waits without a thread, and a cancel loses no record."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from kstore.aio.polling import LoopConsumer, Polled
+from kstore.aio.producing import Producer
+from kstore.aio.threads import Threads
+from kstore.consumer.offsets import Offsets
+from kstore.consumer.pieces import Piece
+from kstore.consumer.sharing import GroupMetadata
+from kstore.consumer.wanted import RebalanceListener
+from kstore.errors import ConfigError
+from kstore.files.paths import TopicPartition
+from kstore.log_reads import TimePoint
+from kstore.setting_rules import UNLIMITED
+from kstore.transactions.group_records import OffsetAndMetadata
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Consumer"]
+
+Result = TypeVar("Result")
+Look = Callable[[], tuple[Piece | None, float]]
+
+
+class Consumer:
+    """Reads records of an ``aio.Store``'s topics. For one task at a time; what others ask meanwhile waits its turn.
+
+    Cancelled while it waits it loses nothing: what was read for the one who was cancelled comes next. A rebalance
+    listener is called in one of the store's threads.
+    """
+
+    def __init__(self, consumer: LoopConsumer, threads: Threads) -> None:
+        """See ``Store.consumer``."""
+        self.sync = consumer
+        self._threads = threads
+        self._turn = asyncio.Lock()
+        # What an iteration is in the middle of, and how it came to it.
+        self._items: Iterator[Any] = iter(())
+        self._for_records: Look = consumer.look_for_records
+        self._for_values: Look = consumer.look_for_values
+        self._look = self._for_records
+        # Looks in threads, for an iteration and for a poll; they stay where who waits for them is cancelled.
+        self._piece: asyncio.Future[tuple[Piece | None, float]] | None = None
+        self._poll: asyncio.Future[tuple[Polled | None, float]] | None = None
+
+    def __repr__(self) -> str:
+        return f"aio.{self.sync!r}"
+
+    @property
+    def closed(self) -> bool:
+        return self.sync.closed
+
+    # --- read -------------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next record, or the end when none came for ``iteration_timeout_ms``. See ``kstore.Consumer``."""
+        if self._look is self._for_records:
+            for item in self._items:
+                return item
+        return await self._next(self._for_records)
+
+    async def values(self) -> AsyncIterator[bytes | None]:
+        """As iteration, for the values only: the fast path for payloads."""
+        while True:
+            if self._look is self._for_values:
+                for value in self._items:
+                    yield value
+            try:
+                value = await self._next(self._for_values)
+            except StopAsyncIteration:
+                return
+            yield value
+
+    async def _next(self, look: Look) -> Any:
+        """The first of the next items, which are then in ``_items``. Raises: StopAsyncIteration."""
+        timeout_ms = self.sync.config.iteration_timeout_ms
+        deadline = self._deadline(None if timeout_ms == UNLIMITED else timeout_ms / 1000)
+        while True:
+            async with self._turn:
+                await self._settle_poll()
+                if self._look is not look:
+                    await self._settle_piece()
+                    # What comes as the one and was not handed out comes again, as the other.
+                    self._piece, self._look = None, look
+                if self._piece is None:
+                    self.sync.begin()
+                    self._piece = self._threads.submit(look)
+                await asyncio.wait([self._piece])
+                done, self._piece = self._piece, None
+                piece, seconds = done.result()
+                if piece is not None:
+                    self._items = piece.items
+                    # Nothing is left of what a cancelled iteration had begun, and somebody has recalled since.
+                    for item in self._items:
+                        return item
+                    continue
+            if not await self._told(seconds, deadline):
+                raise StopAsyncIteration
+
+    async def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> Polled:
+        """The next records, by partition. See ``kstore.Consumer.poll``. Cancelled, it has taken none."""
+        count = self.sync.config.max_poll_records if max_records is None else max_records
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigError(f"max_records is {max_records!r:.80}, expected an int from 1 on")
+        deadline = self._deadline(timeout)
+        while True:
+            async with self._turn:
+                await self._settle_piece()
+                await self._settle_poll()
+                self.sync.begin()
+                self._poll = self._threads.submit(partial(self.sync.look_for_poll, count))
+                await asyncio.wait([self._poll])
+                done, self._poll = self._poll, None
+                found, seconds = done.result()
+            if found:
+                return found
+            if not await self._told(seconds, deadline):
+                return {}
+
+    async def to_arrow(self, max_records: int = 65_536, **options: Any) -> pa.Table:
+        """The next records there are now as a ``pyarrow.Table``. See ``kstore.Consumer.to_arrow``."""
+        return await self._call(partial(self.sync.to_arrow, max_records, 0.0, **options))
+
+    @property
+    def current(self) -> TopicPartition | None:
+        """Where the record comes from that an iteration gave last."""
+        return self.sync.current
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        return None if timeout is None else asyncio.get_running_loop().time() + timeout
+
+    async def _told(self, seconds: float, deadline: float | None) -> bool:
+        """Waits until there may be something; False at the deadline."""
+        if deadline is not None:
+            seconds = min(seconds, rest := deadline - asyncio.get_running_loop().time())
+            if rest <= 0:
+                return False
+        if seconds > 0:
+            await self.sync.told(seconds)
+        return True
+
+    async def _settle_piece(self) -> None:
+        """Waits for what a cancelled iteration has begun. The consumer knows that nothing of it was handed out."""
+        if self._piece is not None:
+            await asyncio.wait([self._piece])
+
+    async def _settle_poll(self) -> None:
+        """What a cancelled poll has found is found again."""
+        if self._poll is not None:
+            await asyncio.wait([self._poll])
+            done, self._poll = self._poll, None
+            if done.exception() is None and (found := done.result()[0]):
+                await self._threads.run(partial(self.sync.give_back, found))
+
+    async def _call(self, call: Callable[[], Result]) -> Result:
+        """Does something else in a thread, when it is this consumer's turn."""
+        async with self._turn:
+            await self._settle_piece()
+            await self._settle_poll()
+            return await self._threads.run(call)
+
+    # --- what it reads ----------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        topics: Collection[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """See ``kstore.Consumer.subscribe``."""
+        await self._call(partial(self.sync.subscribe, topics, pattern=pattern, listener=listener))
+
+    async def assign(self, partitions: Collection[tuple[str, int]]) -> None:
+        """See ``kstore.Consumer.assign``."""
+        await self._call(partial(self.sync.assign, partitions))
+
+    async def unsubscribe(self) -> None:
+        """See ``kstore.Consumer.unsubscribe``."""
+        await self._call(self.sync.unsubscribe)
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that it has; in a group they may be others after each wait."""
+        return self.sync.assignment()
+
+    def group_metadata(self) -> GroupMetadata:
+        """See ``kstore.Consumer.group_metadata``."""
+        return self.sync.group_metadata()
+
+    # --- where it is ------------------------------------------------------------------------------------------------
+
+    async def position(self, partition: tuple[str, int]) -> int:
+        """See ``kstore.Consumer.position``."""
+        return await self._call(partial(self.sync.position, partition))
+
+    async def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
+        """See ``kstore.Consumer.seek``."""
+        await self._call(partial(self.sync.seek, partition, offset))
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """See ``kstore.Consumer.seek_to_beginning``."""
+        await self._call(partial(self.sync.seek_to_beginning, *partitions))
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """See ``kstore.Consumer.seek_to_end``."""
+        await self._call(partial(self.sync.seek_to_end, *partitions))
+
+    async def seek_to_time(self, when: TimePoint, *partitions: TopicPartition) -> None:
+        """See ``kstore.Consumer.seek_to_time``."""
+        await self._call(partial(self.sync.seek_to_time, when, *partitions))
+
+    async def pause(self, *partitions: TopicPartition) -> None:
+        """See ``kstore.Consumer.pause``."""
+        await self._call(partial(self.sync.pause, *partitions))
+
+    async def resume(self, *partitions: TopicPartition) -> None:
+        """See ``kstore.Consumer.resume``."""
+        await self._call(partial(self.sync.resume, *partitions))
+
+    def paused(self) -> set[TopicPartition]:
+        return self.sync.paused()
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """See ``kstore.Consumer.lag``."""
+        return await self._call(self.sync.lag)
+
+    async def beginning_offsets(self, partitions: Collection[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """See ``kstore.Consumer.beginning_offsets``."""
+        return await self._call(partial(self.sync.beginning_offsets, partitions))
+
+    async def end_offsets(self, partitions: Collection[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """See ``kstore.Consumer.end_offsets``."""
+        return await self._call(partial(self.sync.end_offsets, partitions))
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, TimePoint]) -> dict[TopicPartition, int | None]:
+        """See ``kstore.Consumer.offsets_for_times``."""
+        return await self._call(partial(self.sync.offsets_for_times, times))
+
+    # --- commit -----------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Offsets | None = None, *, producer: Producer | None = None) -> None:
+        """Commits where the group goes on: after what was handed out. See ``kstore.Consumer.commit``.
+
+        Cancelled, it goes on to its end.
+        """
+        sender = None if producer is None else producer._producer
+        await self._call(partial(self.sync.commit, offsets, producer=sender))
+
+    async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
+        """See ``kstore.Consumer.committed``."""
+        return await self._call(partial(self.sync.committed, *partitions))
+
+    # --- close ------------------------------------------------------------------------------------------------------
+
+    async def close(self, *, commit: bool = True) -> None:
+        """See ``kstore.Consumer.close``. Cancelled, it goes on to its end."""
+        if not self.closed:
+            try:
+                await self._call(partial(self.sync.close, commit=commit))
+            finally:
+                self.sync.wake()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What was handed out when something went wrong may not be done: it is not committed, and comes again.
+        await self.close(commit=error is None)

@@ -1,0 +1,100 @@
+"""A ``Consumer`` whose waiting is done on a loop: it looks, in a thread, and says how long there is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from kstore.aio.waking import LoopWaiter
+from kstore.consumer.consumer import Consumer
+from kstore.consumer.host import ConsumerHost
+from kstore.consumer.pieces import Piece
+from kstore.files.paths import TopicPartition
+
+__all__ = ["LoopConsumer"]
+
+Found = TypeVar("Found")
+Polled = dict[TopicPartition, list[Any]]
+
+
+class LoopConsumer(Consumer):
+    """What ``aio.Consumer`` reads with. All but ``begin`` and ``told`` is called in threads, one call at a time."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, host: ConsumerHost, topics: Collection[str], **options: Any
+    ) -> None:
+        """``options`` are those of ``Consumer``. Raises: as that."""
+        self._loop = loop
+        super().__init__(host, topics, **options)
+
+    def _made_waiter(self) -> LoopWaiter:
+        self._loop_waiter = LoopWaiter(self._clock, self._loop)
+        return self._loop_waiter
+
+    # --- on the loop ------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """What happens from now on is told; before each look."""
+        self._loop_waiter.begin()
+
+    async def told(self, seconds: float) -> None:
+        """Waits until there may be something, ``seconds`` at most."""
+        await self._loop_waiter.told(seconds)
+
+    def wake(self) -> None:
+        """Ends a wait: something else has happened."""
+        self._loop_waiter.wake()
+
+    # --- in threads -------------------------------------------------------------------------------------------------
+
+    def look(self, find: Callable[[], Found | None]) -> tuple[Found | None, float]:
+        """What ``find`` finds; or None, and for how many seconds there will be nothing unless it is told."""
+        with self._used():
+            self._recall()
+            self._tick()
+            found = find()
+            if found:
+                return found, 0.0
+            return None, min(self._loop_waiter.arm(self._has_more), self._wait_seconds())
+
+    def recall(self) -> None:
+        """What an iteration was given and has not given out is found again."""
+        with self._used():
+            self._recall()
+
+    def _has_more(self) -> bool:
+        return any(reader.has_more() for reader in self._reading.ready())
+
+    def look_for_records(self) -> tuple[Piece | None, float]:
+        """The next records of an iteration."""
+        return self.look(self._take_records)
+
+    def look_for_values(self) -> tuple[Piece | None, float]:
+        """The next values of an iteration."""
+        return self.look(self._take_values)
+
+    def _take_records(self) -> Piece | None:
+        self._piece = self._next_records()
+        return self._piece
+
+    def _take_values(self) -> Piece | None:
+        self._piece = self._next_values()
+        return self._piece
+
+    def look_for_poll(self, count: int) -> tuple[Polled | None, float]:
+        """The next records of a poll."""
+
+        def find() -> Polled | None:
+            found: Any = self._reading.records(count)
+            return self._deserialized(found) if found and not self._deserializers.is_plain else found
+
+        return self.look(find)
+
+    def give_back(self, polled: Polled) -> None:
+        """What a poll has found is found again by the next."""
+        with self._used():
+            for owner, records in polled.items():
+                reader = self._reading.readers.get(owner)
+                if reader is not None:
+                    reader.seek(records[0].offset)
