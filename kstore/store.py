@@ -199,7 +199,9 @@ class Store:
             offsets=lambda: self.consumer_offsets,
             news=self._producer_host,
         )
-        self._queues = StoreQueues(self.log, self.partitions, self.create_topic, self._settings_of, clock)
+        self._queues = StoreQueues(
+            self.log, self.partitions, self.create_topic, self._settings_of, clock, self._directory.turn, shared=shared
+        )
         # What topics go by, with the entry that it was taken from.
         self._effective: dict[str, tuple[TopicEntry, tuple[LogConfig, Durability]]] = {}
         # Logs that were not closed in order, and are not known to be in order since.

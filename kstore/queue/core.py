@@ -19,11 +19,11 @@ from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOut
 from kstore.log import Log
 from kstore.log_reader import LogReader
 from kstore.queue.config import QueueConfig
-from kstore.queue.events import END, RETRY, encode_events
+from kstore.queue.events import END, RETRY, ROWS_MAX, encode_events
 from kstore.queue.items import Marks, marks_of
 from kstore.queue.job import Job
 from kstore.queue.journal import Journal
-from kstore.queue.state import QueueState
+from kstore.queue.state import QueueState, Retry
 from kstore.record._codec import Record
 from kstore.types import CorruptRange
 
@@ -115,8 +115,9 @@ class QueueCore:
         unnoted = self.state.unnoted
         if not unnoted:
             return b""
-        rows = [(offset, *retry, 0) for offset, retry in unnoted.items()]
-        unnoted.clear()
+        rows = [(offset, *retry, 0) for offset, retry in islice(unnoted.items(), ROWS_MAX)]
+        for offset, *_ in rows:
+            del unnoted[offset]
         return encode_events(RETRY, rows)
 
     # --- read items -------------------------------------------------------------------------------------------------
@@ -124,12 +125,15 @@ class QueueCore:
     def take(self, queue: Queue, count: int, seconds: float) -> list[Job]:
         """Leases up to ``count`` items; none where none may be delivered now. Needs the lock. Raises: StorageError."""
         state = self.state
+        self.refresh()
         now, now_ms = self.clock.monotonic(), self.clock.now_ms()
         jobs: list[Job] = []
         while True:
             fresh, again = state.take(count - len(jobs), now, now_ms)
             if fresh or again:
                 jobs += self._leased(queue, fresh, again, seconds, now)
+                if len(jobs) < count:
+                    continue  # of those that were taken others may have been quicker
             if len(jobs) == count or not self.fill():
                 return jobs
 
@@ -145,7 +149,9 @@ class QueueCore:
                 if record is not None:
                     jobs.append(Job(queue, record, count + 1, seconds, deadline, me))
             jobs += [Job(queue, record, 1, seconds, deadline, me) for record in fresh]
-            self.state.lease(jobs, seconds)
+            if jobs:
+                jobs = self.own(jobs, seconds)
+                self.state.lease(jobs, seconds)
         except BaseException:
             self.state.put_back(fresh, [offset for offset, _ in again])
             raise
@@ -240,9 +246,14 @@ class QueueCore:
         if self.getter_count:
             self.available.notify(count)
 
+    def pending(self) -> int:
+        """How many items are not done. Needs the lock."""
+        self.refresh()
+        return self.state.pending_count(self.items.high_watermark)
+
     def note_done(self) -> None:
         """Items were done. Needs the lock."""
-        if self.joiner_count and not self.state.pending_count(self.items.high_watermark):
+        if self.joiner_count and not self.pending():
             self.all_done.notify_all()
 
     @property
@@ -250,7 +261,38 @@ class QueueCore:
         """About how many items wait, due or not. Needs the lock."""
         state = self.state
         pending = state.pending_count(self.items.high_watermark)
-        return max(pending - state.leased_count - len(state.busy) - len(state.unconfirmed), 0)
+        return max(pending - self.leased_count - len(state.busy) - len(state.unconfirmed), 0)
+
+    # --- where several processes share it (``shared``) --------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Takes in what others have written. Needs the lock."""
+
+    def own(self, jobs: list[Job], seconds: float) -> list[Job]:
+        """Those of ``jobs`` that nobody else got. Needs the lock."""
+        return jobs
+
+    def own_all(self, offsets: Sequence[int], seconds: float) -> bool:
+        """Keeps items from others for some time; whether all of them could be had. Needs the lock."""
+        return True
+
+    def extended(self, job: Job, seconds: float) -> bool:
+        """Tells others that a lease goes on; whether it does. Needs the lock."""
+        return True
+
+    def wait(self, seconds: float) -> None:
+        """Waits until something may be got, at most so long. Needs the lock, which it gives up meanwhile."""
+        self.available.wait(seconds)
+
+    @property
+    def leased_count(self) -> int:
+        return self.state.leased_count
+
+    def give_up_leases(self) -> None:
+        """At the end: what is leased here may be delivered again, by others too. Needs the lock."""
+        for group in self.state.leases.values():
+            for lease in group.values():
+                self.state.retries[lease.offset] = Retry(lease.delivery_count, 0)
 
     def close(self) -> None:
         """Whoever waits is told. Needs no lock."""

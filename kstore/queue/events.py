@@ -22,7 +22,7 @@ from typing import Any
 
 from kstore.errors import CorruptFileError
 
-__all__ = ["CLAIM", "DONE", "END", "FLOOR", "MOVED", "RETRY", "decode_events", "encode_events", "ranges_of"]
+__all__ = ["CLAIM", "DONE", "END", "FLOOR", "MOVED", "RETRY", "ROWS_MAX", "decode_events", "encode_events", "ranges_of"]
 
 DONE, RETRY, MOVED, CLAIM, FLOOR, END = b"D", b"R", b"M", b"C", b"F", b"E"
 
@@ -36,6 +36,8 @@ ROWS = {
 }
 HEAD = struct.Struct(">cI")
 COUNT_MAX = 2**32 - 1
+# In one record of the journal, which no segment of it may be too small for.
+ROWS_MAX = 10_000
 # One item done, which is what most records say.
 ONE_DONE = struct.Struct(">cIqI")
 assert HEAD.size == 5

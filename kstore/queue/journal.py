@@ -8,7 +8,7 @@ from typing import Any
 
 from kstore.errors import CorruptFileError
 from kstore.log import Log
-from kstore.queue.events import decode_events
+from kstore.queue.events import ROWS_MAX, decode_events, encode_events
 from kstore.types import CorruptRange
 
 __all__ = ["SEGMENT_BYTES", "Journal"]
@@ -37,6 +37,14 @@ class Journal:
         """Appends one record; returns the offset behind it. As durable as the log's setting. Raises: as ``Log``."""
         self.size += len(value) + BATCH_BYTES
         return self.log.append(value) + 1
+
+    def append_rows(self, kind: bytes, rows: Sequence[tuple[int, ...]], notes: bytes = b"") -> int:
+        """Appends events of a kind; a crash may leave the first of them only, where they are very many."""
+        if len(rows) <= ROWS_MAX:
+            return self.append(encode_events(kind, rows) + notes)
+        values = [encode_events(kind, rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)]
+        self.size += sum(map(len, values))
+        return self.append_many([*values, notes] if notes else values)
 
     def append_many(self, values: Sequence[bytes]) -> int:
         """Appends records, of which a crash leaves a prefix."""

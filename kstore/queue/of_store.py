@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from kstore.clock import Clock
@@ -15,6 +16,7 @@ from kstore.queue.config import QueueConfig
 from kstore.queue.core import QueueCore
 from kstore.queue.journal import SEGMENT_BYTES, Journal
 from kstore.queue.queue import Queue
+from kstore.queue.shared import SharedCore
 from kstore.transactions.placement import QUEUE_JOURNAL, is_internal
 from kstore.types import Durability
 
@@ -52,13 +54,19 @@ class StoreQueues:
         create_topic: Callable[..., None],
         settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
         clock: Clock,
+        turn: Callable[[], AbstractContextManager[None]],
+        *,
+        shared: bool,
     ) -> None:
-        """``partitions`` raises TopicNotFoundError, and ``create_topic`` TopicExistsError."""
+        """``partitions`` raises TopicNotFoundError, and ``create_topic`` TopicExistsError; in its ``turn`` a process is
+        the only one of those that share the store which changes what is in it."""
         self._log_of = log_of
         self._partitions = partitions
         self._create_topic = create_topic
         self._settings_of = settings_of
         self._clock = clock
+        self._turn = turn
+        self._core_type = SharedCore if shared else QueueCore
         self._lock = threading.RLock()
         self._queues: dict[str, Queue] = {}
 
@@ -71,7 +79,9 @@ class StoreQueues:
                 if settings and config != known.config:
                     raise ConfigError(f"the queue {name} is open with other settings: {known.config}")
                 return known
-            made = self._queues[name] = self._open(name, config)
+            # In the turn: of two that find the journal ahead of the items, after a power cut, one says so.
+            with self._turn():
+                made = self._queues[name] = self._open(name, config)
             return made
 
     def _open(self, name: str, config: QueueConfig) -> Queue:
@@ -91,7 +101,7 @@ class StoreQueues:
             raise ConfigError(f"the queue {name} has durability {durability!r}, not {config.durability!r}")
         self._ensure(journal, segment_bytes=SEGMENT_BYTES, durability=durability)
         is_sync = durability == "sync"
-        core = QueueCore(
+        core = self._core_type(
             name,
             self._log_of(name),
             Journal(self._log_of(journal), is_sync=is_sync),

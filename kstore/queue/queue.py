@@ -238,7 +238,7 @@ class Queue:
         due = core.state.wait_seconds(core.clock.monotonic(), core.clock.now_ms())
         waits = [LOOK_SECONDS, *(wait for wait in (rest, due) if wait is not None)]
         with core.counted("getter_count"):
-            core.available.wait(min(waits))
+            core.wait(min(waits))
 
     # --- ack, nack, extend ------------------------------------------------------------------------------------------
 
@@ -251,6 +251,7 @@ class Queue:
         core, state = self._core, self._core.state
         with core.lock:
             core.check_open()
+            core.refresh()
             leased: list[Job] = []
             for job in jobs:
                 if not job.is_open or not state.may_finish(job):
@@ -264,7 +265,7 @@ class Queue:
             notes = core.notes()
             token = core.begin_write()
         try:
-            end = core.journal.append(encode_events(DONE, ranges_of(offsets)) + notes)
+            end = core.journal.append_rows(DONE, ranges_of(offsets), notes)
         except BaseException:
             with core.lock:
                 core.end_write(token)
@@ -306,6 +307,7 @@ class Queue:
         finally:
             with core.lock:
                 core.end_write(token, end)
+                core.refresh()
                 state.busy.discard(job.offset)
                 state.give_back(job.offset, job.delivery_count, due_ms)
                 has_dead = bool(state.dead)
@@ -323,8 +325,11 @@ class Queue:
             core.check_open()
             if not job.is_open or not state.is_leased(job):
                 raise _lost(job)
+            deadline = core.clock.monotonic() + wanted
+            if not core.extended(job, wanted):
+                raise _lost(job)
             state.end_lease(job)
-            job.seconds, job.deadline = wanted, core.clock.monotonic() + wanted
+            job.seconds, job.deadline = wanted, deadline
             state.lease((job,), wanted)
 
     def _bury_all(self) -> None:
@@ -354,7 +359,7 @@ class Queue:
         core = self._core
         deadline = _deadline(timeout, core)
         with core.lock, core.counted("joiner_count"):
-            while core.state.pending_count(core.items.high_watermark):
+            while core.pending():
                 core.check_open()
                 if not core.state.fresh and core.fill():
                     continue  # there may be ends of transactions, which are no items
@@ -369,6 +374,7 @@ class Queue:
         """About how many items wait to be delivered, delayed ones too; leased ones not."""
         with self._core.lock:
             self._core.check_open()
+            self._core.refresh()
             return self._core.waiting_count
 
     def __len__(self) -> int:
@@ -392,12 +398,13 @@ class Queue:
         dead_count = 0 if dead is None else dead.qsize()
         with core.lock:
             core.check_open()
+            core.refresh()
             state = core.state
             state.expire(core.clock.monotonic())
             end = core.items.high_watermark
             return QueueStats(
                 state.pending_count(end) - len(state.unconfirmed),
-                state.leased_count,
+                core.leased_count,
                 state.delayed_count,
                 sum(1 for retry in state.retries.values() if retry.deliveries),
                 len(state.damaged),
@@ -414,6 +421,7 @@ class Queue:
         now_ms = core.clock.now_ms()
         with core.lock:
             core.check_open()
+            core.refresh()
             start = max(core.state.floor, core.items.start_offset)
         committed: IsolationLevel = "read_committed" if core.items.writer.producers.in_use else "read_uncommitted"
         for record in core.items.read(start, isolation_level=committed, on_corrupt="skip"):

@@ -29,6 +29,8 @@ __all__ = ["QueueSpace"]
 MOVED_SHARE_MAX = 0.25
 # And no more items at once than this.
 MOVED_COUNT_MAX = 20_000
+# So long copied items are kept from others; copying takes a fraction of it.
+MOVE_SECONDS = 60.0
 # While the oldest segment is the one that is written to, it is looked at again after so many items.
 LOOK_COUNT = 1000
 
@@ -97,6 +99,7 @@ class QueueSpace:
         """Writes the journal anew. Raises: DiskFullError, StorageError."""
         core = self._core
         with core.lock:
+            core.refresh()
             values = core.state.snapshot()
             first_needed = core.applied_end
         core.journal.rewrite(values, first_needed)
@@ -112,6 +115,10 @@ class QueueSpace:
             offsets = state.movable(stop, count_max)
             if not offsets:
                 return False
+            if not core.own_all(offsets, MOVE_SECONDS):
+                core.state.put_back((), offsets)
+                return False
+            began = core.clock.monotonic()
             records = [record for offset in offsets if (record := core.read_one(offset)) is not None]
             retries = [state.retries.get(record.offset) or _of(record) for record in records]
             offsets = [record.offset for record in records]
@@ -120,7 +127,7 @@ class QueueSpace:
         end = 0
         try:
             if records:
-                end = self._copy(records, retries)
+                end = self._copy(records, retries, began)
         finally:
             with core.lock:
                 core.end_write(token, end)
@@ -128,9 +135,10 @@ class QueueSpace:
                 if not end:
                     state.put_back((), offsets)
                 core.wake_getters(len(offsets))
-        return True
+        return bool(end) or not records
 
-    def _copy(self, records: list[Record], retries: list[Retry]) -> int:
+    def _copy(self, records: list[Record], retries: list[Retry], began: float) -> int:
+        """Returns the journal's end behind it; 0 where it took so long that somebody else may have the items."""
         core = self._core
         marked = [
             with_marks(record.headers, Marks(retry.due_ms, retry.deliveries, record.offset))
@@ -144,6 +152,8 @@ class QueueSpace:
         ).first_offset
         if not core.is_sync:
             core.items.flush()  # the journal must not get there alone
+        if core.clock.monotonic() - began > MOVE_SECONDS / 2:
+            return 0
         rows = [(record.offset, first + at) for at, record in enumerate(records)]
         end = core.journal.append(encode_events(MOVED, rows))
         core.journal.flush()
@@ -168,6 +178,11 @@ class QueueSpace:
                     if not state.dead:
                         return
                     offset = state.dead[0]
+                    core.refresh()
+                    if state.is_done(offset) or not core.own_all((offset,), MOVE_SECONDS):
+                        state.dead.popleft()  # somebody else is at it
+                        state.busy.discard(offset)
+                        continue
                     record = core.read_one(offset)
                     retry = state.retries.get(offset, Retry(0, 0))
                 if record is not None and not self._bury_one(record, retry.deliveries, dead_letters):
@@ -203,13 +218,10 @@ class QueueSpace:
     def close(self) -> None:
         """Leaves a short journal, if that can be done now."""
         with self._at_work:
-            with self._core.lock:
-                state = self._core.state
-                for group in state.leases.values():
-                    for lease in group.values():
-                        state.retries[lease.offset] = Retry(lease.delivery_count, 0)
             if self._core.journal.size:
                 try:
+                    with self._core.lock:
+                        self._core.give_up_leases()
                     self.rewrite()
                 except KstoreError as error:
                     self._core.report("its journal could not be written anew", error)

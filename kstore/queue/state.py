@@ -16,12 +16,10 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from kstore.queue.events import CLAIM, DONE, END, FLOOR, MOVED, RETRY, encode_events, ranges_of
+from kstore.queue.events import CLAIM, DONE, END, FLOOR, MOVED, RETRY, ROWS_MAX, encode_events, ranges_of
 
 __all__ = ["Claim", "Lease", "QueueState", "Retry"]
 
-# Rows in one record of the journal.
-ROWS_MAX = 10_000
 # The owner that a snapshot names for an item's deliveries: they hold unless newer ones are known.
 OF_SNAPSHOT = 2**64 - 1
 
@@ -176,6 +174,10 @@ class QueueState(Generic[ItemT, LeaseT]):
         if self.is_done(offset) or (claim is not None and claim.owner != owner and claim.expires_ms > now_ms):
             return
         self.claims[offset] = Claim(owner, count, expires_ms)
+        lease = self.lease_of(offset)
+        if lease is not None and lease.owner != owner:
+            self.end_lease(lease)  # it was over, and somebody else has the item now
+            heappush(self._claimed, (expires_ms, offset))
         known = self.retries.get(offset)
         if known is None or known.deliveries < count:
             self.retries[offset] = Retry(count, 0)

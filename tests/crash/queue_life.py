@@ -36,7 +36,7 @@ def small() -> ExitStack:
     for module, name, value in (
         (space, "SEGMENT_BYTES", 1500),
         (space, "LOOK_COUNT", 1),
-        (of_store, "SEGMENT_BYTES", 1500),
+        (of_store, "SEGMENT_BYTES", 4000),
     ):
         stack.enter_context(mock.patch.object(module, name, value))
     return stack

@@ -59,7 +59,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.stack.enter_context(in_memory())
         self.stack.enter_context(mock.patch.object(space, "SEGMENT_BYTES", JOURNAL_BYTES))
         self.stack.enter_context(mock.patch.object(space, "LOOK_COUNT", 1))
-        self.stack.enter_context(mock.patch.object(of_store, "SEGMENT_BYTES", JOURNAL_BYTES))
+        self.stack.enter_context(mock.patch.object(of_store, "SEGMENT_BYTES", 8 * JOURNAL_BYTES))
         self.fs = MemoryFs(ROOT)
         self.clock = ManualClock()
         self.next = 0

@@ -1,0 +1,120 @@
+"""A queue that several processes share: each has its own state, made of the same journal.
+
+A lease is then an event too: whoever wants items appends a claim, and reads the journal up to it. The first claim of an
+item that is free wins, for everybody alike, since all read the same events in the same order. When a lease is over is
+told by the machine's monotonic clock, which is one for all processes; so the items of a worker that was killed come
+back when its leases are over.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from kstore.errors import OffsetOutOfRangeError
+from kstore.queue.core import QueueCore
+from kstore.queue.events import CLAIM, RETRY, encode_events
+from kstore.queue.job import Job
+
+__all__ = ["SharedCore"]
+
+# Who waits looks so often for items that others gave back, of which the items' log does not tell.
+POLL_SECONDS = 0.05
+OWNER_BITS = 62
+
+
+class SharedCore(QueueCore):
+    """``QueueCore`` of one of several processes."""
+
+    _applied = 0
+
+    def _load(self) -> None:
+        self.state.is_shared = True
+        self._random = random.SystemRandom()
+        super()._load()
+        self._applied = self._journal_end
+
+    # --- the journal ------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Takes in what others, and this process, have written. Needs the lock. Raises: StorageError."""
+        if self.journal.end <= self._applied:
+            return
+        try:
+            self._read_on(self._applied)
+        except OffsetOutOfRangeError:
+            self._read_on(None)  # somebody has written it anew since
+
+    def _read_on(self, start: int | None) -> None:
+        for offset, kind, row in self.journal.read(start):
+            self.state.apply(kind, row)
+            self._applied = offset + 1
+        self._journal_end = max(self._journal_end, self._applied)
+
+    @property
+    def applied_end(self) -> int:
+        return self._applied
+
+    # --- claims -----------------------------------------------------------------------------------------------------
+
+    def claim(self, offsets: Sequence[tuple[int, int]], seconds: float) -> int:
+        """Claims items, each with how often it will have been delivered; the owner to look for in ``state.claims``.
+
+        Needs the lock. Raises: DiskFullError, PoisonedError, StorageError.
+        """
+        owner = self._random.getrandbits(OWNER_BITS) + 1
+        now_ms = int(self.clock.monotonic() * 1000)
+        expires_ms = now_ms + int(seconds * 1000)
+        self.journal.append_rows(CLAIM, [(offset, count, owner, now_ms, expires_ms) for offset, count in offsets])
+        self.refresh()
+        return owner
+
+    def own(self, jobs: list[Job], seconds: float) -> list[Job]:
+        owner = self.claim([(job.offset, job.delivery_count) for job in jobs], seconds)
+        owned: list[Job] = []
+        for job in jobs:
+            claim = self.state.claims.get(job.offset)
+            if claim is not None and claim.owner == owner:
+                job.owner = owner
+                owned.append(job)
+            else:
+                self.state.put_back((), (job.offset,))  # somebody was quicker
+        return owned
+
+    def own_all(self, offsets: Sequence[int], seconds: float) -> bool:
+        state = self.state
+        owner = self.claim([(offset, _deliveries(state.retries.get(offset))) for offset in offsets], seconds)
+        claims = [state.claims.get(offset) for offset in offsets]
+        return all(claim is not None and claim.owner == owner for claim in claims)
+
+    def extended(self, job: Job, seconds: float) -> bool:
+        now_ms = int(self.clock.monotonic() * 1000)
+        row = (job.offset, job.delivery_count, job.owner, now_ms, now_ms + int(seconds * 1000))
+        self.journal.append(encode_events(CLAIM, [row]))
+        self.refresh()
+        return self.state.is_leased(job)
+
+    # --- wait, end --------------------------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        end = self.items.high_watermark
+        if end > self.state.position:
+            return
+        self.lock.release()
+        try:
+            self.items.wait_beyond(end, min(seconds, POLL_SECONDS), committed=False)
+        finally:
+            self.lock.acquire()
+
+    @property
+    def leased_count(self) -> int:
+        return len(self.state.claims)
+
+    def give_up_leases(self) -> None:
+        leases = [lease for group in self.state.leases.values() for lease in group.values()]
+        if leases:
+            self.journal.append_rows(RETRY, [(lease.offset, lease.delivery_count, 0, lease.owner) for lease in leases])
+
+
+def _deliveries(retry: tuple[int, int] | None) -> int:
+    return 0 if retry is None else retry[0]
