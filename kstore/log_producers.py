@@ -14,6 +14,7 @@ from kstore.errors import CorruptDataError, DuplicateSequenceError, StorageError
 from kstore.files.checkpoint import replace_file
 from kstore.files.fs import read_file
 from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
+from kstore.files.remote import RemoteFile
 from kstore.index import TransactionIndex
 from kstore.record.batch import Batch
 from kstore.record.plain import behind_plain
@@ -404,10 +405,8 @@ class PendingProducers:
 def _behind_plain(segment: LogSegment, located: Located, stop: int) -> Located:
     """``located``, or what is behind the batches of no producer that stand there, found at less cost than by a walk."""
     file = segment.log_file()
-    try:
-        file.fileno()
-    except StorageError:
-        return located  # in a store, where many small reads cost more than a large one
+    if isinstance(file, RemoteFile):
+        return located  # many small reads cost more there than a large one
     found = behind_plain(file, located.position, stop)
     return located if found is None else Located(found[0], 0, max(found[1], located.next_offset))
 

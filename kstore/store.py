@@ -209,6 +209,8 @@ class Store:
         self._closed = False
         try:
             if not read_only:
+                # What is written from here on may ask for it.
+                self._scheduler.add(FLUSH_TASK, self._flushes.run, interval_seconds=None, lane="flush")
                 if self._directory.is_first:
                     self._recover()
                     for one in set_back_offsets(self._directory, self._logs, clock, self._unclean):
@@ -241,7 +243,6 @@ class Store:
     def _begin_work(self) -> None:
         add, config = self._scheduler.add, self.config
         first = config.initial_delay_ms / 1000
-        add(FLUSH_TASK, self._flushes.run, interval_seconds=None, lane="flush")
         for name, run, interval_ms, lane in (
             ("retention", self._tasks.retain, config.retention_check_interval_ms, "work"),
             ("idle roll", self._tasks.roll_idle, config.retention_check_interval_ms, "work"),

@@ -32,7 +32,7 @@ from kstore.store import Store
 from kstore.types import Durability
 from tests.fake_fs import WRITES, FailingFs, Fault, Operation
 
-__all__ = ["GROUP", "PARTITION_COUNT", "SETTINGS", "told_of"]
+__all__ = ["ELSEWHERE", "GROUP", "PARTITION_COUNT", "SETTINGS", "told_of"]
 
 Result = TypeVar("Result")
 
@@ -40,6 +40,8 @@ OUT = 1
 PARTITION_COUNT = 3
 SENDER_COUNT = 2
 GROUP = "billing"
+# What the offsets are of: no log of this store, whose end would bound them when it is opened.
+ELSEWHERE = TopicPartition("elsewhere", 0)
 SETTINGS: dict[str, Any] = {"segment_bytes": 16_384, "index_interval_bytes": 256, "flush_ms": 5, "flush_messages": 50}
 
 
@@ -123,7 +125,7 @@ def _move(producer: Producer, life: int, generator: random.Random) -> None:
                 producer.send("moves", telling(life, 0, number), partition=partition)
         if generator.random() < 0.3:
             producer.flush()
-        producer.send_offsets({TopicPartition("moves", 0): life * 1_000_000 + number}, GROUP)
+        producer.send_offsets({ELSEWHERE: life * 1_000_000 + number}, GROUP)
         if generator.random() < 0.3:
             _say(f"abort {life} {number}")
             _until_there_is_room(producer.abort_transaction)

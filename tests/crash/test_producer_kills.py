@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kstore.files.paths import TopicPartition
 from kstore.store import Store
 from kstore.types import Durability
-from tests.crash.killed_producers import GROUP, PARTITION_COUNT, SETTINGS, told_of
+from tests.crash.killed_producers import ELSEWHERE, GROUP, PARTITION_COUNT, SETTINGS, told_of
 from tests.crash.test_kill_loop import Zygote
 from tests.evidence import Lost, Wrong
 
@@ -99,7 +98,7 @@ class Told:
             raise Lost(f"transactions {sorted(lost)} were committed")
         if never := counts[0].keys() - self.committed - self.pending:
             raise Wrong(f"transactions {sorted(never)} were not committed, {never & self.aborted} even aborted")
-        committed = store.coordinator.committed(GROUP).get(TopicPartition("moves", 0))
+        committed = store.coordinator.committed(GROUP).get(ELSEWHERE)
         expected = next(reversed(counts[0]), None)
         told = None if committed is None else divmod(committed.offset, 1_000_000)
         if told != expected:
