@@ -74,8 +74,7 @@ class QueueCore:
 
     def _load(self) -> None:
         state = self.state
-        for _, kind, row in self.journal.read():
-            state.apply(kind, row)
+        self._read_on(None)
         end = self.items.high_watermark
         if state.known_end > end:
             # A power cut took items that were not on disk yet, or the topic was made anew. Others will have their
@@ -85,7 +84,12 @@ class QueueCore:
             self.journal.append(encode_events(END, [(end,)]))
             self.journal.flush()
         state.raise_floor(self.items.start_offset)
-        self._journal_end = self.journal.end
+
+    def _read_on(self, start: int | None) -> None:
+        """Takes in the journal from ``start`` on; what comes while it is read is not skipped."""
+        for offset, kind, row in self.journal.read(start):
+            self.state.apply(kind, row)
+            self._journal_end = offset + 1
 
     def check_open(self) -> None:
         if self.is_closed:
@@ -172,26 +176,14 @@ class QueueCore:
 
     def fill(self) -> bool:
         """Reads on; False where there is nothing new. Needs the lock. Raises: StorageError."""
-        state, items = self.state, self.items
-        if self._reader is None:
-            if state.position < items.start_offset:
-                state.raise_floor(items.start_offset)
-            # Where no producer ever wrote there are no transactions to look for.
-            committed = items.writer.producers.in_use
-            bound = items.last_stable_offset if committed else items.high_watermark
-            if bound <= state.position:
-                return False
-            self._bound = bound
-            self._reader = items.read(
-                state.position,
-                bound,
-                isolation_level="read_committed" if committed else "read_uncommitted",
-                on_corrupt="yield",
-            )
+        state = self.state
         try:
-            chunk = list(islice(self._reader, self._chunk_count))
+            if self._reader is None and not self._open_reader():
+                return False
+            chunk = list(islice(self._reader, self._chunk_count)) if self._reader is not None else []
         except OffsetOutOfRangeError:
             self._reader = None  # somebody has deleted what was to be read; the start has moved
+            state.raise_floor(self.items.start_offset)
             return True
         except BaseException:
             self._reader = None
@@ -206,6 +198,25 @@ class QueueCore:
             size = max(sum([len(record.value or b"") for record in chunk if isinstance(record, Record)]), 1)
             wanted = min(CHUNK_BYTES * len(chunk) // size, 2 * self._chunk_count)
             self._chunk_count = max(CHUNK_COUNT_MIN, min(wanted, CHUNK_COUNT_MAX))
+        return True
+
+    def _open_reader(self) -> bool:
+        """Whether there is something new to be read."""
+        state, items = self.state, self.items
+        if state.position < items.start_offset:
+            state.raise_floor(items.start_offset)
+        # Where no producer ever wrote there are no transactions to look for.
+        committed = items.writer.producers.in_use
+        bound = items.last_stable_offset if committed else items.high_watermark
+        if bound <= state.position:
+            return False
+        self._bound = bound
+        self._reader = items.read(
+            state.position,
+            bound,
+            isolation_level="read_committed" if committed else "read_uncommitted",
+            on_corrupt="yield",
+        )
         return True
 
     def _offer(self, chunk: Sequence[Record | CorruptRange]) -> None:

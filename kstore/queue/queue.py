@@ -422,7 +422,7 @@ class Queue:
         with core.lock:
             core.check_open()
             core.refresh()
-            start = max(core.state.floor, core.items.start_offset)
+            start = min(max(core.state.floor, core.items.start_offset), core.items.high_watermark)
         committed: IsolationLevel = "read_committed" if core.items.writer.producers.in_use else "read_uncommitted"
         for record in core.items.read(start, isolation_level=committed, on_corrupt="skip"):
             if len(shown) >= count:

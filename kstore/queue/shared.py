@@ -26,34 +26,29 @@ OWNER_BITS = 62
 class SharedCore(QueueCore):
     """``QueueCore`` of one of several processes."""
 
-    _applied = 0
-
     def _load(self) -> None:
         self.state.is_shared = True
         self._random = random.SystemRandom()
         super()._load()
-        self._applied = self._journal_end
 
     # --- the journal ------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Takes in what others, and this process, have written. Needs the lock. Raises: StorageError."""
-        if self.journal.end <= self._applied:
+        if self.journal.end <= self._journal_end:
             return
         try:
-            self._read_on(self._applied)
+            self._read_on(self._journal_end)
         except OffsetOutOfRangeError:
             self._read_on(None)  # somebody has written it anew since
 
-    def _read_on(self, start: int | None) -> None:
-        for offset, kind, row in self.journal.read(start):
-            self.state.apply(kind, row)
-            self._applied = offset + 1
-        self._journal_end = max(self._journal_end, self._applied)
+    def end_write(self, token: int, end: int = 0) -> None:
+        # What was written is taken in when it is read, in its place among what others wrote.
+        super().end_write(token)
 
     @property
     def applied_end(self) -> int:
-        return self._applied
+        return self._journal_end
 
     # --- claims -----------------------------------------------------------------------------------------------------
 
@@ -84,8 +79,13 @@ class SharedCore(QueueCore):
     def own_all(self, offsets: Sequence[int], seconds: float) -> bool:
         state = self.state
         owner = self.claim([(offset, _deliveries(state.retries.get(offset))) for offset in offsets], seconds)
-        claims = [state.claims.get(offset) for offset in offsets]
-        return all(claim is not None and claim.owner == owner for claim in claims)
+        owned = [offset for offset in offsets if (claim := state.claims.get(offset)) and claim.owner == owner]
+        if len(owned) == len(offsets):
+            return True
+        rows = [(offset, _deliveries(state.retries.get(offset)), 0, owner) for offset in owned]
+        if rows:
+            self.journal.append_rows(RETRY, rows)
+        return False
 
     def extended(self, job: Job, seconds: float) -> bool:
         now_ms = int(self.clock.monotonic() * 1000)

@@ -180,8 +180,9 @@ class QueueSpace:
                     offset = state.dead[0]
                     core.refresh()
                     if state.is_done(offset) or not core.own_all((offset,), MOVE_SECONDS):
-                        state.dead.popleft()  # somebody else is at it
+                        state.dead.popleft()
                         state.busy.discard(offset)
+                        state.put_back((), (offset,))  # somebody else is at it; should he die it comes back here
                         continue
                     record = core.read_one(offset)
                     retry = state.retries.get(offset, Retry(0, 0))

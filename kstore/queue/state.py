@@ -278,16 +278,16 @@ class QueueState(Generic[ItemT, LeaseT]):
             if self._is_free(offset, now, now_ms):
                 again.append((offset, self.retries.get(offset, Retry(0, 0)).deliveries))
                 self.busy.add(offset)  # the heap may name it twice
-        if again:
-            self.busy.difference_update(offset for offset, _ in again)
         fresh: list[ItemT] = []
         queue, wanted = self.fresh, count - len(again)
         if not self.is_shared:
-            return [queue.popleft() for _ in range(min(wanted, len(queue)))], again
+            fresh = [queue.popleft() for _ in range(min(wanted, len(queue)))]
         while queue and len(fresh) < wanted:
             item = queue.popleft()
             if self._is_free(item.offset, now, now_ms):
                 fresh.append(item)
+        if again:
+            self.busy.difference_update(offset for offset, _ in again)
         return fresh, again
 
     def _is_free(self, offset: int, now: float, now_ms: int) -> bool:

@@ -1,0 +1,74 @@
+"""One process that puts items into a shared queue, or works on them, until it is killed.
+
+usage: python -m tests.crash.queue_processes produce|work PATH SEED
+
+What it does is told on standard output, a line each, behind it, but for ``acking``:
+
+    put NUMBER       the item is confirmed
+    got NUMBER       it was delivered
+    acking NUMBER    it is about to be acked
+    acked NUMBER     the ack has returned
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+
+import kstore
+from tests.crash.queue_life import number_of
+
+__all__ = ["LEASE_SECONDS", "SETTINGS"]
+
+LEASE_SECONDS = 0.6
+SETTINGS = {"lease_seconds": LEASE_SECONDS, "max_deliveries": 0, "segment_bytes": 1 << 14}
+OUT = 1
+
+
+def _say(word: str, number: int) -> None:
+    # One write of a short line: a kill leaves it whole or absent. The time is the machine's: one for all processes.
+    os.write(OUT, b"%s %d %d\n" % (word.encode(), number, time.monotonic_ns()))
+
+
+def produce(queue: kstore.Queue, generator: random.Random) -> None:
+    while True:
+        number = generator.randrange(10**15)
+        queue.put(b"%d" % number + b"." * generator.choice([0, 50, 900]))
+        _say("put", number)
+        if generator.random() < 0.3:
+            time.sleep(0.002)  # so that workers keep up
+
+
+def work(queue: kstore.Queue, generator: random.Random) -> None:
+    while True:
+        try:
+            jobs = queue.get_many(generator.choice([1, 1, 5]), timeout=0.5)
+        except kstore.Empty:
+            continue
+        for job in jobs:
+            _say("got", number_of(job.value))
+        for job in jobs:
+            number = number_of(job.value)
+            try:
+                if generator.random() < 0.05:
+                    job.nack()
+                    continue
+                _say("acking", number)
+                job.ack()
+            except kstore.LeaseLostError:
+                continue
+            _say("acked", number)
+
+
+def main() -> None:
+    what, path, seed = sys.argv[1:]
+    generator = random.Random(int(seed))
+    with kstore.open(path, shared=True, durability="os") as store:
+        queue = store.queue("jobs", **SETTINGS)
+        (produce if what == "produce" else work)(queue, generator)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Producers and workers of one queue, each a process, are killed at any instant: nothing is lost, nothing comes back.
+
+Every item whose put had returned is delivered; none whose ack had returned is delivered behind that.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import kstore
+from tests.crash.queue_life import number_of
+from tests.crash.queue_processes import SETTINGS
+from tests.evidence import Crashed, Lost, Wrong
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 8.0
+SECONDS_LONG = 600.0
+PROCESS_COUNT = 4
+
+Tried = Callable[[str, int], None]
+
+
+@dataclass(slots=True)
+class Heard:
+    """What the processes told: when an item was delivered last, and when its ack had returned."""
+
+    put: set[int] = field(default_factory=set)
+    got: dict[int, int] = field(default_factory=dict)
+    acking: set[int] = field(default_factory=set)
+    acked: dict[int, int] = field(default_factory=dict)
+
+    def hear(self, text: str) -> None:
+        for line in text.splitlines():
+            word, number, when = line.split()
+            if word == "put":
+                self.put.add(int(number))
+            elif word == "acking":
+                self.acking.add(int(number))
+            else:
+                times = self.got if word == "got" else self.acked
+                times[int(number)] = max(int(when), times.get(int(number), 0))
+
+
+def _start(what: str, path: Path, out: Path, seed: int) -> subprocess.Popen[bytes]:
+    with out.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.queue_processes", what, str(path), str(seed)],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+        )
+
+
+def _end(process: subprocess.Popen[bytes], number: int) -> None:
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    if process.returncode != -number:
+        raise Crashed(said.decode()[-2000:])
+
+
+def _run(seconds: float, root: Path, tried: Tried, seed: int) -> None:
+    generator = random.Random(seed)
+    path = root / "store"
+    outs: list[Path] = []
+    running: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def begin(what: str) -> None:
+        outs.append(root / f"out-{len(outs)}")
+        running.append((what, _start(what, path, outs[-1], generator.randrange(10**9))))
+
+    with kstore.open(path, durability="os") as store:
+        store.queue("jobs", **SETTINGS)
+    ends = time.monotonic() + seconds
+    try:
+        for what in ("produce", "work"):
+            for _ in range(PROCESS_COUNT):
+                begin(what)
+        while time.monotonic() < ends:
+            time.sleep(generator.uniform(0.1, 0.8))
+            what, process = running.pop(generator.randrange(len(running)))
+            _end(process, signal.SIGKILL)
+            tried("kills", 1)
+            begin(what)
+    finally:
+        for _, process in running:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+        errors = [process.communicate()[1].decode() for _, process in running]
+    if failed := [said for said in errors if "Traceback" in said]:
+        raise Crashed(failed[0][-2000:])
+    heard = Heard()
+    for out in outs:
+        heard.hear(out.read_text())
+    _hold(path, heard)
+
+
+def _hold(path: Path, heard: Heard) -> None:
+    if again := [number for number, when in heard.acked.items() if heard.got.get(number, 0) > when]:
+        raise Wrong(f"{len(again)} of {len(heard.acked)} items were delivered behind their ack")
+    left: set[int] = set()
+    with kstore.open(path, durability="os") as store:
+        queue = store.queue("jobs", **{**SETTINGS, "lease_seconds": 600})
+        queue.check()
+        while True:
+            try:
+                jobs = queue.get_many(1000, timeout=1.5)  # leases of the dead are over by then
+            except kstore.Empty:
+                break
+            left |= {number_of(job.value) for job in jobs}
+            queue.ack_many(jobs)
+        assert queue.stats().pending == 0
+    if acked := left & heard.acked.keys():
+        raise Wrong(f"{len(acked)} of {len(heard.acked)} acked items were still there")
+    # Who was killed in its ack has got the item, and may have said so to the queue.
+    if lost := heard.put - left - heard.acking:
+        raise Lost(f"{len(lost)} of {len(heard.put)} items that were put were never delivered")
+    assert len(heard.acked) > 100, "next to nothing was done"
+
+
+@pytest.mark.promise("killed: os")
+def test_a_queue_of_eight_processes_survives_kills(directory: Path, tried: Tried, seed: int) -> None:
+    _run(SECONDS, directory, tried, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.promise("killed: os")
+def test_a_queue_of_eight_processes_survives_kills_for_long(directory: Path, tried: Tried, seed: int) -> None:
+    _run(SECONDS_LONG, directory, tried, seed + 1)
