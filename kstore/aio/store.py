@@ -15,6 +15,7 @@ from kstore.aio.consuming import Consumer
 from kstore.aio.opening import Opening
 from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
+from kstore.aio.queueing import Queue
 from kstore.aio.reading import Log
 from kstore.aio.sending import LoopProducer
 from kstore.aio.threads import THREADS, Threads
@@ -41,6 +42,7 @@ class Store:
     def __init__(self, store: SyncStore, threads: Threads) -> None:
         self.sync = store
         self._threads = threads
+        self._queues: dict[str, Queue] = {}
         self._waiters: weakref.WeakSet[LoopWaiter] = weakref.WeakSet()
 
     def __repr__(self) -> str:
@@ -114,6 +116,21 @@ class Store:
         async def made() -> Consumer:
             make = partial(LoopConsumer, asyncio.get_running_loop(), host, topics, **options)
             return Consumer(await self._threads.made(lambda: host.made(make()), LoopConsumer.close), self._threads)
+
+        return Opening(made)
+
+    def queue(self, name: str, **settings: Any) -> Opening[Queue]:
+        """The queue of topic ``name``, made if there is none: ``queue = await store.queue("jobs")``.
+
+        One object for all tasks, closed with the store. ``settings`` and errors are those of ``kstore.Store.queue``.
+        """
+
+        async def made() -> Queue:
+            queue = await self.run(self.sync.queue, name, **settings)
+            known = self._queues.get(name)
+            if known is None or known.sync is not queue:
+                known = self._queues[name] = Queue(queue, self._threads, self._waiters.add)
+            return known
 
         return Opening(made)
 

@@ -1,0 +1,170 @@
+"""Tasks that wait for items of a queue: one of them looks for all, in a thread, and nothing that it gets is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from kstore.aio.threads import Threads
+from kstore.aio.waking import LoopWaiter
+from kstore.clock import SYSTEM_CLOCK
+from kstore.errors import ClosedError, Empty
+from kstore.queue.job import Job
+from kstore.queue.queue import LOOK_SECONDS, Queue
+
+__all__ = ["Getters"]
+
+# So many items are leased at once, at most, for all who wait.
+LEASED_MAX: Final = 1_000
+
+
+class _Getter:
+    """A task that waits for up to ``count`` items, until ``deadline`` by the loop's clock."""
+
+    def __init__(self, count: int, seconds: float | None, deadline: float | None) -> None:
+        self.count = count
+        self.seconds = seconds
+        self.deadline = deadline
+        self.future: asyncio.Future[list[Job]] = asyncio.get_running_loop().create_future()
+
+
+class Getters:
+    """Those who wait, in the order in which they came."""
+
+    def __init__(self, queue: Queue, threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
+        self.waiter = LoopWaiter(SYSTEM_CLOCK, loop)
+        self._queue = queue
+        self._threads = threads
+        self._loop = loop
+        self._waiting: list[_Getter] = []
+        self._looking: asyncio.Task[None] | None = None
+        self._is_listening = False
+
+    async def get(self, count: int, timeout: float | None, seconds: float | None) -> list[Job]:
+        """Leases up to ``count`` items for ``seconds``; waits ``timeout`` seconds at most.
+
+        Cancelled, it has leased none: what it was just given is given back. Raises: Empty, and as ``Queue.get_many``.
+        """
+        deadline = None if timeout is None else self._loop.time() + timeout
+        getter = _Getter(count, seconds, deadline)
+        self._waiting.append(getter)
+        if self._looking is None:
+            self._looking = self._loop.create_task(self._look_for_all())
+        else:
+            self.waiter.wake()
+        try:
+            return await getter.future
+        except asyncio.CancelledError:
+            if getter in self._waiting:
+                self._waiting.remove(getter)
+                self.waiter.wake()
+            if getter.future.done() and not getter.future.cancelled() and getter.future.exception() is None:
+                await self._give_back(getter.future.result())
+            raise
+
+    async def _look_for_all(self) -> None:
+        try:
+            while self._waiting:
+                first = self._waiting[0]
+                # Those who wait for as long a lease are served together.
+                served = [getter for getter in self._waiting if getter.seconds == first.seconds]
+                wanted = min(sum(getter.count for getter in served), LEASED_MAX)
+                self.waiter.begin()
+                looking = self._threads.submit(partial(self._look, wanted, first.seconds))
+                await self._finished(looking)
+                jobs, wait_seconds = looking.result()
+                await self._hand_out(jobs, served)
+                now = self._loop.time()
+                for getter in served:
+                    if getter in self._waiting and getter.deadline is not None and getter.deadline <= now:
+                        self._end(getter, Empty(f"{self._queue.name} has no item that may be delivered now"))
+                if jobs or len(served) < len(self._waiting):
+                    # Others look for themselves; who has waited longest comes first again when all have.
+                    self._waiting = [getter for getter in self._waiting if getter not in served] + [
+                        getter for getter in served if getter in self._waiting
+                    ]
+                if not jobs and self._waiting:
+                    deadlines = [getter.deadline - now for getter in self._waiting if getter.deadline is not None]
+                    await self.waiter.told(max(min(wait_seconds, *deadlines, LOOK_SECONDS), 0.0))
+        except Exception as error:
+            for getter in list(self._waiting):
+                self._end(getter, error)
+        finally:
+            self._looking = None
+            if self._waiting and not self._loop.is_closed():
+                # This task was cancelled, and they were not.
+                self._looking = self._loop.create_task(self._look_for_all())
+
+    async def _finished(self, looking: asyncio.Future[tuple[list[Job], float]]) -> None:
+        try:
+            await asyncio.wait([looking])
+        except asyncio.CancelledError:
+            await asyncio.wait([looking])
+            if looking.exception() is None:
+                await self._give_back(looking.result()[0])
+            raise
+
+    async def _hand_out(self, jobs: list[Job], served: Sequence[_Getter]) -> None:
+        for getter in served:
+            if not jobs:
+                return
+            if getter in self._waiting:
+                self._waiting.remove(getter)
+                if not getter.future.done():
+                    getter.future.set_result(jobs[: getter.count])
+                    jobs = jobs[getter.count :]
+        if jobs:
+            # Who wanted them has been cancelled meanwhile.
+            await self._give_back(jobs)
+
+    def _end(self, getter: _Getter, error: Exception) -> None:
+        self._waiting.remove(getter)
+        if not getter.future.done():
+            getter.future.set_exception(error)
+
+    # --- in threads -------------------------------------------------------------------------------------------------
+
+    def _look(self, count: int, seconds: float | None) -> tuple[list[Job], float]:
+        """Some items; or none, and for how long there will be none unless it is told."""
+        queue = self._queue
+        if not self._is_listening:
+            self._is_listening = True
+            self.waiter.listen([queue._core.items])
+        # Before the look, so that what comes behind it is told.
+        wait_seconds = self.waiter.arm(lambda: False)
+        try:
+            return queue.get_many(count, False, lease_seconds=seconds), 0.0
+        except Empty:
+            core = queue._core
+            with core.lock:
+                due = core.state.wait_seconds(core.clock.monotonic(), core.clock.now_ms())
+            return [], wait_seconds if due is None else min(wait_seconds, due)
+
+    async def _give_back(self, jobs: list[Job]) -> None:
+        try:
+            await self._threads.run(partial(give_back, self._queue, jobs))
+        except ClosedError:
+            pass  # and with it their leases
+        self.waiter.wake()
+
+
+def give_back(queue: Queue, jobs: Sequence[Job]) -> None:
+    """Ends leases of items that nobody has seen: these deliveries were none."""
+    core = queue._core
+    with core.lock:
+        if core.is_closed:
+            return
+        for job in jobs:
+            state = core.state
+            if not job.is_open or not state.is_leased(job) or state.is_shared:
+                continue
+            state.end_lease(job)
+            job.is_open = False
+            state.give_back(job.offset, job.delivery_count - 1, 0)
+        core.wake_getters(len(jobs))
+    for job in jobs:
+        if job.is_open:
+            # Other processes must hear of it, and know no way to count a delivery less.
+            queue.nack(job)

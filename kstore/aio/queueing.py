@@ -1,0 +1,310 @@
+"""``Queue`` for tasks: puts and acks share their syncs, gets wait without a thread, and a cancel loses no item."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from kstore.aio.gathering import Gathering, one_by_one
+from kstore.aio.leasing import Getters
+from kstore.aio.opening import Opening
+from kstore.aio.threads import Threads
+from kstore.aio.waking import LoopWaiter
+from kstore.errors import ClosedError, Full, KstoreError, LeaseLostError, StorageError
+from kstore.queue.items import Headers, Shown
+from kstore.queue.job import Job as SyncJob
+from kstore.queue.queue import LOOK_SECONDS, QueueStats
+from kstore.queue.queue import Queue as SyncQueue
+
+__all__ = ["Job", "Queue"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Put(NamedTuple):
+    item: bytes
+    delay: float
+    key: bytes | None
+    headers: Headers
+
+
+class Queue:
+    """A durable queue of an ``aio.Store``, for all tasks of its loop; closed with the store."""
+
+    def __init__(self, queue: SyncQueue, threads: Threads, watch: Callable[[LoopWaiter], None]) -> None:
+        """See ``Store.queue``."""
+        self.sync = queue
+        self._threads = threads
+        self._watch = watch
+        self._getters = Getters(queue, threads, asyncio.get_running_loop())
+        watch(self._getters.waiter)
+        self._puts: Gathering[_Put, int] = Gathering(threads, self._put_all)
+        self._acks: Gathering[SyncJob, None] = Gathering(threads, self._ack_all)
+        # Set when items were got, or done, by tasks: there may be room, and nothing may be left.
+        self._changed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"aio.{self.sync!r}"
+
+    @property
+    def name(self) -> str:
+        return self.sync.name
+
+    @property
+    def closed(self) -> bool:
+        return self.sync.closed
+
+    # --- put --------------------------------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        item: bytes,
+        *,
+        timeout: float | None = None,
+        delay: float = 0,
+        key: bytes | None = None,
+        headers: Headers = (),
+    ) -> int:
+        """Puts an item; returns its offset. It is as durable on return as the queue's setting says.
+
+        Waits for room ``timeout`` seconds at most, where there is a ``maxsize``. Cancelled, a note of the
+        CancelledError says whether the item was put. See ``kstore.Queue.put``. Raises: Full, and as that.
+        """
+        put = _Put(item, delay, key, headers)
+        return await self._with_room(lambda: self._puts.add(put), timeout)
+
+    async def put_many(
+        self,
+        items: Sequence[bytes],
+        *,
+        timeout: float | None = None,
+        delay: float = 0,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> int:
+        """Puts items in one append; returns the offset of the first. See ``kstore.Queue.put_many``.
+
+        Cancelled once it has begun it goes on to its end.
+        """
+        put = partial(self.sync.put_many, items, False, delay=delay, keys=keys, headers=headers)
+        return await self._with_room(lambda: self._threads.run(put), timeout)
+
+    async def _with_room(self, put: Callable[[], Awaitable[int]], timeout: float | None) -> int:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            self._changed.clear()
+            try:
+                return await put()
+            except Full:
+                seconds = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - loop.time())
+                if seconds <= 0:
+                    raise
+                await self._until_changed(seconds)
+
+    def _put_all(self, puts: Sequence[_Put]) -> list[int | Exception]:
+        if len({put.delay for put in puts}) == 1:
+            try:
+                first = self.sync.put_many(
+                    [put.item for put in puts],
+                    False,
+                    delay=puts[0].delay,
+                    keys=[put.key for put in puts] if any(put.key is not None for put in puts) else None,
+                    headers=[put.headers for put in puts] if any(put.headers for put in puts) else None,
+                )
+                return list(range(first, first + len(puts)))
+            except (StorageError, ClosedError):
+                raise
+            except Exception:
+                if len(puts) == 1:
+                    raise
+                # None of them was put: what is wrong with one is its own matter.
+        return one_by_one(
+            lambda put: self.sync.put(put.item, False, delay=put.delay, key=put.key, headers=put.headers), puts
+        )
+
+    # --- get --------------------------------------------------------------------------------------------------------
+
+    def get(self, *, timeout: float | None = None, lease_seconds: float | None = None) -> Opening[Job]:
+        """Leases the next item: ``async with queue.get() as job:`` acks it, or nacks it after an exception; or
+        ``job = await queue.get()``.
+
+        Waits ``timeout`` seconds at most, 0 for not at all. Cancelled, it has leased none. Raises: Empty, and as
+        ``kstore.Queue.get``.
+        """
+
+        async def made() -> Job:
+            return (await self.get_many(1, timeout=timeout, lease_seconds=lease_seconds))[0]
+
+        return Opening(made)
+
+    async def get_many(
+        self, count: int, *, timeout: float | None = None, lease_seconds: float | None = None
+    ) -> list[Job]:
+        """Leases up to ``count`` items; waits only where there is none. Cancelled, it has leased none."""
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"count is {count!r:.80}, expected at least 1")
+        jobs = await self._getters.get(count, timeout, lease_seconds)
+        self._changed.set()
+        return [Job(self, job) for job in jobs]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Job:
+        """The next item, leased; ``async with job:`` acks it. The iteration ends when the store is closed."""
+        try:
+            return await self.get()
+        except ClosedError:
+            raise StopAsyncIteration from None
+
+    # --- ack, nack, extend ------------------------------------------------------------------------------------------
+
+    async def ack_many(self, jobs: Sequence[Job]) -> None:
+        """Acks jobs in one append: all of them, or none. Cancelled, it goes on to its end."""
+        try:
+            await self._threads.run(partial(self.sync.ack_many, [job.sync for job in jobs]))
+        finally:
+            self._changed.set()
+
+    async def _ack(self, job: SyncJob) -> None:
+        try:
+            await self._acks.add(job, is_decided=True)
+        finally:
+            self._changed.set()
+
+    def _ack_all(self, jobs: Sequence[SyncJob]) -> list[Exception | None]:
+        try:
+            self.sync.ack_many(jobs)
+        except LeaseLostError:
+            # None of them was acked.
+            return one_by_one(self.sync.ack, jobs)
+        return [None] * len(jobs)
+
+    async def _nack(self, job: SyncJob, delay: float) -> None:
+        try:
+            await self._threads.run(partial(self.sync.nack, job, delay))
+        finally:
+            self._changed.set()
+            self._getters.waiter.wake()
+
+    # --- look at it -------------------------------------------------------------------------------------------------
+
+    async def join(self, timeout: float | None = None) -> bool:
+        """Waits until every item is done; False after ``timeout`` seconds. See ``kstore.Queue.join``."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            self._changed.clear()
+            if await self._threads.run(partial(self.sync.join, 0)):
+                return True
+            seconds = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - loop.time())
+            if seconds <= 0:
+                return False
+            await self._until_changed(seconds)
+
+    async def _until_changed(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def qsize(self) -> int:
+        """See ``kstore.Queue.qsize``."""
+        return await self._threads.run(self.sync.qsize)
+
+    async def stats(self) -> QueueStats:
+        """See ``kstore.Queue.stats``."""
+        return await self._threads.run(self.sync.stats)
+
+    async def peek(self, count: int = 1) -> list[Shown]:
+        """See ``kstore.Queue.peek``."""
+        return await self._threads.run(partial(self.sync.peek, count))
+
+    async def dead_letters(self) -> Queue:
+        """The queue of the items that were delivered too often."""
+        return Queue(await self._threads.run(lambda: self.sync.dead_letters), self._threads, self._watch)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The store closes it."""
+
+
+class Job:
+    """An item that a task has leased. ``async with job:`` acks it, or nacks it after an exception, a cancel too."""
+
+    def __init__(self, queue: Queue, job: SyncJob) -> None:
+        self.sync = job
+        self._queue = queue
+
+    def __repr__(self) -> str:
+        return f"aio.{self.sync!r}"
+
+    @property
+    def value(self) -> bytes | None:
+        return self.sync.value
+
+    @property
+    def key(self) -> bytes | None:
+        return self.sync.key
+
+    @property
+    def headers(self) -> Headers:
+        return self.sync.headers
+
+    @property
+    def offset(self) -> int:
+        return self.sync.offset
+
+    @property
+    def timestamp(self) -> int:
+        return self.sync.timestamp
+
+    @property
+    def delivery_count(self) -> int:
+        return self.sync.delivery_count
+
+    @property
+    def is_open(self) -> bool:
+        """Neither acked nor nacked."""
+        return self.sync.is_open
+
+    async def ack(self) -> None:
+        """See ``kstore.Job.ack``. Cancelled, it goes on to its end."""
+        await self._queue._ack(self.sync)
+
+    async def nack(self, delay: float = 0) -> None:
+        """See ``kstore.Job.nack``. Cancelled, it goes on to its end."""
+        await self._queue._nack(self.sync, delay)
+
+    async def extend(self, seconds: float | None = None) -> None:
+        """See ``kstore.Job.extend``."""
+        await self._queue._threads.run(partial(self.sync.extend, seconds))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.is_open:
+            return
+        if kind is None:
+            await self.ack()
+            return
+        try:
+            await self.nack()
+        except LeaseLostError:
+            pass  # somebody else has it already
+        except KstoreError as failure:
+            # What went wrong first is what the caller must hear of; the item comes back when its lease is over.
+            logger.warning("item %d could not be given back: %s", self.offset, failure)
