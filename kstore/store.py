@@ -192,7 +192,8 @@ class Store:
             self.path,
             clock,
             read_only=read_only,
-            file_group=self._file_group if shared else None,
+            shared=shared,
+            group_files=self._group_files,
             topics=self.topics,
             partitions=self.partitions,
             log=self.log,
@@ -536,10 +537,22 @@ class Store:
         found = self._coordinator.offsets.committed(group).get(owner)
         return None if found is None else found.offset
 
-    def _file_group(self, name: str) -> FileGroup:
-        partition = self._directory.partition_path(self.consumer_offsets.place(name))
+    def group_members(self, group: str) -> dict[TopicPartition, str]:
+        """Which partitions are read by members of a group now, and the names of these: in this process, or in all
+        that share the store. What another process does that has the store for itself is not known here."""
+        self._check_open()
+        return self._consumer_host.members(group)
+
+    def _group_files(self, name: str, create: bool) -> FileGroup | None:
+        offsets = self.consumer_offsets
+        place = offsets.place(name) if create else offsets.found_place(name)
+        if place is None:
+            return None
+        path = group_directory(self._directory.partition_path(place), name)
+        if not create and not self._fs.exists(path):
+            return None
         mode = LogConfig.from_settings(**self._defaults).file_mode
-        return FileGroup(self._fs, group_directory(partition, name), name, self._directory.clock, file_mode=mode)
+        return FileGroup(self._fs, path, name, self._directory.clock, file_mode=mode, create=create)
 
     @property
     def consumer_offsets(self) -> GroupOffsets:

@@ -44,7 +44,8 @@ class TopicNews(Protocol):
 class StoreConsumers:
     """What a store is to its consumers (``consumer.host.ConsumerHost``). Thread-safe.
 
-    ``file_group`` makes what the members of a group meet in, where other processes have the store too.
+    ``group_files`` gives what the members of a group meet in where other processes have the store too: made, or only
+    where it is there.
     """
 
     def __init__(
@@ -53,7 +54,8 @@ class StoreConsumers:
         clock: Clock,
         *,
         read_only: bool,
-        file_group: Callable[[str], GroupBox] | None,
+        shared: bool,
+        group_files: Callable[[str, bool], GroupBox | None],
         topics: Callable[[], list[str]],
         partitions: Callable[[str], list[int]],
         log: Callable[[str, int], Log],
@@ -63,9 +65,10 @@ class StoreConsumers:
         self.path = path
         self.clock = clock
         self.read_only = read_only
-        self._file_group = file_group
+        self._shared = shared
+        self._group_files = group_files
         # Who makes topics in this process tells; another process does not.
-        self.tells_changes = not read_only and file_group is None
+        self.tells_changes = not (read_only or shared)
         self.topics: Callable[[], Sequence[str]] = topics
         self.partitions: Callable[[str], Sequence[int]] = partitions
         self.log = log
@@ -91,9 +94,19 @@ class StoreConsumers:
         with self._mutex:
             box = self._groups.get(name)
             if box is None:
-                box = MemoryGroup(name, self.clock) if self._file_group is None else self._file_group(name)
+                box = (self._shared and self._group_files(name, True)) or MemoryGroup(name, self.clock)
                 self._groups[name] = box
             return box
+
+    def members(self, name: str) -> dict[TopicPartition, str]:
+        """Who of a group reads which partitions now: the names of the clients."""
+        box = self._groups.get(name) or self._group_files(name, False)
+        if box is None:
+            return {}
+        _, state = box.look()
+        dead = box.dead(state.members)
+        living = [member for member_id, member in state.members.items() if member_id not in dead]
+        return {owner: member.client_id for member in living for owner in member.owned}
 
     def made(self, consumer: AnyConsumer) -> AnyConsumer:
         """Keeps in mind a consumer of the store, as long as it lives."""

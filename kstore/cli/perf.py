@@ -1,4 +1,4 @@
-"""``kstore perf``: how fast producers are on this machine."""
+"""``kstore perf``: how fast producers and consumers are on this machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.perf_consumer import command as consumer
 from kstore.cli.producing import opened_producer, parse_producer_settings, store_options
 from kstore.cli.progress import LiveLine
 from kstore.cli.record_json import compact
@@ -44,9 +45,12 @@ Exit status:
 """
 
 
-@click.group("perf", short_help="Measure how fast producers are.")
+@click.group("perf", short_help="Measure how fast producers and consumers are.")
 def command() -> None:
     """Measure how fast this machine is."""
+
+
+command.add_command(consumer)
 
 
 @command.command("producer", cls=KstoreCommand, epilog=PRODUCER_EXAMPLES, short_help="Records/s, MB/s and latency.")

@@ -15,7 +15,6 @@ from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kstore.consumer.deserializers import ConsumerRecord
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.host import ConsumerHost
 from kstore.consumer.offsets import Offsets
@@ -72,13 +71,11 @@ class Consumer(Sharing):
 
     # --- read -------------------------------------------------------------------------------------------------------
 
-    def poll(
-        self, timeout: float | None = 0.0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[Record | ConsumerRecord]]:
+    def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> dict[TopicPartition, list[Any]]:
         """The next records, by partition, at most ``max_records`` (default: ``max_poll_records``).
 
-        Waits ``timeout`` seconds at most for the first of them, for ever with None; {} where none came. A record that
-        deserializers have made is a ``ConsumerRecord``.
+        Waits ``timeout`` seconds at most for the first of them, for ever with None; {} where none came. They are
+        ``Record``s, and with deserializers ``ConsumerRecord``s.
 
         Raises: ConsumerStateError (nothing to read was ever said), WakeupError, NoOffsetError, OffsetOutOfRangeError,
         RecordDeserializationError, CorruptBatchError, StorageError: records before the damage came before it.
@@ -92,9 +89,7 @@ class Consumer(Sharing):
                 return self._deserialized(found)
             return found or {}
 
-    def _deserialized(
-        self, found: dict[TopicPartition, list[Record]]
-    ) -> dict[TopicPartition, list[Record | ConsumerRecord]]:
+    def _deserialized(self, found: dict[TopicPartition, list[Record]]) -> dict[TopicPartition, list[Any]]:
         made: dict[TopicPartition, list[Any]] = {}
         failure: Exception | None = None
         for owner, records in found.items():

@@ -63,8 +63,20 @@ class FileGroup:
 
     look_seconds = LOOK_SECONDS
 
-    def __init__(self, fs: FileSystem, directory: Path, name: str, clock: Clock, *, file_mode: int = 0o600) -> None:
-        """Makes ``directory`` if need be, whose parent's parent is there. Raises: StorageError."""
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        name: str,
+        clock: Clock,
+        *,
+        file_mode: int = 0o600,
+        create: bool = True,
+    ) -> None:
+        """Makes ``directory`` if need be, whose parent's parent is there; not without ``create``, to look only.
+
+        Raises: StorageError.
+        """
         self._fs = fs
         self._path = directory
         self._name = name
@@ -78,7 +90,7 @@ class FileGroup:
         self._state = GroupState()
         self._locks: dict[str, DirectoryLock] = {}
         self._beats: dict[str, float] = {}
-        for each in (directory.parent, directory):
+        for each in (directory.parent, directory) if create else ():
             with suppress(FileInTheWayError):
                 fs.mkdir(each, self._directory_mode)
 

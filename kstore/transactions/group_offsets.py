@@ -80,6 +80,11 @@ class GroupOffsets:
         )
         return TopicPartition(OFFSETS.name, partition_for(group, count))
 
+    def found_place(self, group: str) -> TopicPartition | None:
+        """The same, where there is such a topic."""
+        count = self._partition_count(OFFSETS.name)
+        return TopicPartition(OFFSETS.name, partition_for(group, count)) if count else None
+
     def commit(
         self,
         group: str,

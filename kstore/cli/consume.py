@@ -1,0 +1,254 @@
+"""``kstore consume``: the records of topics, printed as kcat prints them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import BinaryIO, get_args
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.offset_type import OffsetType, Place, begin_offset, end_offset
+from kstore.cli.record_format import FormatError, RecordFormat
+from kstore.cli.record_json import add_bytes, compact, header_fields
+from kstore.cli.status import OK
+from kstore.consumer.consumer import Consumer
+from kstore.files.paths import TopicPartition
+from kstore.record._codec import Record
+from kstore.store import Store
+from kstore.types import CREATE_TIME, LOG_APPEND_TIME, IsolationLevel
+
+__all__ = ["command"]
+
+# So long a poll waits; Ctrl-C ends it at once.
+POLL_SECONDS = 5.0
+POLL_RECORDS = 10_000
+WRITE_BYTES = 1 << 18
+TIMESTAMP_TYPES = {CREATE_TIME: "create", LOG_APPEND_TIME: "logappend"}
+
+Line = Callable[[TopicPartition, Record], bytes]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore consume data orders                                  every record, and then those that come
+  kstore consume -o -5 -e data orders                         the last five of each partition
+  kstore consume -o s@1700000000000 -o e@1700003600000 data orders    those of an hour
+  kstore consume -e -f '%t-%p %o %T %k=%s\\n' data orders
+  kstore consume -J -c 10 data orders | jq .payload
+  kstore consume -G billing -e data orders                    what the group has not had, and commit it
+
+\b
+-o takes, and may be given twice, for a begin and an end:
+  beginning, end    the first record, behind the last
+  stored            what the group has committed; the default with -G
+  N, -N             an offset; so many before the end, in each partition
+  s@MS, e@MS        from, up to a time in ms since the epoch
+
+\b
+-f takes:
+  %s value   %S its size, -1 for null   %R the same in 4 bytes   %k key   %K its size   %h headers
+  %t topic   %p partition   %o offset   %T timestamp, ms   %%   \\n \\t \\r \\\\ \\xHH
+
+-J prints an object a line, with kcat's names; what is no UTF-8 is in base64, under key_base64 or payload_base64.
+
+\b
+Exit status:
+  0    all that was asked for was printed
+  1    a topic cannot be read; what is wrong is on standard error
+  2    bad usage
+  130  interrupted
+"""
+
+
+@click.command("consume", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print the records of topics.")
+@click.argument("directory", type=click.Path())
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "--offset", "-o", "places", type=OffsetType(), multiple=True, help="Where to begin, and to end: see below."
+)
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition.")
+@click.option("--count", "-c", type=click.IntRange(0), metavar="N", help="Stop after N records.")
+@click.option("--exit", "-e", "exits", is_flag=True, help="Stop at the end, as it was at the start.")
+@click.option("--format", "-f", "form", metavar="FORMAT", help="How a record is printed: see below.")
+@click.option("--json", "-J", "is_json", is_flag=True, help="One object a line.")
+@click.option("--delimiter", "-D", default="\\n", show_default=True, metavar="TEXT", help="Printed behind each value.")
+@click.option("--key-delimiter", "-K", metavar="TEXT", help="Print the key and TEXT in front of the value.")
+@click.option("--null", "-Z", is_flag=True, help="Print NULL for a null value or key.")
+@click.option("--group", "-G", metavar="GROUP", help="Read as a member of this group, and commit.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(list(get_args(IsolationLevel))),
+    default="read_uncommitted",
+    show_default=True,
+    help="read_committed: leave out records of transactions that were aborted or are open.",
+)
+@click.option(
+    "--on-corrupt",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="At a damaged batch: stop, or go on behind it.",
+)
+def command(
+    directory: str,
+    topics: tuple[str, ...],
+    places: tuple[Place, ...],
+    partitions: tuple[int, ...],
+    count: int | None,
+    exits: bool,
+    form: str | None,
+    is_json: bool,
+    delimiter: str,
+    key_delimiter: str | None,
+    null: bool,
+    group: str | None,
+    isolation_level: str,
+    on_corrupt: str,
+) -> int:
+    """Print the records of TOPIC in the store, or broker's directory, DIRECTORY.
+
+    Without -G nothing is written, and a writer may be at work. With it the store is opened for writing beside others
+    that share it, what was printed is committed, and several members share the partitions.
+    """
+    line = _line(form, is_json, delimiter, key_delimiter, b"NULL" if null else b"")
+    begin, until_ms = _places(places)
+    if group is not None and (partitions or until_ms is not None or (begin and begin.kind != "stored")):
+        raise click.UsageError("with --group reading begins where the group is, in all partitions that it gives out")
+    if group is None and begin is not None and begin.kind == "stored":
+        raise click.UsageError("--offset stored goes with --group")
+    with (
+        Store(directory, read_only=group is None, shared=group is not None, create=False) as store,
+        store.consumer(group=group, isolation_level=isolation_level, on_corrupt=on_corrupt) as consumer,
+    ):
+        run = _Run(consumer, line, sys.stdout.buffer, count)
+        try:
+            if group is not None:
+                consumer.subscribe(topics)
+                run.as_member(exits)
+            else:
+                owners = _owners(store, topics, partitions)
+                run.read(store, owners, begin or Place("beginning"), until_ms, exits or until_ms is not None)
+        finally:
+            run.flush()
+    return OK
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(self, consumer: Consumer, line: Line, out: BinaryIO, count: int | None) -> None:
+        self._consumer = consumer
+        self._line = line
+        self._out = out
+        self._rest = count
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def read(self, store: Store, owners: list[TopicPartition], begin: Place, until_ms: int | None, exits: bool) -> None:
+        """Prints partitions from ``begin`` on; to where they end now, where it ``exits``."""
+        consumer = self._consumer
+        consumer.assign(owners)
+        stops: dict[TopicPartition, int] = {}
+        for owner in owners:
+            log = store.log(*owner)
+            start = begin_offset(log, begin)
+            consumer.seek(owner, start)
+            if exits:
+                stops[owner] = end_offset(log, until_ms)
+        while self._rest != 0:
+            for owner, stop in stops.items():
+                if owner not in consumer.paused() and consumer.position(owner) >= stop:
+                    consumer.pause(owner)
+            if stops and len(consumer.paused()) == len(stops):
+                return
+            found = consumer.poll(0 if stops else POLL_SECONDS, self._wanted())
+            if stops and not found:
+                return  # what lies before the end was aborted, or is not committed
+            for owner, records in found.items():
+                self._print(owner, [one for one in records if one.offset < stops.get(owner, one.offset + 1)])
+            self.flush()
+
+    def as_member(self, exits: bool) -> None:
+        """Prints what the group gives this member, and commits it."""
+        while self._rest != 0:
+            found = self._consumer.poll(0 if exits else POLL_SECONDS, self._wanted())
+            for owner, records in found.items():
+                self._print(owner, records)
+            self.flush()
+            self._consumer.commit()
+            if exits and not found:
+                return
+
+    def _wanted(self) -> int:
+        return POLL_RECORDS if self._rest is None else min(self._rest, POLL_RECORDS)
+
+    def _print(self, owner: TopicPartition, records: list[Record]) -> None:
+        if self._rest is not None:
+            records = records[: self._rest]
+            self._rest -= len(records)
+        for record in records:
+            line = self._line(owner, record)
+            self._parts.append(line)
+            self._size += len(line)
+            if self._size >= WRITE_BYTES:
+                self._drain()
+
+    def flush(self) -> None:
+        self._drain()
+        self._out.flush()
+
+    def _drain(self) -> None:
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        self._out.write(data)
+
+
+def _places(places: tuple[Place, ...]) -> tuple[Place | None, int | None]:
+    begins = [place for place in places if place.kind != "until"]
+    ends = [place for place in places if place.kind == "until"]
+    if len(begins) > 1 or len(ends) > 1:
+        raise click.UsageError("--offset: give one place to begin, and one to end")
+    return (begins[0] if begins else None), (ends[0].number if ends else None)
+
+
+def _owners(store: Store, topics: tuple[str, ...], partitions: tuple[int, ...]) -> list[TopicPartition]:
+    owners = [
+        TopicPartition(topic, number)
+        for topic in dict.fromkeys(topics)
+        for number in dict.fromkeys(partitions or store.partitions(topic))
+    ]
+    for owner in owners:
+        store.log(*owner)  # says at once what is not there
+    return owners
+
+
+def _line(form: str | None, is_json: bool, delimiter: str, key_delimiter: str | None, null: bytes) -> Line:
+    if is_json:
+        if form is not None or key_delimiter is not None:
+            raise click.UsageError("--json has a form of its own: no --format or --key-delimiter goes with it")
+        return _json_line
+    text = form
+    if text is None:
+        key = "" if key_delimiter is None else "%k" + key_delimiter.replace("%", "%%")
+        text = f"{key}%s{delimiter.replace('%', '%%')}"
+    try:
+        return RecordFormat(text, null=null)
+    except FormatError as error:
+        raise click.UsageError(f"--format: {error}") from None
+
+
+def _json_line(owner: TopicPartition, record: Record) -> bytes:
+    fields: dict[str, object] = {
+        "topic": owner.topic,
+        "partition": owner.partition,
+        "offset": record.offset,
+        "tstype": TIMESTAMP_TYPES.get(record.timestamp_type, "unknown"),
+        "ts": record.timestamp,
+        "headers": header_fields(record.headers),
+    }
+    add_bytes(fields, "key", record.key)
+    add_bytes(fields, "payload", record.value)
+    return f"{compact(fields)}\n".encode("utf-8", "surrogatepass")

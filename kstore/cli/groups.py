@@ -1,0 +1,185 @@
+"""``kstore groups``: the groups of consumers of a store, where they are, and setting that anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import compact
+from kstore.cli.status import OK
+from kstore.cli.table import table
+from kstore.cli.time_type import TimeType
+from kstore.group_admin import GroupOffset, Reset, describe_group, planned_reset, reset_offsets, target_offset
+from kstore.log import Log
+from kstore.log_reads import TimePoint
+from kstore.store import Store
+
+__all__ = ["command"]
+
+NONE = "-"
+
+EXAMPLES = """
+\b
+Examples:
+  kstore groups data                                          the names of all groups
+  kstore groups data --describe billing                       where it is, and its lag
+  kstore groups /var/kafka-logs --read-only --describe billing    of a broker's directory
+  kstore groups data --reset-offsets billing --to-earliest    what that would change
+  kstore groups data --reset-offsets billing --topic orders:0,1 --to-datetime 2026-01-31T09:00:00Z --execute
+
+Nothing is changed without --execute, which needs the store for itself: stop what has it open first.
+
+\b
+Exit status:
+  0  done
+  1  the store cannot be opened, or is in use; what is wrong is on standard error
+  2  bad usage
+"""
+
+
+@click.command("groups", cls=KstoreCommand, epilog=EXAMPLES, short_help="List groups, show their lag, reset offsets.")
+@click.argument("directory", type=click.Path())
+@click.option("--describe", "described", multiple=True, metavar="GROUP", help="Show where this group is.")
+@click.option("--reset-offsets", "reset", metavar="GROUP", help="Set the committed offsets of this group.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:N,...]",
+    help="Reset this topic, or these partitions of it. Default: all that the group has committed.",
+)
+@click.option("--to-earliest", is_flag=True, help="To the first record.")
+@click.option("--to-latest", is_flag=True, help="Behind the last record.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
+@click.option("--to-datetime", type=TimeType(), help="To the first record at or after this time.")
+@click.option("--shift-by", type=int, metavar="N", help="So many on from what is committed; back, where negative.")
+@click.option("--execute", is_flag=True, help="Do it. Without this it is only shown.")
+@click.option("--dry-run", is_flag=True, help="Only show it; the default.")
+@click.option("--read-only", is_flag=True, help="Only look, as is done anyway without --execute.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(
+    directory: str,
+    described: tuple[str, ...],
+    reset: str | None,
+    topics: tuple[str, ...],
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: int | None,
+    shift_by: int | None,
+    execute: bool,
+    dry_run: bool,
+    read_only: bool,
+    form: str,
+) -> int:
+    """List the groups that have committed offsets in the store, or broker's directory, DIRECTORY.
+
+    Looking takes no lock and writes nothing: whoever has the store open goes on.
+    """
+    if execute and (dry_run or read_only):
+        raise click.UsageError("--execute contradicts --dry-run and --read-only")
+    if reset is None:
+        if execute or topics or to_earliest or to_latest or (to_offset, to_datetime, shift_by) != (None, None, None):
+            raise click.UsageError("what is to be reset? --reset-offsets names the group")
+        with Store(directory, read_only=True) as store:
+            if described:
+                for group in described:
+                    _print_offsets(group, describe_group(store, group), form)
+            else:
+                for group in store.consumer_offsets.groups():
+                    click.echo(compact({"group": group}) if form == "json" else group)
+        return OK
+    if described:
+        raise click.UsageError("--describe or --reset-offsets: give one of them")
+    target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
+    with Store(directory, read_only=not execute, create=False) as store:
+        planned = planned_reset(store, reset, _topics(topics), target)
+        if execute:
+            reset_offsets(store, reset, planned)
+        _print_resets(reset, planned, form, execute)
+    return OK
+
+
+def _target(
+    to_earliest: bool, to_latest: bool, offset: int | None, time_ms: int | None, shift: int | None
+) -> Callable[[Log, int | None], int]:
+    times: list[TimePoint] = []
+    if to_earliest:
+        times.append("earliest")
+    if to_latest:
+        times.append("latest")
+    if time_ms is not None:
+        times.append(time_ms)
+    if len(times) + (offset is not None) + (shift is not None) != 1:
+        raise click.UsageError(
+            "where to? give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+        )
+    return target_offset(offset=offset, when=times[0] if times else None, shift=shift)
+
+
+def _topics(texts: Sequence[str]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for text in texts:
+        name, colon, numbers = text.partition(":")
+        parts = numbers.split(",") if colon else []
+        if not all(part.isascii() and part.isdigit() for part in parts):
+            raise click.UsageError(f"--topic {text!r}: expected TOPIC, or TOPIC:N,... with numbers of partitions")
+        topics.setdefault(name, []).extend(map(int, parts))
+    return topics
+
+
+def _print_offsets(group: str, found: Sequence[GroupOffset], form: str) -> None:
+    if form == "json":
+        for one in found:
+            fields = {
+                "group": group,
+                "topic": one.owner.topic,
+                "partition": one.owner.partition,
+                "committed": one.committed,
+                "start_offset": one.start_offset,
+                "end_offset": one.end_offset,
+                "lag": one.lag,
+                "metadata": one.metadata,
+                "member": one.member,
+            }
+            click.echo(compact(fields))
+        return
+    if not found:
+        click.echo(f"kstore: group {group!r} has committed nothing", err=True)
+        return
+    rows = [
+        (
+            f"{group}  {one.owner.topic}",
+            one.owner.partition,
+            *(NONE if number is None else number for number in (one.committed, one.end_offset, one.lag)),
+            one.member or NONE,
+        )
+        for one in found
+    ]
+    for line in table(("group  topic", "partition", "committed", "end", "lag", "member"), rows):
+        click.echo(line)
+
+
+def _print_resets(group: str, planned: Sequence[Reset], form: str, execute: bool) -> None:
+    if form == "json":
+        for one in planned:
+            fields = {
+                "group": group,
+                "topic": one.owner.topic,
+                "partition": one.owner.partition,
+                "before": one.before,
+                "after": one.after,
+                "is_done": execute,
+            }
+            click.echo(compact(fields))
+        return
+    rows = [
+        (f"{group}  {one.owner.topic}", one.owner.partition, NONE if one.before is None else one.before, one.after)
+        for one in planned
+    ]
+    for line in table(("group  topic", "partition", "before", "after"), rows):
+        click.echo(line)
+    if not execute:
+        click.echo("kstore: nothing was changed: --execute does it", err=True)

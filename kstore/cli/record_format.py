@@ -1,0 +1,72 @@
+r"""How a record is printed by a format as kcat's ``-f``: what stands for what, and its bytes.
+
+%s  value     %S  its size, -1 for null    %R  the same in four bytes, big-endian
+%k  key       %K  its size                 %h  headers: name=value, with commas between
+%t  topic     %p  partition   %o  offset   %T  timestamp, ms
+\n \t \r \\   \xHH  a byte     %%  a per cent sign
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from kstore.files.paths import TopicPartition
+from kstore.record._codec import Record
+
+__all__ = ["FormatError", "RecordFormat"]
+
+Part = Callable[[TopicPartition, Record], bytes]
+
+TOKEN = re.compile(rb"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
+ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"\\": b"\\"}
+
+
+class FormatError(ValueError):
+    """A format with what stands for nothing."""
+
+
+class RecordFormat:
+    """Makes bytes of records. A null is nothing, or what ``null`` says."""
+
+    def __init__(self, text: str, *, null: bytes = b"") -> None:
+        """Raises: FormatError."""
+        fields: dict[bytes, Part] = {
+            b"s": lambda owner, record: null if record.value is None else record.value,
+            b"S": lambda owner, record: b"%d" % _size(record.value),
+            b"R": lambda owner, record: _size(record.value).to_bytes(4, "big", signed=True),
+            b"k": lambda owner, record: null if record.key is None else record.key,
+            b"K": lambda owner, record: b"%d" % _size(record.key),
+            b"h": lambda owner, record: _headers(record, null),
+            b"t": lambda owner, record: owner.topic.encode(),
+            b"p": lambda owner, record: b"%d" % owner.partition,
+            b"o": lambda owner, record: b"%d" % record.offset,
+            b"T": lambda owner, record: b"%d" % record.timestamp,
+        }
+        self._parts: list[Part] = []
+        for match in TOKEN.finditer(text.encode("utf-8", "surrogateescape")):
+            field, byte, escape, plain, wrong = match.groups()
+            if field in fields:
+                self._parts.append(fields[field])
+                continue
+            literal = plain or (b"%" if field == b"%" else None) or ESCAPES.get(escape)
+            if byte is not None:
+                literal = bytes([int(byte, 16)])
+            if literal is None or wrong:
+                raise FormatError(f"{match[0].decode('utf-8', 'replace')!r} stands for nothing")
+            self._parts.append(_literal(literal))
+
+    def __call__(self, owner: TopicPartition, record: Record) -> bytes:
+        return b"".join([part(owner, record) for part in self._parts])
+
+
+def _literal(data: bytes) -> Part:
+    return lambda owner, record: data
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _headers(record: Record, null: bytes) -> bytes:
+    return b",".join(name.encode() + b"=" + (null if value is None else value) for name, value in record.headers)
