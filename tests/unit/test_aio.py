@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import runpy
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -618,3 +620,19 @@ def test_a_store_s_own_producer_writes_nothing_on_a_loop_s_thread(tmp_path: Path
             run(send(producer))
             assert fs.on_loop == []
     assert len(values_in(tmp_path)) == 2_001
+
+
+# --- docs/asyncio.md --------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_s_examples_say_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "asyncio.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    (tmp_path / "example.py").write_text("\n\n".join(blocks), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("example.py")
+    said = re.findall(r"# -> (.*)", "\n".join(blocks))
+    assert len(said) == sum(block.count("print(") for block in blocks) > 0
+    assert capsys.readouterr().out.splitlines() == said
