@@ -37,6 +37,7 @@ COMMANDS = {
     "perf": "kstore.cli.perf",
     "produce": "kstore.cli.produce",
     "producers": "kstore.cli.producers",
+    "queue": "kstore.cli.queue",
     "read": "kstore.cli.read",
     "recover": "kstore.cli.recover",
     "spark": "kstore.cli.spark",

@@ -25,6 +25,8 @@ __all__ = ["Queue", "QueueStats"]
 
 # Who waits looks so often for items that somebody put into the topic by other ways than this queue.
 LOOK_SECONDS = 0.25
+# Dead letters that are put again at a time.
+RETRY_COUNT = 500
 
 
 class QueueStats(NamedTuple):
@@ -110,7 +112,7 @@ class Queue:
 
     def put_many(
         self,
-        items: Sequence[bytes],
+        items: Sequence[bytes | None],
         block: bool = True,
         timeout: float | None = None,
         *,
@@ -454,6 +456,29 @@ class Queue:
     @property
     def closed(self) -> bool:
         return self._core.is_closed
+
+    def retry_dead(self, count: int | None = None) -> int:
+        """Puts dead letters, all or ``count``, into the queue again, as if they were new; returns how many.
+
+        A crash on the way may leave some in both. Raises: as ``put``.
+        """
+        dead = self._dead_letters(create=False)
+        moved = 0
+        while dead is not None and (count is None or moved < count):
+            try:
+                jobs = dead.get_many(RETRY_COUNT if count is None else min(RETRY_COUNT, count - moved), block=False)
+            except Empty:
+                break
+            self.put_many(
+                [job.value for job in jobs],
+                keys=[job.key for job in jobs],
+                headers=[job.headers for job in jobs],
+            )
+            if not self._core.is_sync:
+                self._core.items.flush()
+            dead.ack_many(jobs)
+            moved += len(jobs)
+        return moved
 
     def check(self) -> None:
         """Asserts that what is known fits together; for tests."""

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueSpace"]
 
-# A segment is worth copying from when so much of it is done.
+# A segment is worth copying from when no more than such a share of it is not done.
 MOVED_SHARE_MAX = 0.25
 # And no more items at once than this.
 MOVED_COUNT_MAX = 20_000
 # So long copied items are kept from others; copying takes a fraction of it.
 MOVE_SECONDS = 60.0
-# While the oldest segment is the one that is written to, it is looked at again after so many items.
+# While the oldest segment is the one that is written to, it is looked at again after so many items at most.
 LOOK_COUNT = 1000
 
 
@@ -91,9 +91,13 @@ class QueueSpace:
             self.rewrite()
         with core.lock:
             state = core.state
-            self._floor_due = state.floor + LOOK_COUNT if stop == OFFSET_MAX else stop
-            count = stop - items.start_offset
-            self._done_due = 0 if stop == OFFSET_MAX else max(len(state.done) * 5 // 4, count // 2, 1)
+            if stop == OFFSET_MAX:
+                # It may be full soon; how soon is told by how many items it has taken.
+                step = min(LOOK_COUNT, (items.high_watermark - items.start_offset) // 8 + 1)
+                self._floor_due, self._done_due = state.floor + step, len(state.done) + step
+            else:
+                count = stop - items.start_offset
+                self._floor_due, self._done_due = stop, max(len(state.done) * 5 // 4, count // 2, 1)
 
     def rewrite(self) -> None:
         """Writes the journal anew. Raises: DiskFullError, StorageError."""
@@ -111,7 +115,9 @@ class QueueSpace:
         possible now."""
         core, state = self._core, self._core.state
         with core.lock:
-            count_max = min(int((stop - start) * MOVED_SHARE_MAX), MOVED_COUNT_MAX)
+            # Of a segment that holds little else, too, if what is done behind it is worth it.
+            count = max(stop - start, len(state.done))
+            count_max = min(int(count * MOVED_SHARE_MAX), MOVED_COUNT_MAX)
             offsets = state.movable(stop, count_max)
             if not offsets:
                 return False
@@ -219,7 +225,7 @@ class QueueSpace:
     def close(self) -> None:
         """Leaves a short journal, if that can be done now."""
         with self._at_work:
-            if self._core.journal.size:
+            if self._core.journal.size or self._core.state.leased_count:
                 try:
                     with self._core.lock:
                         self._core.give_up_leases()

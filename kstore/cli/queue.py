@@ -1,0 +1,183 @@
+"""``kstore queue``: looks into queues, and puts, drains and retries items."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.record_json import compact
+from kstore.cli.status import OK
+from kstore.errors import Empty, TopicNotFoundError
+from kstore.log import Log
+from kstore.queue.items import Shown
+from kstore.queue.of_store import journal_of
+from kstore.queue.view import QueueView
+from kstore.store import Store
+
+__all__ = ["command"]
+
+CHUNK = 500
+
+EXAMPLES = """
+\b
+Examples:
+  kstore queue stats data/ jobs                      while another process may be at work on it
+  kstore queue peek --count 3 data/ jobs
+  seq 10 | kstore queue put --delay 60 data/ jobs    an item a line
+  kstore queue drain data/ jobs > items.txt          each item is done when it was printed
+  kstore queue retry-dead data/ jobs                 what was delivered too often is put again
+
+\b
+Exit status:
+  0  done
+  1  there is no such queue, or it cannot be read or written, or somebody else has the store
+  2  bad usage
+"""
+
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: one object a line.",
+)
+SHARED = click.option("--shared", is_flag=True, help="Beside other processes that share the store.")
+COUNT = click.option("--count", type=click.IntRange(1), metavar="N", help="At most so many.")
+
+
+@click.group("queue", epilog=EXAMPLES, short_help="Look into queues; put, drain and retry items.")
+def command() -> None:
+    """Look into the queues of a store, and put, drain and retry their items."""
+
+
+def _sub(name: str, help_line: str) -> Callable[[Callable[..., int]], click.Command]:
+    def decorate(function: Callable[..., int]) -> click.Command:
+        with_arguments = click.argument("directory", type=click.Path())(
+            click.argument("name", metavar="QUEUE")(function)
+        )
+        return command.command(name, cls=KstoreCommand, short_help=help_line)(with_arguments)
+
+    return decorate
+
+
+def _view(store: Store, name: str) -> QueueView:
+    items = store.log(name)
+    journal: Log | None
+    try:
+        journal = store.log(journal_of(name))
+    except TopicNotFoundError:
+        journal = None
+    return QueueView(items, journal)
+
+
+@_sub("stats", "Print how a queue is.")
+@FORMAT
+def _stats(directory: str, name: str, form: str) -> int:
+    """Print how many items QUEUE of the store in DIRECTORY holds. Nothing is written.
+
+    Leases are known where processes share the queue; who has it alone keeps them to itself.
+    """
+    with Store(directory, read_only=True) as store:
+        counts = _view(store, name).counts()
+        try:
+            dead = _view(store, name + ".dead").counts().pending
+        except TopicNotFoundError:
+            dead = 0
+    found = {"queue": name, **counts._asdict(), "dead_letters": dead}
+    if form == "json":
+        print(compact(found))
+    else:
+        for key, value in found.items():
+            print(f"{key:13} {value:,}" if isinstance(value, int) else f"{key:13} {value}")
+    return OK
+
+
+@_sub("peek", "Print the oldest items.")
+@click.option("--count", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="At most so many.")
+@FORMAT
+def _peek(directory: str, name: str, count: int, form: str) -> int:
+    """Print the oldest items of QUEUE that are not done. Nothing is written, and nothing leased."""
+    with Store(directory, read_only=True) as store:
+        for number, shown in enumerate(_view(store, name).pending()):
+            if number == count:
+                break
+            _print(shown, form)
+    return OK
+
+
+def _print(shown: Shown, form: str) -> None:
+    if form == "json":
+        print(compact(_fields(shown)))
+    else:
+        _write(shown.value)
+
+
+def _write(value: bytes | None) -> None:
+    sys.stdout.buffer.write((value or b"") + b"\n")
+
+
+def _fields(shown: Shown) -> dict[str, Any]:
+    fields: dict[str, Any] = {"offset": shown.offset, "timestamp": shown.timestamp}
+    for name, data in (("key", shown.key), ("value", shown.value)):
+        fields[name] = None if data is None else data.decode("utf-8", "backslashreplace")
+    return fields | {
+        "delivery_count": shown.delivery_count,
+        "due_ms": shown.due_ms or None,
+        "is_leased": shown.is_leased,
+    }
+
+
+@_sub("put", "Put lines of standard input.")
+@click.option("--delay", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Delivered that much later.")
+@SHARED
+def _put(directory: str, name: str, delay: float, shared: bool) -> int:
+    """Put each line of standard input into QUEUE, which is made if there is none."""
+    count = 0
+    with Store(directory, background=False, shared=shared) as store:
+        queue = store.queue(name)
+        while lines := [line.rstrip(b"\n") for line in sys.stdin.buffer.readlines(1 << 20)]:
+            for at in range(0, len(lines), CHUNK):
+                queue.put_many(lines[at : at + CHUNK], delay=delay)
+            count += len(lines)
+    print(f"{count:,} items were put into {name}", file=sys.stderr)
+    return OK
+
+
+@_sub("drain", "Print and remove items.")
+@COUNT
+@SHARED
+def _drain(directory: str, name: str, count: int | None, shared: bool) -> int:
+    """Print the items of QUEUE that may be delivered now, one a line; each is done when it was printed."""
+    drained = 0
+    with Store(directory, create=False, background=False, shared=shared) as store:
+        store.partitions(name)
+        queue = store.queue(name)
+        while count is None or drained < count:
+            try:
+                jobs = queue.get_many(CHUNK if count is None else min(CHUNK, count - drained), block=False)
+            except Empty:
+                break
+            for job in jobs:
+                _write(job.value)
+            sys.stdout.buffer.flush()
+            queue.ack_many(jobs)
+            drained += len(jobs)
+    print(f"{drained:,} items were drained from {name}", file=sys.stderr)
+    return OK
+
+
+@_sub("retry-dead", "Put dead letters again.")
+@COUNT
+@SHARED
+def _retry_dead(directory: str, name: str, count: int | None, shared: bool) -> int:
+    """Put what was delivered too often into QUEUE again, as if it were new."""
+    with Store(directory, create=False, background=False, shared=shared) as store:
+        store.partitions(name)
+        moved = store.queue(name).retry_dead(count)
+    print(f"{moved:,} dead letters of {name} were put again", file=sys.stderr)
+    return OK

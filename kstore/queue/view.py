@@ -1,0 +1,87 @@
+"""A queue as its files have it: for who only looks, while another process may be at work on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kstore.log import Log
+from kstore.queue.items import Shown, marks_of, of_user
+from kstore.queue.journal import Journal
+from kstore.queue.state import QueueState, Retry
+from kstore.record._codec import Record
+from kstore.types import CorruptRange
+
+__all__ = ["QueueCounts", "QueueView"]
+
+
+class QueueCounts(NamedTuple):
+    """Items that are not done; of these so many are delayed, leased by processes that share the queue, were delivered
+    before, and cannot be read. ``size`` is bytes of both logs; ``oldest_ms`` when the oldest was put, -1 for none."""
+
+    pending: int
+    delayed: int
+    leased: int
+    retried: int
+    damaged: int
+    size: int
+    oldest_ms: int
+
+
+class QueueView:
+    """What is in a queue. Who has it alone tells nobody what is leased there."""
+
+    def __init__(self, items: Log, journal: Log | None) -> None:
+        """``journal`` is None where nothing became of any item yet. Raises: StorageError."""
+        self._items = items
+        self._journal = journal
+        self._damaged = 0
+        # First: what is put meanwhile is not looked at, but what is done meanwhile is.
+        self._end = items.high_watermark
+        self._state: QueueState[Record, None] = QueueState(is_shared=True)  # type: ignore[type-var]  # it leases none
+        if journal is not None:
+            for _, kind, row in Journal(journal, is_sync=True).read():
+                self._state.apply(kind, row)
+
+    def pending(self) -> Iterator[Shown]:
+        """The items that are not done, oldest first. Raises: StorageError."""
+        state, items = self._state, self._items
+        now_ms, mono_ms = time.time_ns() // 1_000_000, int(time.monotonic() * 1000)
+        start = max(state.floor, items.start_offset)
+        if start >= self._end:
+            return
+        for record in items.read(start, self._end, on_corrupt="yield"):
+            if isinstance(record, CorruptRange):
+                self._damaged += record.last - record.first + 1
+                continue
+            marks = marks_of(record)
+            offset = record.offset
+            if state.is_done(offset) or (marks.moved_from is not None and offset not in state.moved):
+                continue
+            count, due_ms = state.retries.get(offset) or Retry(marks.delivery_count, marks.due_ms)
+            claim = state.claims.get(offset)
+            yield Shown(
+                offset,
+                record.timestamp,
+                record.key,
+                record.value,
+                of_user(record.headers),
+                count,
+                due_ms if due_ms > now_ms else 0,
+                claim is not None and claim.expires_ms > mono_ms,
+            )
+
+    def counts(self) -> QueueCounts:
+        """How many items there are of each kind; reads all that are not done. Raises: StorageError."""
+        pending = delayed = leased = retried = 0
+        oldest_ms = -1
+        for shown in self.pending():
+            pending += 1
+            delayed += shown.due_ms > 0
+            leased += shown.is_leased
+            retried += shown.delivery_count > 0
+            oldest_ms = shown.timestamp if oldest_ms < 0 else min(oldest_ms, shown.timestamp)
+        logs = [self._items] if self._journal is None else [self._items, self._journal]
+        size = sum(log.segment_count_and_size()[1] for log in logs)
+        return QueueCounts(pending, delayed, leased, retried, self._damaged, size, oldest_ms)

@@ -1,0 +1,441 @@
+"""``store.queue``: the contract of ``queue.Queue``, and what leases add to it."""
+
+from __future__ import annotations
+
+import queue as standard
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kstore
+from kstore.errors import ClosedError, ConfigError, Empty, Full, LeaseLostError, ReadOnlyError
+from kstore.queue.journal import Journal
+from kstore.queue.queue import Queue
+from kstore.store import Store
+from tests.fake_clock import ManualClock
+
+Opened = Callable[..., Queue]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: ManualClock) -> Iterator[Opened]:
+    """Opens the queue "jobs" by a clock that stands still; what was open is closed first."""
+    stores: list[Store] = []
+
+    def made(name: str = "jobs", **settings: Any) -> Queue:
+        while stores:
+            stores.pop().close()
+        stores.append(Store(tmp_path / "store", clock=clock, background=False, durability="os"))
+        return stores[-1].queue(name, **settings)
+
+    yield made
+    while stores:
+        stores.pop().close()
+
+
+def values(queue: Queue, count: int = 100) -> list[bytes | None]:
+    try:
+        return [job.value for job in queue.get_many(count, block=False)]
+    except Empty:
+        return []
+
+
+def test_items_come_in_the_order_in_which_they_were_put(opened: Opened) -> None:
+    queue = opened()
+    queue.put(b"a")
+    queue.put_many([b"b", b"c"])
+    assert [queue.get_nowait().value for _ in range(3)] == [b"a", b"b", b"c"]
+
+
+def test_an_empty_queue_raises_what_queue_raises(opened: Opened) -> None:
+    queue = opened()
+    with pytest.raises(standard.Empty):
+        queue.get(block=False)
+    with pytest.raises(Empty, match="jobs"):
+        queue.get_many(3, timeout=0)
+
+
+def test_a_full_queue_raises_what_queue_raises(opened: Opened) -> None:
+    queue = opened(maxsize=2)
+    queue.put_many([b"a", b"b"])
+    assert queue.full()
+    with pytest.raises(standard.Full):
+        queue.put(b"c", block=False)
+    with pytest.raises(Full):
+        queue.put(b"c", timeout=0)
+    queue.get_nowait()
+    queue.put_nowait(b"c")
+    with pytest.raises(ConfigError, match="maxsize"):
+        queue.put_many([b"."] * 3)
+
+
+def test_an_item_that_is_acked_is_gone_for_good(opened: Opened) -> None:
+    queue = opened()
+    queue.put_many([b"a", b"b"])
+    with queue.get_nowait() as job:
+        assert job.value == b"a"
+    assert values(opened()) == [b"b"]
+
+
+def test_an_item_that_is_not_acked_comes_back_when_the_queue_is_opened_anew(opened: Opened) -> None:
+    queue = opened()
+    queue.put(b"a", key=b"k", headers=(("trace", b"1"),))
+    queue.get_nowait()
+    job = opened().get_nowait()
+    assert (job.value, job.key, job.headers, job.delivery_count) == (b"a", b"k", (("trace", b"1"),), 2)
+
+
+def test_an_exception_gives_the_item_back(opened: Opened) -> None:
+    queue = opened()
+    queue.put(b"a")
+    with pytest.raises(ZeroDivisionError), queue.get_nowait():
+        1 / 0  # noqa: B018  # the exception is what is wanted
+    assert queue.get_nowait().delivery_count == 2
+
+
+def test_a_lease_that_is_over_is_given_to_the_next(opened: Opened, clock: ManualClock) -> None:
+    queue = opened(lease_seconds=10)
+    queue.put(b"a")
+    first = queue.get_nowait()
+    clock.advance(9_999)
+    assert values(queue) == []
+    clock.advance(1)
+    second = queue.get_nowait()
+    assert (second.value, second.delivery_count) == (b"a", 2)
+    for action in (first.ack, first.nack, first.extend):
+        with pytest.raises(LeaseLostError, match="delivered again"):
+            action()
+    second.ack()
+    assert queue.join(timeout=0)
+
+
+def test_an_ack_behind_the_end_of_the_lease_counts_while_nobody_else_has_the_item(
+    opened: Opened, clock: ManualClock
+) -> None:
+    queue = opened(lease_seconds=10)
+    queue.put(b"a")
+    job = queue.get_nowait()
+    clock.advance(60_000)
+    assert queue.stats().leased == 0
+    job.ack()
+    assert values(queue) == []
+
+
+def test_a_lease_is_extended(opened: Opened, clock: ManualClock) -> None:
+    queue = opened(lease_seconds=10)
+    queue.put_many([b"a", b"b"])
+    first, second = queue.get_many(2)
+    clock.advance(9_000)
+    first.extend()
+    second.extend(60)
+    clock.advance(9_000)
+    assert values(queue) == []
+    clock.advance(1_000)
+    assert values(queue) == [b"a"]
+    second.ack()
+
+
+def test_a_nack_may_delay_the_item(opened: Opened, clock: ManualClock) -> None:
+    queue = opened()
+    queue.put(b"a")
+    queue.get_nowait().nack(delay=5)
+    queue.put(b"b")
+    assert values(queue) == [b"b"]
+    queue = opened()
+    assert values(queue) == [b"b"]
+    clock.advance(5_000)
+    job = queue.get_nowait()
+    assert (job.value, job.delivery_count) == (b"a", 2)
+
+
+def test_a_delayed_item_is_not_delivered_early(opened: Opened, clock: ManualClock) -> None:
+    queue = opened()
+    queue.put(b"late", delay=60)
+    queue.put(b"soon")
+    assert values(queue) == [b"soon"]
+    assert queue.stats().delayed == 1
+    queue = opened()
+    clock.advance(59_999)
+    assert values(queue) == [b"soon"]
+    clock.advance(1)
+    job = queue.get_nowait()
+    assert (job.value, job.headers, job.delivery_count) == (b"late", (), 1)
+
+
+def test_an_item_that_is_delivered_too_often_is_a_dead_letter(opened: Opened, clock: ManualClock) -> None:
+    queue = opened(max_deliveries=3, lease_seconds=10)
+    queue.put_many([b"bad", b"good"])
+    for _ in range(2):
+        queue.get_nowait().nack()
+    assert queue.get_nowait().value == b"bad"
+    clock.advance(10_000)
+    assert values(queue) == [b"good"]
+    assert [(shown.value, shown.headers) for shown in queue.dead_letters.peek(9)] == [(b"bad", ())]
+    assert queue.stats().dead_letters == 1
+    queue = opened(max_deliveries=3)
+    assert queue.retry_dead() == 1
+    assert queue.dead_letters.qsize() == 0
+    assert sorted(filter(None, values(queue))) == [b"bad", b"good"]
+
+
+def test_no_dead_letters_where_there_is_no_limit(opened: Opened) -> None:
+    queue = opened(max_deliveries=0)
+    queue.put(b"a")
+    for count in range(50):
+        job = queue.get_nowait()
+        assert job.delivery_count == count + 1
+        job.nack()
+
+
+def test_task_done_and_join_are_those_of_queue(opened: Opened) -> None:
+    queue = opened()
+    queue.put_many([b"a", b"b"])
+    assert not queue.join(timeout=0)
+    queue.get_nowait()
+    job = queue.get_nowait()
+    queue.task_done()
+    assert [shown.value for shown in queue.peek(9)] == [b"b"]
+    queue.task_done(job)
+    with pytest.raises(ValueError, match="task_done"):
+        queue.task_done()
+    assert queue.join(timeout=0)
+
+
+def test_qsize_leaves_out_what_is_leased(opened: Opened) -> None:
+    queue = opened()
+    queue.put_many([b"a", b"b", b"c"])
+    queue.get_nowait()
+    assert (queue.qsize(), len(queue), queue.empty()) == (2, 2, False)
+    queue.get_many(2)
+    assert (queue.qsize(), queue.empty()) == (0, True)
+
+
+def test_an_ack_twice_is_refused(opened: Opened) -> None:
+    queue = opened()
+    queue.put(b"a")
+    job = queue.get_nowait()
+    job.ack()
+    with pytest.raises(LeaseLostError, match="acked or nacked before"):
+        job.ack()
+
+
+def test_acks_of_many_are_all_or_none(opened: Opened) -> None:
+    queue = opened()
+    queue.put_many([b"a", b"b"])
+    first, second = queue.get_many(2)
+    second.nack()
+    with pytest.raises(LeaseLostError):
+        queue.ack_many([first, second])
+    first.ack()
+    assert values(queue) == [b"b"]
+
+
+def test_an_ack_that_fails_leaves_the_lease(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = opened()
+    queue.put(b"a")
+    job = queue.get_nowait()
+
+    def fails(*_: object) -> int:
+        raise kstore.DiskFullError(28, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append_rows", fails)
+        with pytest.raises(kstore.DiskFullError):
+            job.ack()
+        assert values(queue) == []
+    job.ack()
+    assert queue.join(timeout=0)
+    queue.check()
+
+
+def test_space_comes_back(opened: Opened) -> None:
+    queue = opened(segment_bytes=1 << 16)
+    for _ in range(40):
+        queue.put_many([b"x" * 1000] * 60)
+        queue.ack_many(queue.get_many(60))
+    assert queue.stats().size < 3 * (1 << 16)
+
+
+def test_a_few_old_items_do_not_hold_space_back(opened: Opened, clock: ManualClock) -> None:
+    queue = opened(segment_bytes=1 << 16)
+    queue.put(b"first", delay=3600)
+    for _ in range(40):
+        queue.put_many([b"x" * 1000] * 60)
+        queue.ack_many(queue.get_many(60))
+    assert queue.stats().size < 4 * (1 << 16)
+    assert queue.stats().pending == 1
+    clock.advance(3_600_000)
+    job = queue.get_nowait()
+    assert (job.value, job.headers, job.delivery_count) == (b"first", (), 1)
+    job.ack()
+    queue.check()
+    assert values(opened()) == []
+
+
+def test_items_of_a_producer_are_delivered_when_its_transaction_commits(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "store", durability="os") as store:
+        queue = store.queue("jobs")
+        with store.producer(transactional_id="p") as producer:
+            producer.init_transactions()
+            for value, commit in ((b"no", False), (b"yes", True)):
+                producer.begin_transaction()
+                producer.send("jobs", value)
+                producer.flush()
+                with pytest.raises(Empty):
+                    queue.get_nowait()
+                producer.commit_transaction() if commit else producer.abort_transaction()
+        with queue.get(timeout=5) as job:
+            assert job.value == b"yes"
+        assert queue.join(timeout=5)
+
+
+def test_a_topic_that_was_a_queue_and_is_made_anew_has_all_its_items(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "store", durability="os") as store:
+        queue = store.queue("jobs")
+        queue.put_many([b"a"] * 10)
+        queue.ack_many(queue.get_many(10))
+        store.delete_topic("jobs")
+        with pytest.raises(ClosedError):
+            queue.put(b"late")
+        store.create_topic("jobs")
+        store.log("jobs").append_many([b"b"] * 20)
+        assert len(store.queue("jobs").get_many(100)) == 20
+        assert store.topics() == ["jobs"]
+
+
+def test_a_store_gives_one_object_for_all(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "store", durability="os") as store:
+        assert store.queue("jobs", lease_seconds=5) is store.queue("jobs")
+        with pytest.raises(ConfigError, match="other settings"):
+            store.queue("jobs", lease_seconds=6)
+        with pytest.raises(ConfigError, match="lease_seconds"):
+            store.queue("others", lease_second=6)
+        with pytest.raises(ConfigError, match="internal"):
+            store.queue("__queue_jobs")
+        store.create_topic("wide", 3)
+        with pytest.raises(ConfigError, match="3 partitions"):
+            store.queue("wide")
+    with kstore.open(tmp_path / "store", read_only=True) as store, pytest.raises(ReadOnlyError):
+        store.queue("jobs")
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_who_waits_is_woken(tmp_path: Path, shared: bool) -> None:
+    with kstore.open(tmp_path / "store", durability="os", shared=shared) as store:
+        queue = store.queue("jobs", maxsize=1)
+        got: list[bytes | None] = []
+
+        def work() -> None:
+            for _ in range(50):
+                with queue.get(timeout=20) as job:
+                    got.append(job.value)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        for number in range(50):
+            queue.put(b"%d" % number, timeout=20)
+        thread.join(20)
+        assert got == [b"%d" % number for number in range(50)]
+        assert queue.join(timeout=5)
+
+
+def test_a_close_ends_all_waiting(tmp_path: Path) -> None:
+    store = kstore.open(tmp_path / "store", durability="os")
+    queue = store.queue("jobs", maxsize=1)
+    queue.put(b"a")
+    errors: list[BaseException] = []
+
+    def wait(action: Callable[[], object]) -> None:
+        try:
+            action()
+        except ClosedError as error:
+            errors.append(error)
+
+    held = queue.get()
+    queue.put(b"b")
+    queue.get_nowait()
+    queue.put(b"c")
+    threads = [threading.Thread(target=wait, args=(action,)) for action in (lambda: queue.put(b"d"), queue.join)]
+    for thread in threads:
+        thread.start()
+    while queue._core.putter_count + queue._core.joiner_count < 2:
+        threading.Event().wait(0.001)
+    store.close()
+    for thread in threads:
+        thread.join(20)
+    assert len(errors) == 2
+    with pytest.raises(ClosedError):
+        held.ack()
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_many_threads_put_get_and_ack_each_item_once(tmp_path: Path, durability: Any) -> None:
+    with kstore.open(tmp_path / "store", durability=durability) as store:
+        queue = store.queue("jobs", segment_bytes=1 << 14)
+        count, thread_count = 60, 4
+        got: list[bytes | None] = []
+
+        def produce(number: int) -> None:
+            for at in range(count):
+                queue.put(b"%d-%d" % (number, at))
+
+        def work() -> None:
+            while True:
+                with queue.get(timeout=20) as job:
+                    if job.value == b"end":
+                        return
+                    got.append(job.value)
+
+        producers = [threading.Thread(target=produce, args=(number,)) for number in range(thread_count)]
+        workers = [threading.Thread(target=work) for _ in range(thread_count)]
+        for thread in producers + workers:
+            thread.start()
+        for thread in producers:
+            thread.join()
+        queue.put_many([b"end"] * thread_count)
+        for thread in workers:
+            thread.join()
+        assert len(got) == len(set(got)) == count * thread_count
+        assert queue.join(timeout=0)
+        queue.check()
+
+
+def test_two_stores_that_share_a_queue_give_an_item_to_one(tmp_path: Path) -> None:
+    with (
+        kstore.open(tmp_path / "store", durability="os", shared=True) as first,
+        kstore.open(tmp_path / "store", durability="os", shared=True) as second,
+    ):
+        one, other = first.queue("jobs", lease_seconds=600), second.queue("jobs", lease_seconds=600)
+        one.put_many([b"%d" % number for number in range(10)])
+        jobs = [*one.get_many(4), *other.get_many(4), *one.get_many(4)]
+        assert [job.value for job in jobs] == [b"%d" % number for number in range(10)]
+        assert other.stats().leased == 10
+        for job in jobs[:9]:
+            job.ack()
+        jobs[9].extend()
+        jobs[9].nack()
+        again = other.get(timeout=5)
+        assert (again.value, again.delivery_count) == (b"9", 2)
+        with pytest.raises(LeaseLostError):
+            jobs[9].ack()
+        again.ack()
+        assert one.join(timeout=5)
+        one.check()
+        other.check()
+
+
+def test_leases_of_a_process_that_closes_come_back_at_once(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "store", durability="os", shared=True) as first:
+        one = first.queue("jobs", lease_seconds=600)
+        with kstore.open(tmp_path / "store", durability="os", shared=True) as second:
+            second.queue("jobs").put(b"a")
+            second.queue("jobs").get()
+        assert one.get(timeout=5).delivery_count == 2
