@@ -201,7 +201,14 @@ class Store:
             news=self._producer_host,
         )
         self._queues = StoreQueues(
-            self.log, self.partitions, self.create_topic, self._settings_of, clock, self._directory.turn, shared=shared
+            self.log,
+            self.partitions,
+            self.create_topic,
+            self._settings_of,
+            clock,
+            self._directory.turn,
+            durability,
+            shared=shared,
         )
         # What topics go by, with the entry that it was taken from.
         self._effective: dict[str, tuple[TopicEntry, tuple[LogConfig, Durability]]] = {}

@@ -55,6 +55,7 @@ class StoreQueues:
         settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
         clock: Clock,
         turn: Callable[[], AbstractContextManager[None]],
+        durability: Durability,
         *,
         shared: bool,
     ) -> None:
@@ -66,6 +67,7 @@ class StoreQueues:
         self._settings_of = settings_of
         self._clock = clock
         self._turn = turn
+        self._durability = durability
         self._core_type = SharedCore if shared else QueueCore
         self._lock = threading.RLock()
         self._queues: dict[str, Queue] = {}
@@ -89,7 +91,8 @@ class StoreQueues:
             raise ConfigError(f"{name} is internal, and no queue")
         journal = journal_of(name)
         dead_name = config.dead_letters or name + DEAD_SUFFIX
-        own = {"durability": config.durability} if config.durability else {}
+        # Said for good: whoever opens the store, with whatever durability, finds the queue as it was made.
+        own = {"durability": config.durability or self._durability}
         if not self._count(name):
             # First: whoever finds the items finds what became of them. One that is there is of a topic that is gone.
             self._ensure(journal, segment_bytes=SEGMENT_BYTES, **own)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
 import kstore
@@ -70,4 +69,7 @@ def test_a_queue_that_there_is_not_is_an_error(tmp_path: Path) -> None:
     for name in ("stats", "peek", "drain", "retry-dead"):
         result = CliRunner().invoke(command, [name, str(tmp_path / "s"), "jobs"])
         assert isinstance(result.exception, kstore.TopicNotFoundError)
-    assert pytest.raises(AssertionError, run, "put", "--delay", "-1", tmp_path / "s", "jobs")
+
+
+def test_a_delay_below_zero_is_bad_usage(tmp_path: Path) -> None:
+    run("put", "--delay", "-1", tmp_path / "s", "jobs", status=2)
