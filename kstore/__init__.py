@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from kstore.consumer.consumer import Consumer
+from kstore.consumer.deserializers import ConsumerRecord
 from kstore.errors import (
     BatchTooLargeError,
     BufferExhaustedError,
@@ -73,6 +75,7 @@ from kstore.queue.queue import Queue
 from kstore.record._codec import Record
 from kstore.record.scan import parse_batches
 from kstore.store import Store, open
+from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.types import AppendInfo, CorruptRange, CutRange, OpenTransaction, ProducerInfo, RecoveryReport
 
 if TYPE_CHECKING:
@@ -85,6 +88,8 @@ __all__ = [
     "ClosedError",
     "CommitFailedError",
     "ConfigError",
+    "Consumer",
+    "ConsumerRecord",
     "ConsumerStateError",
     "CorruptBatchError",
     "CorruptDataError",
@@ -123,6 +128,7 @@ __all__ = [
     "MissingExtraError",
     "NoOffsetError",
     "NotALogError",
+    "OffsetAndMetadata",
     "OffsetOutOfRangeError",
     "OpenTransaction",
     "OutOfOrderSequenceError",

@@ -26,7 +26,7 @@ from kstore.files.paths import TopicPartition
 from kstore.log_reads import TimePoint
 from kstore.producer.producer import Producer
 from kstore.record._codec import Record
-from kstore.setting_rules import UNLIMITED
+from kstore.setting_rules import INT32_MAX, UNLIMITED
 from kstore.transactions.group_records import OffsetAndMetadata
 
 if TYPE_CHECKING:
@@ -163,8 +163,14 @@ class Consumer(Sharing):
             self._piece = self._awaited(following, None if timeout_ms == UNLIMITED else timeout_ms / 1000)
             return self._piece
 
+    @property
+    def _piece_records(self) -> int:
+        """How many records an iteration hands out before it looks at anything else; no more than a batch has."""
+        # A member of a group must ask in time for more.
+        return INT32_MAX if self._membership is None else self.config.max_poll_records
+
     def _next_records(self) -> Piece | None:
-        count = self.config.max_poll_records
+        count = self._piece_records
         if self._deserializers.is_plain:
             return self._reading.lent(count)
         found = self._reading.piece(count)
@@ -179,7 +185,7 @@ class Consumer(Sharing):
         return ListPiece(reader, made)
 
     def _next_values(self) -> Piece | None:
-        found = self._reading.values(self.config.max_poll_records)
+        found = self._reading.values(self._piece_records)
         return None if found is None else ListPiece(*found)
 
     def _awaited(self, look: Callable[[], Found], timeout: float | None) -> Found | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,7 @@ def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
+def data(tmp_path: Path) -> Path:
     with kstore.open(tmp_path / "data", durability="os") as store:
         store.create_topic("orders", partitions=2)
         for number in range(5):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -738,3 +740,28 @@ def test_no_listener_is_left_behind(store: Store) -> None:
     with consumer(store, "t"):
         assert log.metrics()["followers"] == 1
     assert log.metrics()["followers"] == 0
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_child_has_nothing_of_its_parents_consumers(tmp_path: Path, shared: bool) -> None:
+    if shared and sys.platform != "linux":
+        pytest.skip("writers share a store on Linux only")
+    with kstore.open(tmp_path / "data", shared=shared, background=False) as store:
+        store.create_topic("t", partitions=3)
+        with consumer(store, "t", group="g") as reading:
+            reading.poll()
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    reading.poll()
+                except kstore.ForkedError:
+                    reading.close()
+                    status = 0
+                finally:
+                    os._exit(status)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            fill(store, T0, 1)
+            assert offsets(reading.poll()) == {T0: [0]}
+            reading.commit()
+            assert store.group_members("g").keys() == {T0, T1, T2}

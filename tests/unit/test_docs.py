@@ -15,6 +15,8 @@ import pytest
 import kstore
 from kstore.cli.main import COMMANDS
 from kstore.config import LogConfig, settings, store_settings
+from kstore.consumer.config import consumer_settings
+from kstore.consumer.wanted import RebalanceListener
 from kstore.fetch import FetchSlice
 from kstore.files.local import SYSTEM_FS
 from kstore.indexes import offset_index, time_index, transaction_index
@@ -29,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs" / "producer.md").read_text(encoding="utf-8")
+CONSUMER_GUIDE = (ROOT / "docs" / "consumer.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "FORMAT.md").read_text(encoding="utf-8")
 
 Field = tuple[int, int, str]
@@ -113,12 +116,23 @@ def test_the_readme_s_example_of_a_producer_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, _, text = section(README, "Ten lines").partition("### Producer")
-    (example,) = code_blocks(text, "python")
+    (example,) = code_blocks(text.partition("###")[0], "python")
     (tmp_path / "example.py").write_text("import kstore\n\n" + example)
     monkeypatch.chdir(tmp_path)
     runpy.run_path("example.py")
     first, counts = capsys.readouterr().out.splitlines()
     assert (first, sorted(counts.split())) == ("0", ["0", "1000"])
+
+
+def test_the_readme_s_example_of_a_consumer_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, text = section(README, "Ten lines").partition("### Consumer")
+    (example,) = code_blocks(text.partition("###")[0], "python")
+    (tmp_path / "example.py").write_text("import kstore\n\n" + example)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("example.py")
+    assert capsys.readouterr().out.splitlines() == ["b'bill 0'", "{TopicPartition(topic='bills', partition=0): 2}"]
 
 
 def test_names_in_the_readme_are_settings_or_parts_of_the_library() -> None:
@@ -221,6 +235,40 @@ def test_names_in_the_guide_are_settings_or_parts_of_the_library() -> None:
     named = {name for span in spans for name in re.findall(r"(?<![\w/.=\"-])[A-Za-z]+(?:_[a-z]+)+\b(?!/|\.)", span)}
     named |= {name for span in spans for name in re.findall(r"\b[A-Z]\w+Error\b", span)}
     assert {"linger_ms", "send_arrow", "send_offsets", "DeliveryTimeoutError"} <= named
+    assert named - known == set()
+
+
+# --- docs/consumer.md -------------------------------------------------------------------------------------------------
+
+
+def test_the_consumer_guide_s_examples_print_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = code_blocks(CONSUMER_GUIDE, "python")
+    (tmp_path / "example.py").write_text("\n\n".join(blocks))
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("example.py")
+    said = re.findall(r"# -> (.*)", "\n".join(blocks))
+    assert len(said) == sum(block.count("print(") for block in blocks)
+    assert capsys.readouterr().out.splitlines() == said
+
+
+def test_the_consumer_guide_s_settings_are_those_that_there_are() -> None:
+    table = [cells for cells in rows(section(CONSUMER_GUIDE, "Settings")) if cells[0].startswith("`")]
+    assert table == [
+        [f"`{row.name}`", f"`{row.kafka_name}`" if row.kafka_name else "", f"`{row.default!r}`", row.doc]
+        for row in consumer_settings()
+    ]
+
+
+def test_names_in_the_consumer_guide_are_settings_or_parts_of_the_library() -> None:
+    known = {row.name for row in (*consumer_settings(), *settings())} | set(dir(kstore)) | set(dir(kstore.Consumer))
+    known |= set(dir(kstore.Store)) | set(dir(RebalanceListener)) | {"read_committed", "round_robin", "max_records"}
+    text = re.sub(r"```.*?```", "", CONSUMER_GUIDE, flags=re.DOTALL)
+    spans = re.findall(r"`([^`\n]+)`", text.partition("## Settings")[0])
+    named = {name for span in spans for name in re.findall(r"(?<![\w/.=\"-])[A-Za-z]+(?:_[a-z]+)+\b(?!/|\.)", span)}
+    named |= {name for span in spans for name in re.findall(r"\b[A-Z]\w+Error\b", span)}
+    assert {"seek_to_time", "max_poll_interval_ms", "CommitFailedError", "retention_groups"} <= named
     assert named - known == set()
 
 

@@ -14,6 +14,7 @@ from tools.bench.append_lines import append_many, append_one
 from tools.bench.arrow_lines import arrow
 from tools.bench.compaction_lines import compaction, compaction_beside
 from tools.bench.comparison import comparison
+from tools.bench.consumer_lines import consumer
 from tools.bench.durable_lines import durable, durable_slow_disk
 from tools.bench.lookup_lines import lookup_large, lookup_small
 from tools.bench.machine import machine_words
@@ -54,6 +55,7 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         producer_peers,
         producer_peers_synced,
         producer_memory,
+        consumer,
         follow,
         shared,
         spark,
