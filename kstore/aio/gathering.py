@@ -14,8 +14,9 @@ __all__ = ["Gathering", "one_by_one"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# So many go together at most.
+# So many go together at most, and so many bytes of them, but one always.
 GATHERED_MAX: Final = 1_000
+GATHERED_BYTES_MAX: Final = 4 << 20
 
 
 class Gathering(Generic[Item, Result]):
@@ -24,9 +25,15 @@ class Gathering(Generic[Item, Result]):
     ``do`` returns for each item its result, or the exception that its task gets.
     """
 
-    def __init__(self, threads: Threads, do: Callable[[Sequence[Item]], Sequence[Result | Exception]]) -> None:
+    def __init__(
+        self,
+        threads: Threads,
+        do: Callable[[Sequence[Item]], Sequence[Result | Exception]],
+        size_of: Callable[[Item], int] = lambda _: 0,
+    ) -> None:
         self._threads = threads
         self._do = do
+        self._size_of = size_of
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._is_busy = False
 
@@ -57,7 +64,8 @@ class Gathering(Generic[Item, Result]):
             raise
 
     def _begin(self) -> None:
-        entries, self._waiting = self._waiting[:GATHERED_MAX], self._waiting[GATHERED_MAX:]
+        count = self._count()
+        entries, self._waiting = self._waiting[:count], self._waiting[count:]
         if not entries:
             self._is_busy = False
             return
@@ -69,6 +77,15 @@ class Gathering(Generic[Item, Result]):
             self._begin()
             return
         doing.add_done_callback(partial(self._end, futures))
+
+    def _count(self) -> int:
+        """How many of those that wait go next."""
+        size = 0
+        for count, (item, _) in enumerate(self._waiting[:GATHERED_MAX]):
+            size += self._size_of(item)
+            if count and size > GATHERED_BYTES_MAX:
+                return count
+        return GATHERED_MAX
 
     def _end(self, futures: Sequence[asyncio.Future[Result]], done: asyncio.Future[Any]) -> None:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()

@@ -72,11 +72,12 @@ class Producer:
         ``kstore.Producer.send``.
         """
         producer = self._producer
+        intercepted = None
         if not self._waiting_count and producer.knows(topic, partition):
             try:
                 return producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
             except NoRoomError:
-                pass
+                intercepted = producer.intercepted
         error = await producer.topic(topic, partition)
         if error is not None:
             return producer.refuse(topic, partition, error)
@@ -88,12 +89,14 @@ class Producer:
                     # Before the attempt: what comes back behind it is told.
                     freed = producer.freed()
                     try:
-                        return producer.send(
-                            topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
-                        )
+                        with producer.trying_again(intercepted):
+                            return producer.send(
+                                topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+                            )
                     except NoRoomError:
-                        if not await producer.room(freed, deadline):
-                            return producer.refuse(topic, partition, producer.exhausted(_size(value, key)))
+                        intercepted = producer.intercepted
+                    if not await producer.room(freed, deadline):
+                        return producer.refuse(topic, partition, producer.exhausted(_size(value, key)), intercepted)
         finally:
             self._waiting_count -= 1
 
@@ -168,7 +171,13 @@ class Producer:
         Cancelled, it goes on to its end. A second call does nothing. Raises: DeliveryError, ValueError.
         """
         if not self._producer.closed:
-            await self._threads.run(partial(self._producer.close, timeout))
+            await to_the_end(asyncio.ensure_future(self._close(timeout)))
+
+    async def _close(self, timeout: float | None) -> None:
+        if timeout is None and not self.in_transaction:
+            # No thread waits for the records.
+            await self._producer.drained()
+        await self._threads.run(partial(self._producer.close, timeout))
 
     async def __aenter__(self) -> Self:
         return self

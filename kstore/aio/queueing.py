@@ -32,6 +32,11 @@ class _Put(NamedTuple):
     headers: Headers
 
 
+def _size_of(put: _Put) -> int:
+    # What is no item is found out by the queue.
+    return len(put.item) if isinstance(put.item, bytes) else 0
+
+
 class Queue:
     """A durable queue of an ``aio.Store``, for all tasks of its loop; closed with the store."""
 
@@ -42,7 +47,7 @@ class Queue:
         self._watch = watch
         self._getters = Getters(queue, threads, asyncio.get_running_loop())
         watch(self._getters.waiter)
-        self._puts: Gathering[_Put, int] = Gathering(threads, self._put_all)
+        self._puts: Gathering[_Put, int] = Gathering(threads, self._put_all, _size_of)
         self._acks: Gathering[SyncJob, None] = Gathering(threads, self._ack_all)
         # Set when items were got, or done, by tasks: there may be room, and nothing may be left.
         self._changed = asyncio.Event()

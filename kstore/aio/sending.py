@@ -6,20 +6,36 @@ For one loop: all it is asked comes from that loop's thread, so that memory that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from kstore.errors import BufferExhaustedError, ConfigError, TopicWaitTimeoutError
 from kstore.producer._accumulate import Deliveries, Delivery, ProducerBatch
 from kstore.producer.host import ProducerHost
+from kstore.producer.interceptors import Interceptors
 from kstore.producer.producer import Producer
+from kstore.producer.records import ProducerRecord
 from kstore.producer.waiting import is_on_loop, wake
 
 __all__ = ["LoopProducer", "NoRoomError"]
 
 
-class NoRoomError(Exception):
-    """The record was not taken, for there is no memory for it now."""
+class NoRoomError(BaseException):
+    """The record was not taken, for there is no memory for it now. No failure: interceptors are not told."""
+
+
+class _OnceInterceptors(Interceptors):
+    """See each record once, however often it is tried."""
+
+    # What they made of the record that was tried last, and whether it is tried again.
+    record: ProducerRecord | None = None
+    is_again = False
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        if not self.is_again or self.record is None:
+            self.record = super().on_send(record)
+        return self.record
 
 
 class LoopProducer(Producer):
@@ -28,6 +44,7 @@ class LoopProducer(Producer):
     def __init__(self, host: ProducerHost, **settings: Any) -> None:
         """Raises: ConfigError."""
         super().__init__(host, **settings)
+        self._interceptors = self._once = _OnceInterceptors(self.config.interceptors)
         self.max_block_seconds = self._max_block
         # Nothing waits but what is awaited.
         self._max_block = 0.0
@@ -37,6 +54,20 @@ class LoopProducer(Producer):
         if is_on_loop() and not self._may_wait:
             raise NoRoomError
         super()._make_room()
+
+    @property
+    def intercepted(self) -> ProducerRecord | None:
+        """What interceptors have made of the record that was tried last."""
+        return self._once.record
+
+    @contextmanager
+    def trying_again(self, intercepted: ProducerRecord | None) -> Iterator[None]:
+        """The record that is sent meanwhile was tried before, if interceptors have seen it."""
+        self._once.record, self._once.is_again = intercepted, intercepted is not None
+        try:
+            yield
+        finally:
+            self._once.is_again = False
 
     def send_at_once(
         self, topic: str, values: Sequence[Any], columns: Mapping[str, Sequence[Any] | None], partition: int | None
@@ -48,9 +79,13 @@ class LoopProducer(Producer):
         finally:
             self._may_wait, self._max_block = False, 0.0
 
-    def refuse(self, topic: str, partition: int | None, error: Exception) -> Delivery:
+    def refuse(
+        self, topic: str, partition: int | None, error: Exception, intercepted: ProducerRecord | None = None
+    ) -> Delivery:
         """A delivery that has failed, for what was waited for in vain."""
         self._transactions.record_failed(error)
+        if intercepted is not None:
+            self._interceptors.on_send_error(intercepted, error, partition)
         return self.refuse_one(topic, partition, error)
 
     def refuse_one(self, topic: str, partition: int | None, error: Exception) -> Delivery:

@@ -25,6 +25,8 @@ from kstore.errors import (
     TopicWaitTimeoutError,
 )
 from kstore.files.paths import TopicPartition
+from kstore.producer.interceptors import ProducerInterceptor
+from kstore.producer.records import ProducerRecord, RecordMetadata
 from tests.aio_helpers import STEPS, WAIT_SECONDS, opened, run, stepped, until, values_in
 from tests.loop_fs import LoopFs
 
@@ -240,6 +242,33 @@ def test_who_waits_for_memory_in_vain_is_told_by_the_delivery(tmp_path: Path) ->
             await asyncio.gather(*held)
 
     run(main())
+
+
+def test_interceptors_see_a_record_that_waits_for_memory_once(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+    failed: list[Exception] = []
+
+    class Seeing(ProducerInterceptor):
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            seen.append(record.value[:4])
+            return record
+
+        def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+            if error is not None:
+                failed.append(error)
+
+    async def main() -> None:
+        async with (
+            opened(tmp_path, durability="os") as store,
+            store.producer(buffer_memory=16 << 10, batch_size=1 << 10, interceptors=(Seeing(),)) as producer,
+        ):
+            sends = [producer.send("orders", b"%04d" % number + bytes(3_000)) for number in range(200)]
+            await asyncio.gather(*sends)
+
+    run(main())
+    values = [value[:4] for value in values_in(tmp_path) if value is not None]
+    assert values == seen == [b"%04d" % number for number in range(200)]
+    assert not failed
 
 
 def test_a_send_waits_for_its_topic(tmp_path: Path) -> None:

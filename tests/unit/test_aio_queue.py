@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -336,3 +337,52 @@ def test_a_queue_does_nothing_to_files_on_the_loop_s_thread(tmp_path: Path) -> N
 
     run(main())
     assert fs.on_loop == []
+
+
+OTHER = """
+import sys, kstore
+
+with kstore.open(sys.argv[1], shared=True) as store:
+    queue, log = store.queue("jobs"), store.log("orders")
+    for number in range(30):
+        queue.put(b"%d" % number)
+        log.append(b"%d" % number)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stores are shared on Linux")
+def test_what_another_process_puts_and_appends_comes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, shared=True) as store:
+            queue = await store.queue("jobs")
+            log = await store.log("orders")
+
+            async def got() -> list[int]:
+                values = []
+                for _ in range(30):
+                    async with queue.get() as job:
+                        values.append(int(job.value or b""))
+                return values
+
+            async def followed() -> list[int]:
+                return [int(value or b"") async for value in log.read_values(0, 30, follow=True)]
+
+            async def consumed() -> list[int]:
+                async with store.consumer("orders", group="g") as consumer:
+                    return [int((await anext(consumer)).value) for _ in range(30)]
+
+            other = await asyncio.create_subprocess_exec(sys.executable, "-c", OTHER, str(tmp_path / "data"))
+            found = await asyncio.gather(got(), followed(), consumed())
+            assert await other.wait() == 0
+            assert list(found) == [list(range(30))] * 3
+            # What a cancelled get was given is given back to all processes.
+            for steps in range(20):
+                getting = asyncio.create_task(queue.get_many(1))
+                await queue.put(b"a")
+                await stepped(getting, steps)
+                await asyncio.wait([getting])
+                (job,) = await queue.get_many(1, timeout=5) if getting.cancelled() else getting.result()
+                await job.ack()
+            assert await queue.join(5)
+
+    run(main())
