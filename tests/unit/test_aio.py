@@ -17,6 +17,7 @@ import kstore.aio
 from kstore.errors import (
     BufferExhaustedError,
     ClosedError,
+    CorruptBatchError,
     DeliveryError,
     LockedError,
     OffsetOutOfRangeError,
@@ -372,6 +373,52 @@ def test_a_log_is_read_with_async_for(tmp_path: Path) -> None:
                 await anext(log.read(25_001))
             assert (log.start_offset, await log.high_watermark(), await log.last_stable_offset()) == (0, 25_000, 25_000)
             assert await log.offset_for_time("latest") == 25_000
+
+    run(main())
+
+
+def test_damage_is_raised_left_out_or_shown_where_it_lies(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "data") as writing:
+        writing.create_topic("orders")
+        for number in range(3):
+            writing.log("orders").append(b"value %d" % number)
+    segment = tmp_path / "data" / "orders-0" / "00000000000000000000.log"
+    segment.write_bytes(segment.read_bytes().replace(b"value 1", b"value X"))
+
+    async def main() -> None:
+        async with kstore.aio.open(tmp_path / "data", read_only=True) as store:
+            log = await store.log("orders")
+            reader = log.read_values()
+            assert await anext(reader) == b"value 0"
+            with pytest.raises(CorruptBatchError):
+                await anext(reader)
+            with pytest.raises(StopAsyncIteration):
+                await anext(reader)
+            skipping = log.read_values(on_corrupt="skip")
+            assert [value async for value in skipping] == [b"value 0", b"value 2"]
+            assert [(lost.first, lost.last) for lost in skipping.corrupt] == [(1, 1)]
+            shown = [item async for item in log.read(on_corrupt="yield")]
+            assert [isinstance(item, kstore.CorruptRange) for item in shown] == [False, True, False]
+            with pytest.raises(kstore.ConfigError):
+                await anext(log.read(on_corrupt="ignore"))  # type: ignore[arg-type]
+            closed = log.read(follow=True)
+            closed.close()
+            assert [record async for record in closed] == []
+
+    run(main())
+
+
+def test_a_follower_overtaken_by_retention_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store, store.producer() as producer:
+            log = await store.log("orders")
+            await (await producer.send_many("orders", [b"a"] * 10)).result()
+            reader = log.read_values(follow=True)
+            assert [await anext(reader) for _ in range(10)] == [b"a"] * 10
+            await store.run(log.sync.truncate_fully_and_start_at, 50)
+            await producer.send_and_wait("orders", b"b")
+            with pytest.raises(OffsetOutOfRangeError):
+                await anext(reader)
 
     run(main())
 
