@@ -141,6 +141,20 @@ class QueueCore:
             if len(jobs) == count or not self.fill():
                 return jobs
 
+    def take_one(self, queue: Queue, seconds: float) -> Job | None:
+        """As ``take``, of one item, where that is simple; else None. Needs the lock."""
+        now = self.clock.monotonic()
+        record = self.state.take_one(now)
+        if record is None:
+            return None
+        job = Job(queue, record, 1, seconds, now + seconds, threading.get_ident())
+        leases = self.state.leases
+        try:
+            leases[seconds][record.offset] = job
+        except KeyError:
+            leases[seconds] = {record.offset: job}
+        return job
+
     def _leased(
         self, queue: Queue, fresh: Sequence[Record], again: Sequence[tuple[int, int]], seconds: float, now: float
     ) -> list[Job]:

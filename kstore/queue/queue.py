@@ -97,6 +97,16 @@ class Queue:
         Raises: Full (``maxsize`` is reached, and was for ``timeout`` seconds, or ``block`` is False), and as
         ``Log.append``.
         """
+        core = self._core
+        if not delay and not headers and key is None and not core.config.maxsize and not core.is_closed:
+            info = core.items.append_many((item,))
+            offset = info.first_offset
+            with core.lock:
+                if offset == core.state.position:
+                    core.hand_over((Record(offset, info.max_timestamp, "CreateTime", None, item),))
+                if core.getter_count:
+                    core.available.notify()
+            return offset
         return self.put_many(
             (item,),
             block,
@@ -193,6 +203,12 @@ class Queue:
         Raises: Empty (nothing could be delivered for ``timeout`` seconds, or at all with ``block`` False), ClosedError,
         StorageError.
         """
+        core = self._core
+        if lease_seconds is None and not core.putter_count and not core.is_closed:
+            with core.lock:
+                job = core.take_one(self, core.config.lease_seconds)
+            if job is not None:
+                return job
         return self.get_many(1, block, timeout, lease_seconds=lease_seconds)[0]
 
     def get_nowait(self) -> Job:
@@ -246,7 +262,34 @@ class Queue:
 
     def ack(self, job: Job) -> None:
         """See ``Job.ack``."""
-        self.ack_many((job,))
+        core, state = self._core, self._core.state
+        offset = job.record.offset
+        with core.lock:
+            is_simple = job.is_open and not state.is_shared and not state.unnoted and not core.is_closed
+            if is_simple and (is_simple := state.is_leased(job)):
+                state.end_lease(job)
+                state.busy.add(offset)
+                token = core.begin_write()
+        if not is_simple:
+            self.ack_many((job,))
+            return
+        try:
+            end = core.journal.append(encode_events(DONE, ((offset, 1),)))
+        except BaseException:
+            with core.lock:
+                core.end_write(token)
+                state.busy.discard(offset)
+                self._lease_again((job,))
+            raise
+        with core.lock:
+            core.end_write(token, end)
+            state.finish_one(offset)
+            if core.joiner_count:
+                core.note_done()
+            is_due = self._space.is_due
+        job.is_open = False
+        if is_due:
+            self._space.tidy()
 
     def ack_many(self, jobs: Sequence[Job]) -> None:
         """Acks jobs in one append: all of them, or none. Raises: as ``Job.ack``."""

@@ -308,6 +308,17 @@ class QueueState(Generic[ItemT, LeaseT]):
                 return False
         return True
 
+    def take_one(self, now: float) -> ItemT | None:
+        """The next item where that is simple: it is fresh, and nothing else could come before it; else None."""
+        if self.is_shared or self._again or self._delayed or not self.fresh:
+            return None
+        for group in self.leases.values():
+            for lease in group.values():
+                if lease.deadline <= now:
+                    return None
+                break
+        return self.fresh.popleft()
+
     def put_back(self, fresh: Sequence[ItemT], again: Iterable[int]) -> None:
         """Items that were taken are not leased after all."""
         self.fresh.extendleft(reversed(fresh))
@@ -429,6 +440,19 @@ class QueueState(Generic[ItemT, LeaseT]):
             self.busy.difference_update(offsets)
         self.done.update(offsets)
         self._advance()
+
+    def finish_one(self, offset: int) -> None:
+        """As ``finish``, for one that was busy."""
+        if self.retries or self.moved or self.claims or self.unconfirmed:
+            self.finish((offset,))
+            return
+        self.busy.discard(offset)
+        if offset != self.floor:
+            self.done.add(offset)
+            return
+        self.floor = offset + 1
+        if self.done:
+            self._advance()
 
     def _forget(self, offset: int) -> None:
         self.retries.pop(offset, None)

@@ -247,7 +247,7 @@ def test_an_ack_that_fails_leaves_the_lease(opened: Opened, monkeypatch: pytest.
         raise kstore.DiskFullError(28, "no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append_rows", fails)
+        patch.setattr(Journal, "append", fails)
         with pytest.raises(kstore.DiskFullError):
             job.ack()
         assert values(queue) == []

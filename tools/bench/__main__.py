@@ -26,6 +26,7 @@ from tools.bench.producer_lines import producer_latency, producer_send
 from tools.bench.producer_memory import producer_memory
 from tools.bench.producer_peer_lines import producer_peers, producer_peers_synced
 from tools.bench.producers_table import producers
+from tools.bench.queue_lines import queue
 from tools.bench.read_lines import read, read_values
 from tools.bench.report import report
 from tools.bench.spark_lines import spark, spark_growth
@@ -56,6 +57,7 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         producer_peers_synced,
         producer_memory,
         consumer,
+        queue,
         follow,
         shared,
         spark,
