@@ -36,6 +36,7 @@ class QueueConfig:
     lease_seconds: float = 30.0
     max_deliveries: int = 20
     maxsize: int = 0
+    note_deliveries: bool = False
     segment_bytes: int = 16 * MIB
 
     def __post_init__(self) -> None:
@@ -71,6 +72,12 @@ def _name(value: object) -> str:
     return value
 
 
+def _bool(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
 def _durability(value: object) -> str:
     if value not in ("", "sync", "interval", "os"):
         raise ValueError
@@ -99,6 +106,10 @@ RULES: dict[str, Rule] = {
         0, INT32_MAX, COUNT, "", "An item that was delivered so often, and not acked, is a dead letter; 0: never."
     ),
     "maxsize": within(0, INT32_MAX, COUNT, "", "A put waits while so many items wait; 0: no limit."),
+    "note_deliveries": Rule(
+        "", _bool, "True or False",
+        "Each delivery is written down before it is made, so that what kills its process is counted too.",
+    ),
     "segment_bytes": within(
         1 << 14, INT32_MAX, SIZE, "segment.bytes", "Space comes back in such pieces; taken when the queue is made."
     ),

@@ -144,7 +144,7 @@ class QueueCore:
     def take_one(self, queue: Queue, seconds: float) -> Job | None:
         """As ``take``, of one item, where that is simple; else None. Needs the lock."""
         now = self.clock.monotonic()
-        record = self.state.take_one(now)
+        record = None if self.config.note_deliveries else self.state.take_one(now)
         if record is None:
             return None
         job = Job(queue, record, 1, seconds, now + seconds, threading.get_ident())
@@ -294,7 +294,11 @@ class QueueCore:
         """Takes in what others have written. Needs the lock."""
 
     def own(self, jobs: list[Job], seconds: float) -> list[Job]:
-        """Those of ``jobs`` that nobody else got. Needs the lock."""
+        """Those of ``jobs`` that nobody else got. Needs the lock. Raises: as ``Journal.append``."""
+        if self.config.note_deliveries:
+            rows = [(job.offset, job.delivery_count, 0, 0) for job in jobs]
+            self._journal_end = max(self._journal_end, self.journal.append_rows(RETRY, rows))
+            self.state.retries.update({job.offset: Retry(job.delivery_count, 0) for job in jobs})
         return jobs
 
     def own_all(self, offsets: Sequence[int], seconds: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue as standard
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -184,6 +185,20 @@ def test_an_item_that_is_delivered_too_often_is_a_dead_letter(opened: Opened, cl
     assert queue.retry_dead() == 1
     assert queue.dead_letters.qsize() == 0
     assert sorted(filter(None, values(queue))) == [b"bad", b"good"]
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_an_item_that_kills_its_process_is_counted_where_that_was_asked_for(tmp_path: Path, noted: bool) -> None:
+    for number in range(3):
+        with kstore.open(tmp_path / str(number), durability="os") as store:
+            queue = store.queue("jobs", max_deliveries=2, note_deliveries=noted)
+            if number == 0:
+                queue.put_many([b"bad", b"good"])
+            job = queue.get()
+            assert job.value == (b"good" if noted and number == 2 else b"bad")
+            assert job.delivery_count == (number + 1 if noted and number < 2 else 1)
+            shutil.copytree(tmp_path / str(number), tmp_path / str(number + 1))  # as a kill leaves it
+            queue.check()
 
 
 def test_no_dead_letters_where_there_is_no_limit(opened: Opened) -> None:
