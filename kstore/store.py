@@ -57,7 +57,7 @@ from kstore.rules.topics import (
     kept_settings,
 )
 from kstore.scheduler import Scheduler, TaskStatus
-from kstore.store_consumers import StoreConsumers, set_back_offsets
+from kstore.store_consumers import StoreConsumers, forget_offsets, set_back_offsets
 from kstore.store_logs import FLUSH_TASK, Flushes, OpenLogs
 from kstore.store_metrics import logs_metrics, store_metrics
 from kstore.store_producers import StoreHost
@@ -415,6 +415,7 @@ class Store:
             except ConfigError:
                 config = LogConfig.from_settings(**self._defaults)
             delay = config.file_delete_delay_ms / 1000
+            forget_offsets(directory, self._logs, directory.clock, name)
             directory.begin_delete(name)
             self._unclean.difference_update(owners)
             for owner in owners:

@@ -24,7 +24,7 @@ from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.transactions.placement import OFFSETS, is_internal
 
-__all__ = ["StoreConsumers", "set_back_offsets"]
+__all__ = ["StoreConsumers", "forget_offsets", "set_back_offsets"]
 
 AnyConsumer = TypeVar("AnyConsumer", bound=Consumer)
 
@@ -134,22 +134,45 @@ def set_back_offsets(
     owners = [owner for owner in recovered if not is_internal(owner.topic)]
     if not owners or entry is None or not entry.settings:
         return []
-
-    def ensure_topic(name: str, partitions: int, /, **settings: object) -> int:
-        raise TopicNotFoundError(f"there is no topic {name}")
-
     try:
-        # Logs that only this needs are closed behind it.
         with ExitStack() as stack:
 
-            def log_of(owner: TopicPartition) -> Log:
-                return stack.enter_context(logs.borrowed(owner))
+            def end_of(owner: TopicPartition) -> int:
+                return stack.enter_context(logs.borrowed(owner)).end_offset
 
-            offsets = GroupOffsets(log_of, ensure_topic, lambda name: directory.topics[name].partitions, clock)
-            return set_back(offsets, owners, lambda owner: log_of(owner).end_offset)
+            return set_back(_borrowed_offsets(directory, logs, clock, stack), owners, end_of)
     except KstoreError as error:
         # What could not be set back is left to the consumers, which never begin above the end.
         logger.warning(
             "%s: committed offsets cannot be compared with the ends of their logs: %s", directory.path, error
         )
         return []
+
+
+def forget_offsets(directory: LogDirectory, logs: OpenLogs, clock: Clock, topic: str) -> None:
+    """Takes away what groups have committed of ``topic``, which is about to be deleted: one that is made anew under
+    its name has other records. What fails is logged."""
+    if not directory.numbers(OFFSETS.name) or is_internal(topic):
+        return
+    try:
+        with ExitStack() as stack:
+            offsets = _borrowed_offsets(directory, logs, clock, stack)
+            for group in offsets.groups():
+                gone = [owner for owner in offsets.committed(group) if owner.topic == topic]
+                offsets.forget(group, gone)
+    except KstoreError as error:
+        logger.warning("%s: what groups have committed of %s stays: %s", directory.path, topic, error)
+
+
+def _borrowed_offsets(directory: LogDirectory, logs: OpenLogs, clock: Clock, stack: ExitStack) -> GroupOffsets:
+    """Committed offsets whose logs are closed with ``stack``, where nobody else needs them; empty ones stay closed."""
+
+    def log_of(owner: TopicPartition) -> Log:
+        if not any(segment.size for segment in directory.segment_ages(owner)):
+            raise TopicNotFoundError(f"{owner} holds nothing")
+        return stack.enter_context(logs.borrowed(owner))
+
+    def ensure_topic(name: str, partitions: int, /, **settings: object) -> int:
+        raise TopicNotFoundError(f"there is no topic {name}")
+
+    return GroupOffsets(log_of, ensure_topic, lambda name: directory.topics[name].partitions, clock)

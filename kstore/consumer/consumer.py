@@ -19,9 +19,9 @@ from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.host import ConsumerHost
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import ListPiece, Piece
-from kstore.consumer.sharing import WAIT_SECONDS_MAX, Sharing
+from kstore.consumer.sharing import UNSTABLE_WAIT_SECONDS, WAIT_SECONDS_MAX, Sharing
 from kstore.consumer.wanted import RebalanceListener, topic_partitions
-from kstore.errors import ConfigError, ConsumerStateError, WakeupError
+from kstore.errors import ClosedError, ConfigError, ConsumerStateError, WakeupError
 from kstore.files.paths import TopicPartition
 from kstore.log_reads import TimePoint
 from kstore.producer.producer import Producer
@@ -194,7 +194,13 @@ class Consumer(Sharing):
         self._recall()
         while True:
             self._tick()
-            found = look()
+            try:
+                found = look()
+            except ClosedError:
+                # A topic was deleted behind the tick: the next one takes that in.
+                if self._closed or self._assigned is not None or not self._news.has_changed:
+                    raise
+                continue
             if found:
                 return found
             rest = WAIT_SECONDS_MAX if deadline is None else deadline - self._clock.monotonic()
@@ -207,6 +213,8 @@ class Consumer(Sharing):
         seconds = WAIT_SECONDS_MAX
         if not self._host.tells_changes:
             seconds = max(min(self.config.metadata_max_age_ms / 1000, seconds), METADATA_SECONDS_MIN)
+        if any(reader.position is None and not reader.paused for reader in self._reading.readers.values()):
+            seconds = UNSTABLE_WAIT_SECONDS
         return seconds if self._membership is None else min(self._membership.wait_seconds, seconds)
 
     def _tick(self) -> None:

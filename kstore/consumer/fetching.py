@@ -28,6 +28,10 @@ __all__ = ["PartitionReader"]
 OPEN_READERS_MAX = 8
 
 
+# A way of decoding as the others are, which has no function of its own.
+_COLUMNS = object()
+
+
 class _Run(NamedTuple):
     """What is wanted of one batch, of ``size`` bytes; behind it reading goes on at ``next_offset``."""
 
@@ -184,11 +188,15 @@ class PartitionReader:
             if not self._open_run(_values):
                 return [], ()
 
-    def _open_run(self, decode: Any) -> bool:
-        """Goes on with the next batch; False where there is none now, or the turn has ended."""
+    def _switch_to(self, decode: object) -> None:
+        """What was read ahead in another way is read again."""
         if self._decode is not decode:
             self.stop()
             self._decode = decode
+
+    def _open_run(self, decode: Any) -> bool:
+        """Goes on with the next batch; False where there is none now, or the turn has ended."""
+        self._switch_to(decode)
         if self._runs is not None and self._size >= self.turn_bytes and self.sibling_count:
             # Others come first. What it had read ahead is read again later, where many are read.
             if self.sibling_count >= OPEN_READERS_MAX:
@@ -235,7 +243,7 @@ class PartitionReader:
 
     def take_arrow(self, count: int, options: dict[str, Any]) -> pa.RecordBatch | None:
         """The next records as columns, at most ``count``; None at the end of what can be read, or of the turn."""
-        self._items = self._runs = None
+        self._switch_to(_COLUMNS)
         batch = self._columns if self._options == options else None
         self._columns = None
         if batch is None:

@@ -58,6 +58,9 @@ class RecordPiece:
         return self._cursor.next_offset
 
     def end(self) -> None:
+        if not self._cursor.has_more:
+            self.reader.settle()
+            return
         offset = self._cursor.next_offset
         self._cursor.end()
         self.reader.seek(offset)

@@ -206,6 +206,11 @@ class Sharing:
         self._news.has_changed = False
         if has_changed:
             self._topics_now = self._wanted.topics(self._host)
+            # Of a topic that was deleted, and perhaps made anew since.
+            closed = [owner for owner, reader in self._reading.readers.items() if reader.log.closed]
+            if closed:
+                self._reading.drop(closed)
+                self._tell("on_partitions_lost", closed)
         if self._membership is not None:
             self._share_with_group(self._membership, has_changed=has_changed)
         elif has_changed:
@@ -230,6 +235,8 @@ class Sharing:
             self._gain(membership.take())
         elif change.lost or change.surplus:
             self._listen()
+        if has_changed and (anew := membership.owned - self._reading.readers.keys()):
+            self._gain(anew)
 
     def _gain(self, owners: Collection[TopicPartition]) -> None:
         self._reading.add(sorted(owners))

@@ -165,13 +165,14 @@ def test_ways_of_reading_may_be_mixed(store: Store) -> None:
     with consumer(store) as reading:
         reading.assign([T0])
         seen = [next(reading).offset, next(reading).offset]
-        seen += offsets(reading.poll(max_records=3))[T0]
-        seen += reading.to_arrow(4)["offset"].to_pylist()
+        for _ in range(2):
+            seen += offsets(reading.poll(max_records=3))[T0]
+            seen += reading.to_arrow(4)["offset"].to_pylist()
         for _ in zip(range(3), reading.values(), strict=False):
             seen.append(reading.position(T0) - 1)
         for record in reading:
             seen.append(record.offset)
-            if len(seen) == 20:
+            if len(seen) == 30:
                 break
         seen += offsets(reading.poll(max_records=1000))[T0]
     assert seen == list(range(100))
@@ -389,6 +390,20 @@ def test_partitions_that_come_later_are_read_and_deleted_topics_are_not(store: S
         store.delete_topic("t")
         assert reading.poll() == {}
         assert reading.assignment() == set()
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_topic_that_is_made_anew_is_read_from_its_start(store: Store, group: str | None) -> None:
+    fill(store, T0, 10)
+    with consumer(store, "t", group=group) as reading:
+        reading.poll()
+        if group:
+            reading.commit()
+        store.delete_topic("t")
+        store.create_topic("t")
+        fill(store, T0, 20)
+        assert offsets(reading.poll()) == {T0: list(range(20))}
+        assert reading.assignment() == {T0}
 
 
 def test_paused_partitions_give_nothing_until_they_are_resumed(store: Store) -> None:

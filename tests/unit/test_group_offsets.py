@@ -63,6 +63,18 @@ def test_after_an_orderly_close_nothing_is_compared(tmp_path: Path) -> None:
             assert reading.position(T0) == 0
 
 
+def test_a_deleted_topics_offsets_go_with_it(tmp_path: Path) -> None:
+    """One that is made anew under its name has other records."""
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        for name in ("t", "u"):
+            store.create_topic(name, partitions=2)
+        commit(store, "g", {T0: 3, TopicPartition("u", 0): 0})
+        commit(store, "h", {T1: 5})
+        store.delete_topic("t")
+        assert store.consumer_offsets.committed("g").keys() == {TopicPartition("u", 0)}
+        assert store.consumer_offsets.groups() == ["g"]
+
+
 def test_what_a_dead_brokers_groups_have_committed_can_be_read(tmp_path: Path) -> None:
     with kstore.open(tmp_path / "s", durability="os") as store:
         store.create_topic("t", partitions=2)
