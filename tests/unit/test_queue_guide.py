@@ -1,0 +1,42 @@
+"""What docs/queue.md says is so: its examples run and print what it says, its settings are those of the code."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import kstore
+from kstore.queue.config import queue_settings
+from tests.unit.test_docs import code_blocks, rows, section
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "queue.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_queue_guide_s_examples_print_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "\n\n".join(code_blocks(GUIDE, "python"))
+    (tmp_path / "example.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    names = runpy.run_path("example.py")
+    said = re.findall(r"# -> (.*)", code)
+    assert capsys.readouterr().out.splitlines() == said
+    names["base"].close()
+
+
+def test_the_queue_guide_s_settings_are_those_that_there_are() -> None:
+    table = [cells for cells in rows(section(GUIDE, "Settings")) if cells[0].startswith("`")]
+    assert table == [[f"`{row.name}`", f"`{row.default!r}`", row.doc] for row in queue_settings()]
+
+
+def test_names_in_the_queue_guide_are_parts_of_the_library() -> None:
+    parts = {name for kind in (kstore.Queue, kstore.Job, kstore.Store) for name in dir(kind)}
+    known = parts | {row.name for row in queue_settings()} | set(dir(kstore.Job))
+    text = re.sub(r"```.*?```", "", GUIDE, flags=re.DOTALL).partition("## Moving here")[0]
+    named = {name for span in re.findall(r"`([^`\n]+)`", text) for name in re.findall(r"\b(?:jobs|job)\.(\w+)", span)}
+    assert {"dead_letters", "retry_dead"} <= named
+    assert named - known - {"dead"} == set()
