@@ -1,4 +1,4 @@
-"""Every file operation of a queue's life fails, once: nothing that was put is lost, nothing that was done comes back."""
+"""Every file operation of a queue's life fails once: nothing that was put is lost, nothing done comes back."""
 
 from __future__ import annotations
 
