@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["OFFSETS", "QUEUE_JOURNAL", "TRANSACTION_STATE", "InternalTopic", "is_internal", "java_hash", "partition_for"]
+__all__ = [
+    "OFFSETS",
+    "QUEUE_JOURNAL",
+    "TRANSACTION_STATE",
+    "InternalTopic",
+    "is_internal",
+    "java_hash",
+    "partition_for",
+]
 
 
 class InternalTopic(NamedTuple):
