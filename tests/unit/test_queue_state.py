@@ -1,0 +1,226 @@
+"""What a queue decides, without files: events, order, leases, copies, and processes that read the same journal."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kstore.errors import CorruptFileError
+from kstore.queue.events import CLAIM, DONE, END, FLOOR, MOVED, RETRY, decode_events, encode_events, ranges_of
+from kstore.queue.state import QueueState
+
+
+class Item(NamedTuple):
+    offset: int
+
+
+class Held:
+    """A lease."""
+
+    def __init__(self, offset: int, deadline: float, delivery_count: int = 1, owner: int = 0) -> None:
+        self.offset = offset
+        self.seconds = 10.0
+        self.deadline = deadline
+        self.delivery_count = delivery_count
+        self.owner = owner
+
+
+State = QueueState[Item, Held]
+
+
+def with_items(count: int, **settings: int) -> State:
+    state: State = QueueState(**settings)  # type: ignore[arg-type]  # only numbers are given
+    for offset in range(count):
+        state.offer(Item(offset))
+    return state
+
+
+def taken(state: State, count: int = 100, now: float = 0.0, now_ms: int = 0) -> list[int]:
+    fresh, again = state.take(count, now, now_ms)
+    return [offset for offset, _ in again] + [item.offset for item in fresh]
+
+
+def test_items_are_taken_in_order_and_what_comes_back_comes_first() -> None:
+    state = with_items(4)
+    assert taken(state, 3) == [0, 1, 2]
+    state.lease([Held(0, 10), Held(1, 10), Held(2, 10)], 10.0)
+    lease = state.lease_of(1)
+    assert lease is not None
+    state.end_lease(lease)
+    state.give_back(1, 1, 0)
+    assert taken(state) == [1, 3]
+
+
+def test_a_lease_that_is_over_gives_its_item_back() -> None:
+    state = with_items(1)
+    taken(state)
+    state.lease([Held(0, 10)], 10.0)
+    assert (taken(state, now=9.9), state.wait_seconds(9.0, 0)) == ([], 1.0)
+    assert taken(state, now=10.0) == [0]
+    assert state.unnoted == {0: (1, 0)}
+
+
+def test_the_floor_is_the_first_item_that_is_not_done() -> None:
+    state = with_items(6)
+    taken(state)
+    state.finish([1, 2, 4])
+    assert (state.floor, state.done) == (0, {1, 2, 4})
+    state.finish([0])
+    assert (state.floor, state.done, state.pending_count(6)) == (3, {4}, 2)
+
+
+def test_gaps_are_no_items() -> None:
+    state = with_items(2)
+    state.offer(Item(5))
+    state.skip_to(9)
+    assert taken(state) == [0, 1, 5]
+    state.finish([0, 1, 5])
+    assert state.floor == 9
+
+
+def test_a_copy_counts_when_the_journal_says_so() -> None:
+    state = with_items(3)
+    taken(state)
+    state.offer(Item(3), due_ms=0, count=1, moved_from=0)
+    assert taken(state) == []
+    state.apply(MOVED, (0, 3))
+    assert state.is_done(0)
+    assert taken(state) == [3]
+
+
+def test_a_copy_of_what_is_done_is_nothing() -> None:
+    state = with_items(1)
+    taken(state)
+    state.offer(Item(1), count=1, moved_from=0)
+    state.finish([0])
+    assert (taken(state), state.floor) == ([], 2)
+    state.offer(Item(2), count=1, moved_from=0)
+    assert (taken(state), state.floor) == ([], 3)
+
+
+def test_what_was_delivered_too_often_is_dead() -> None:
+    state = with_items(2, max_deliveries=2)
+    taken(state)
+    state.give_back(0, 2, 0)
+    state.give_back(1, 1, 0)
+    assert (list(state.dead), taken(state)) == ([0], [1])
+
+
+def test_a_snapshot_says_all_that_is_needed() -> None:
+    state = with_items(10)
+    taken(state)
+    state.finish([0, 1, 4, 5])
+    state.give_back(2, 3, 77)
+    state.apply(MOVED, (6, 9))
+    again: State = QueueState()
+    for value in state.snapshot():
+        for kind, row in decode_events(value):
+            again.apply(kind, row)
+    assert (again.floor, again.done, again.retries, again.moved) == (2, {4, 5, 6}, {2: (3, 77)}, {9: 6})
+
+
+def test_what_was_said_of_offsets_beyond_the_end_is_void() -> None:
+    state: State = QueueState()
+    state.apply(DONE, (0, 20))
+    state.apply(RETRY, (25, 1, 0, 0))
+    assert state.known_end == 26
+    state.apply(END, (12,))
+    assert (state.floor, state.known_end, state.retries) == (12, 12, {})
+    state.offer(Item(12))
+    assert taken(state) == [12]
+
+
+def test_events_come_back_as_they_were() -> None:
+    groups = {
+        DONE: [(1, 2), (2**62, 3)],
+        RETRY: [(5, 1, 99, 2**64 - 1)],
+        MOVED: [(1, 9)],
+        CLAIM: [(5, 1, 2**60, -1, 10)],
+        FLOOR: [(7,)],
+        END: [(8,)],
+    }
+    value = b"".join(encode_events(kind, rows) for kind, rows in groups.items())
+    assert list(decode_events(value)) == [(kind, row) for kind, rows in groups.items() for row in rows]
+    assert list(decode_events(encode_events(DONE, [(4, 1)]))) == [(DONE, (4, 1))]
+
+
+@pytest.mark.parametrize("value", [b"D", b"X\0\0\0\1", b"D\0\0\0\2" + bytes(12), b"D\xff\xff\xff\xff"])
+def test_damaged_events_are_told(value: bytes) -> None:
+    with pytest.raises(CorruptFileError):
+        list(decode_events(value))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_events_or_an_error(value: bytes) -> None:
+    try:
+        for kind, row in decode_events(value):
+            assert encode_events(kind, [row])
+    except CorruptFileError:
+        pass
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_ranges_hold_what_they_are_of(offsets: set[int]) -> None:
+    ranges = ranges_of(offsets)
+    assert [offset for first, count in ranges for offset in range(first, first + count)] == sorted(offsets)
+    assert all(first + count < following for (first, count), (following, _) in itertools.pairwise(ranges))
+
+
+class Process:
+    """One of several that read the same journal, each as far as it has come."""
+
+    def __init__(self) -> None:
+        self.state = with_items(6)
+        self.state.is_shared = True
+        self.position = 0
+
+    def read(self, journal: list[tuple[bytes, tuple[int, ...]]], stop: int) -> None:
+        while self.position < stop:
+            self.state.apply(*journal[self.position])
+            self.position += 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["claim", "done", "retry", "pass"]), st.integers(0, 5))))
+def test_processes_agree_on_who_has_what(steps: list[tuple[int, str, int]]) -> None:
+    """An item has one owner at a time, whatever each process knew when it asked; and none when it is done."""
+    processes = [Process() for _ in range(3)]
+    journal: list[tuple[bytes, tuple[int, ...]]] = []
+    now_ms = owners = 0
+    done: set[int] = set()
+    held: dict[int, tuple[int, int]] = {}  # by offset: the owner, and when the lease is over
+    for number, what, offset in steps:
+        process = processes[number]
+        claim = process.state.claims.get(offset)
+        if what == "pass":
+            now_ms += 4
+        elif what == "claim":
+            owners += 1
+            journal.append((CLAIM, (offset, 1, owners, now_ms, now_ms + 10)))
+            process.read(journal, len(journal))
+            found = process.state.claims.get(offset)
+            if found is not None and found.owner == owners:
+                assert offset not in done
+                assert held.get(offset, (0, 0))[1] <= now_ms, "somebody else has it"
+                held[offset] = owners, now_ms + 10
+        elif claim is not None and held.get(offset, (0, 0))[0] == claim.owner:
+            journal.append((DONE, (offset, 1)) if what == "done" else (RETRY, (offset, 1, 0, claim.owner)))
+            del held[offset]
+            if what == "done":
+                done.add(offset)
+    for process in processes:
+        process.read(journal, len(journal))
+        process.state.check()
+    first = processes[0].state
+    for process in processes:
+        assert (process.state.claims, process.state.floor, process.state.done) == (
+            first.claims,
+            first.floor,
+            first.done,
+        )
+    free = set(range(6)) - done - {offset for offset, claim in first.claims.items() if claim.expires_ms > now_ms}
+    assert set(taken(first, now=now_ms / 1000)) == free
