@@ -135,7 +135,7 @@ def test_what_was_said_of_offsets_beyond_the_end_is_void() -> None:
 
 
 def test_events_come_back_as_they_were() -> None:
-    groups = {
+    groups: dict[bytes, list[tuple[int, ...]]] = {
         DONE: [(1, 2), (2**62, 3)],
         RETRY: [(5, 1, 99, 2**64 - 1)],
         MOVED: [(1, 9)],
