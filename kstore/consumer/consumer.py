@@ -21,7 +21,7 @@ from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import ListPiece, Piece
 from kstore.consumer.sharing import UNSTABLE_WAIT_SECONDS, WAIT_SECONDS_MAX, Sharing
 from kstore.consumer.wanted import RebalanceListener, topic_partitions
-from kstore.errors import ClosedError, ConfigError, ConsumerStateError, WakeupError
+from kstore.errors import ClosedError, ConfigError, ConsumerStateError, OffsetOutOfRangeError, WakeupError
 from kstore.files.paths import TopicPartition
 from kstore.log_reads import TimePoint
 from kstore.producer.producer import Producer
@@ -38,6 +38,10 @@ logger = logging.getLogger(__name__)
 
 # However often somebody wants to hear of new topics.
 METADATA_SECONDS_MIN = 0.01
+
+# An iteration looks at anything else than its records after so long, and after so many pieces.
+QUIET_SECONDS = 0.002
+QUIET_PIECES = 64
 
 Found = TypeVar("Found")
 Partitions = Collection[TopicPartition]
@@ -115,7 +119,7 @@ class Consumer(Sharing):
 
         with self._used():
             wanted = reading_options(options)
-            pieces = self._awaited(lambda: list(self._reading.columns(max_records, wanted)), timeout)
+            pieces = self._awaited(lambda: self._reading.columns(max_records, wanted), timeout)
             return table_of(pieces or [], options)
 
     def __iter__(self) -> Iterator[Any]:
@@ -125,11 +129,11 @@ class Consumer(Sharing):
         was handed out, the last record too. Raises: as ``poll``.
         """
         # The chain itself, so that a for loop stays in compiled code from one record to the next.
-        return chain.from_iterable(self._pieces(self._next_records))
+        return chain.from_iterable(self._pieces(self._next_records, self._deserializers.is_plain))
 
     def values(self) -> Iterator[bytes | None]:
         """As iteration, for the values only: the fast path for payloads."""
-        return chain.from_iterable(self._pieces(self._next_values))
+        return chain.from_iterable(self._pieces(self._next_values, True))
 
     def __next__(self) -> Any:
         piece = self._piece
@@ -146,12 +150,40 @@ class Consumer(Sharing):
         """Where the record comes from that an iteration gave last."""
         return None if self._piece is None else self._piece.reader.owner
 
-    def _pieces(self, following: Callable[[], Piece | None]) -> Iterator[Iterator[Any]]:
+    def _pieces(self, following: Callable[[], Piece | None], is_plain: bool) -> Iterator[Iterator[Any]]:
         with self._used():
             self._recall()
-        piece = None
-        while (piece := self._next_piece(following, piece)) is not None:
+        piece: Piece | None = None
+        while True:
+            piece = self._next_piece(following, piece)
+            if piece is None:
+                return
             yield piece.items
+            if is_plain:
+                # For a moment behind each look nothing else can be worth one.
+                until, count = self._clock.monotonic() + QUIET_SECONDS, 0
+                while count < QUIET_PIECES and (more := self._more(piece, until)) is not None:
+                    piece = more
+                    yield piece.items
+                    count += 1
+
+    def _more(self, before: Piece, until: float) -> Piece | None:
+        """What the same partition gives behind ``before``; None where that is to be found out with a whole look."""
+        reader = before.reader
+        if self._piece is not before or self._woken or reader.paused or self._clock.monotonic() >= until:
+            return None
+        if not self._in_use.acquire(blocking=False):
+            return None
+        try:
+            following = before.following(self._piece_records)
+        except OffsetOutOfRangeError:
+            reader.stop()
+            return None
+        finally:
+            self._in_use.release()
+        if following is not None:
+            self._piece = following
+        return following
 
     def _next_piece(self, following: Callable[[], Piece | None], before: Piece | None) -> Piece | None:
         """What comes behind ``before``, all of which was given out."""
@@ -185,8 +217,7 @@ class Consumer(Sharing):
         return ListPiece(reader, made)
 
     def _next_values(self) -> Piece | None:
-        found = self._reading.values(self._piece_records)
-        return None if found is None else ListPiece(*found)
+        return self._reading.values(self._piece_records)
 
     def _awaited(self, look: Callable[[], Found], timeout: float | None) -> Found | None:
         """What ``look`` finds, when it finds something; None after ``timeout`` seconds."""

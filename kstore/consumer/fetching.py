@@ -172,8 +172,12 @@ class PartitionReader:
                 self._items = None
                 self.position = self._next_offset
 
-    def take_values(self, count: int) -> tuple[list[bytes | None], Sequence[int]]:
-        """As ``take``, for the values only, and their offsets."""
+    def lend_values(self, count: int) -> Piece | None:
+        """As ``lend``, for the values only."""
+        found, offsets = self._take_values(count)
+        return ListPiece(self, found, offsets) if found else None
+
+    def _take_values(self, count: int) -> tuple[list[bytes | None], Sequence[int]]:
         while True:
             if self._items is not None and self._decode is _values:
                 found: list[bytes | None] = list(islice(self._items, count))

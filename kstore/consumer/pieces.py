@@ -20,7 +20,12 @@ class Reader(Protocol):
     def owner(self) -> TopicPartition: ...
     @property
     def position(self) -> int | None: ...
+    @property
+    def paused(self) -> bool: ...
     def seek(self, offset: int | None) -> None: ...
+    def stop(self) -> None: ...
+    def lend(self, count: int) -> Piece | None: ...
+    def lend_values(self, count: int) -> Piece | None: ...
     def settle(self) -> None:
         """All that was lent was given out, or ended."""
         ...
@@ -43,6 +48,10 @@ class Piece(Protocol):
         """Gives out no more; the reader goes on behind what was given out."""
         ...
 
+    def following(self, count: int) -> Piece | None:
+        """When all of it was given out: the next ones of the same kind and partition; None where there are none now."""
+        ...
+
 
 class RecordPiece:
     """Records that are made when they are asked for."""
@@ -56,6 +65,9 @@ class RecordPiece:
 
     def position(self) -> int | None:
         return self._cursor.next_offset
+
+    def following(self, count: int) -> Piece | None:
+        return self.reader.lend(count)
 
     def end(self) -> None:
         if not self._cursor.has_more:
@@ -83,6 +95,9 @@ class ListPiece:
             return self.reader.position
         place = len(self._items) - rest
         return self._items[place].offset if self._offsets is None else self._offsets[place]
+
+    def following(self, count: int) -> Piece | None:
+        return self.reader.lend(count) if self._offsets is None else self.reader.lend_values(count)
 
     def end(self) -> None:
         if length_hint(self.items):

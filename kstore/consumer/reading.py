@@ -130,6 +130,10 @@ class Reading:
 
     def _turns(self) -> Iterator[PartitionReader]:
         """Each in its turn, and again while some have more; whoever has had its turn comes last, also the next time."""
+        for reader in [reader for reader in self.readers.values() if reader.has_turn_ended]:
+            # Noted by an iteration, which did not look further.
+            reader.has_turn_ended = False
+            self.readers[reader.owner] = self.readers.pop(reader.owner)
         queue = deque(self.ready())
         while queue:
             reader = queue.popleft()
@@ -192,32 +196,42 @@ class Reading:
                 break
         return found
 
-    def values(self, count: int) -> tuple[PartitionReader, list[bytes | None], Any] | None:
-        """As ``piece``, for values, with their offsets."""
+    def values(self, count: int) -> Piece | None:
+        """As ``lent``, for values."""
         for reader in self._turns():
             try:
-                found, offsets = reader.take_values(count)
+                found = reader.lend_values(count)
             except OffsetOutOfRangeError as error:
                 reader.stop()
                 self._reset(reader, error)
-                found, offsets = reader.take_values(count)
-            if found:
-                return reader, found, offsets
+                found = reader.lend_values(count)
+            if found is not None:
+                return found
         return None
 
-    def columns(self, count: int, options: dict[str, Any]) -> Iterator[tuple[PartitionReader, pa.RecordBatch]]:
+    def columns(self, count: int, options: dict[str, Any]) -> list[tuple[PartitionReader, pa.RecordBatch]]:
         """The next records as columns, at most ``count`` in all."""
+        found: list[tuple[PartitionReader, pa.RecordBatch]] = []
         for reader in self._turns():
             while count > 0:
                 try:
-                    batch = reader.take_arrow(count, options)
-                except OffsetOutOfRangeError as error:
-                    reader.stop()
-                    self._reset(reader, error)
-                    batch = reader.take_arrow(count, options)
+                    batch = self._taken_columns(reader, count, options)
+                except Exception:
+                    if found:
+                        return found  # what came before it comes first; it will be raised again
+                    raise
                 if batch is None:
                     break
                 count -= batch.num_rows
-                yield reader, batch
+                found.append((reader, batch))
             if count <= 0:
-                return
+                break
+        return found
+
+    def _taken_columns(self, reader: PartitionReader, count: int, options: dict[str, Any]) -> pa.RecordBatch | None:
+        try:
+            return reader.take_arrow(count, options)
+        except OffsetOutOfRangeError as error:
+            reader.stop()
+            self._reset(reader, error)
+            return reader.take_arrow(count, options)

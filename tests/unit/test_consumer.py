@@ -309,6 +309,14 @@ def test_damage_is_raised_behind_what_lies_before_it_or_left_out(store: Store, t
         assert offsets(reading.poll()) == {T0: list(range(20, 30))}
     with consumer(store, "t", on_corrupt="skip") as reading:
         assert [record.offset for record in reading] == [*range(10), *range(20, 30)]
+    pytest.importorskip("pyarrow")
+    with consumer(store) as reading:
+        reading.assign([T0])
+        assert [reading.to_arrow(7).num_rows, reading.to_arrow(7).num_rows] == [7, 3]
+        for _ in range(2):
+            with pytest.raises(CorruptBatchError):
+                reading.to_arrow()
+            assert reading.position(T0) == 10
 
 
 # --- what is read -----------------------------------------------------------------------------------------------------
