@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import kstore
+from kstore.queue import events, items
 from kstore.queue.config import queue_settings
-from tests.unit.test_docs import code_blocks, rows, section
+from tests.unit.test_docs import FORMAT, code_blocks, int_sizes, rows, section, sizes
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "queue.md").read_text(encoding="utf-8")
 
@@ -40,3 +41,11 @@ def test_names_in_the_queue_guide_are_parts_of_the_library() -> None:
     named = {name for span in re.findall(r"`([^`\n]+)`", text) for name in re.findall(r"\b(?:jobs|job)\.(\w+)", span)}
     assert {"dead_letters", "retry_dead"} <= named
     assert named - known - {"dead"} == set()
+
+
+def test_the_tables_of_queues_are_those_of_the_code() -> None:
+    cells = {row[0].strip("`"): row[1] for row in rows(section(FORMAT, "Queues"))}
+    for kind, row in events.ROWS.items():
+        assert int_sizes(cells[kind.decode()]) == sizes(row)
+    assert {items.DUE, items.DELIVERIES, items.MOVED_FROM, items.DEAD_FROM} <= cells.keys()
+    assert items.OWN == "kstore."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable
 
-from tools.bench.durable_lines import sync_rate
 from tools.bench.logs import fresh, values
 from tools.bench.measure import Line, Run, all_in_turn, seconds_of
 from tools.bench.queue_peers import QUEUES
@@ -57,11 +57,31 @@ def _beside_peers(run: Run, name: str, *, in_bulk: bool, times: float) -> Line:
     return Line(name, f"{rate:,.0f} items/s", beside, f"{rate / fastest:.1f}", asked, rate >= times * fastest)
 
 
+def _bare_rate(run: Run) -> float:
+    """Items a second if each were two writes in two files, with a sync behind each and nothing else."""
+    block = os.urandom(169)
+    paths = [run.root / "limit-items", run.root / "limit-journal"]
+    fds = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600) for path in paths]
+
+    def work() -> None:
+        for _ in range(SYNCED_COUNT):
+            for fd in fds:
+                os.write(fd, block)
+                os.fdatasync(fd)
+
+    try:
+        return SYNCED_COUNT / seconds_of(work)
+    finally:
+        for fd, path in zip(fds, paths, strict=True):
+            os.close(fd)
+            path.unlink()
+
+
 def _beside_syncs(run: Run) -> Line:
     """Each item takes two syncs: its put, and its ack."""
     works = [
         _rate(run, "kstore", in_bulk=False, synced=True, count=SYNCED_COUNT),
-        lambda: sync_rate(run) / 2,
+        lambda: _bare_rate(run),
         *(_rate(run, peer, in_bulk=False, synced=True, count=SYNCED_COUNT // 3) for peer in list(QUEUES)[1:]),
     ]
     rate, bare, *others = (statistics.median(rates) for rates in all_in_turn(works, rounds=run.rounds))
