@@ -21,6 +21,8 @@ __all__ = ["SharedCore"]
 # Who waits looks so often for items that others gave back, of which the items' log does not tell.
 POLL_SECONDS = 0.05
 OWNER_BITS = 62
+# Journals are written anew every thousands of events; who meets that so often in a row meets something else.
+READS_MAX = 20
 
 
 class SharedCore(QueueCore):
@@ -37,10 +39,16 @@ class SharedCore(QueueCore):
         """Takes in what others, and this process, have written. Needs the lock. Raises: StorageError."""
         if self.journal.end <= self._journal_end:
             return
-        try:
-            self._read_on(self._journal_end)
-        except OffsetOutOfRangeError:
-            self._read_on(None)  # somebody has written it anew since
+        self._read_on(self._journal_end)
+
+    def _read_on(self, start: int | None) -> None:
+        for _ in range(READS_MAX):
+            try:
+                super()._read_on(start)
+                return
+            except OffsetOutOfRangeError:
+                start = None  # somebody has just written it anew, and removed what was being read
+        super()._read_on(start)
 
     def end_write(self, token: int, end: int = 0) -> None:
         # What was written is taken in when it is read, in its place among what others wrote.
