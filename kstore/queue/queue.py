@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from kstore.errors import ConfigError, Empty, Full, LeaseLostError
+from kstore.files.fork import ForkGuard
 from kstore.queue.config import QueueConfig, seconds_of
 from kstore.queue.core import QueueCore
 from kstore.queue.events import DONE, RETRY, encode_events, ranges_of
@@ -59,12 +60,20 @@ class Queue:
     """
 
     def __init__(self, core: QueueCore, dead_letters: DeadLetters) -> None:
-        self._core = core
+        self._guard = ForkGuard()
+        self._of_process = core
         self._space = QueueSpace(core)
         self._dead_letters = dead_letters
         self._reserved = 0  # room that puts on their way have taken; under the core's lock
         self.name = core.name
         self.config: QueueConfig = core.config
+
+    @property
+    def _core(self) -> QueueCore:
+        """What its threads share. Raises: ForkedError, before anybody waits for a lock that a fork has left held."""
+        if self._guard.forked:
+            self._guard.check(f"the queue {self.name}")
+        return self._of_process
 
     @property
     def maxsize(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue as standard
 import shutil
 import threading
@@ -360,6 +361,26 @@ def test_who_waits_is_woken(tmp_path: Path, shared: bool) -> None:
         thread.join(20)
         assert got == [b"%d" % number for number in range(50)]
         assert queue.join(timeout=5)
+
+
+def test_a_child_s_queue_is_dead_and_says_so(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "store", durability="os") as store:
+        queue = store.queue("jobs")
+        queue.put(b"a")
+        job = queue.get()
+        with queue._core.lock:  # as some other thread may have it
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    for action in (lambda: queue.put(b"b"), queue.get, job.ack, queue.qsize, queue.join):
+                        with pytest.raises(kstore.ForkedError):
+                            action()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        job.ack()
+        assert queue.join(timeout=0)
 
 
 def test_a_close_ends_all_waiting(tmp_path: Path) -> None:
