@@ -23,7 +23,8 @@ from kstore.queue.events import END, RETRY, ROWS_MAX, encode_events
 from kstore.queue.items import Marks, marks_of
 from kstore.queue.job import Job
 from kstore.queue.journal import Journal
-from kstore.queue.state import QueueState, Retry
+from kstore.queue.leases import Retry
+from kstore.queue.state import QueueState
 from kstore.record._codec import Record
 from kstore.types import CorruptRange
 

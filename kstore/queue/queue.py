@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from kstore.errors import ConfigError, Empty, Full, LeaseLostError
 from kstore.files.fork import ForkGuard
 from kstore.queue.config import QueueConfig, seconds_of
 from kstore.queue.core import QueueCore
 from kstore.queue.events import DONE, RETRY, encode_events, ranges_of
-from kstore.queue.items import NOTHING, Headers, Marks, Shown, marks_of, of_user, with_marks
+from kstore.queue.items import NOTHING, Headers, Marks, Shown, of_user, with_marks
 from kstore.queue.job import Job
+from kstore.queue.look import QueueStats, peeked, stats_of
 from kstore.queue.space import QueueSpace
 from kstore.record._codec import Record
-from kstore.types import IsolationLevel
 
 __all__ = ["Queue", "QueueStats"]
 
@@ -28,23 +28,6 @@ __all__ = ["Queue", "QueueStats"]
 LOOK_SECONDS = 0.25
 # Dead letters that are put again at a time.
 RETRY_COUNT = 500
-
-
-class QueueStats(NamedTuple):
-    """How a queue is. Counts of items: ``pending`` is all that are not done, of which so many are leased and delayed.
-
-    ``damaged`` cannot be read; ``first_offset`` is the oldest that is not done; ``size`` the bytes of both logs.
-    """
-
-    pending: int
-    leased: int
-    delayed: int
-    retried: int
-    damaged: int
-    first_offset: int
-    end_offset: int
-    size: int
-    dead_letters: int
 
 
 class DeadLetters(Protocol):
@@ -200,7 +183,9 @@ class Queue:
                 rest = None if deadline is None else deadline - core.clock.monotonic()
                 if not block or (rest is not None and rest <= 0):
                     raise Full(f"{self.name} holds {core.waiting_count} items that wait, expected below {maxsize}")
-                core.room.wait(rest)
+                # Others who share the queue may make room, of which nobody is told here.
+                core.room.wait(LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
+                core.refresh()
             core.check_open()
             self._reserved += count
 
@@ -446,64 +431,12 @@ class Queue:
 
     def stats(self) -> QueueStats:
         """How it is now. Raises: StorageError."""
-        core = self._core
-        sizes = [log.segment_count_and_size()[1] for log in (core.items, core.journal.log)]
         dead = self._dead_letters(create=False)
-        dead_count = 0 if dead is None else dead.qsize()
-        with core.lock:
-            core.check_open()
-            core.refresh()
-            state = core.state
-            state.expire(core.clock.monotonic())
-            end = core.items.high_watermark
-            return QueueStats(
-                state.pending_count(end) - len(state.unconfirmed),
-                core.leased_count,
-                state.delayed_count,
-                sum(1 for retry in state.retries.values() if retry.deliveries),
-                len(state.damaged),
-                state.floor,
-                end,
-                sum(sizes),
-                dead_count,
-            )
+        return stats_of(self._core, 0 if dead is None else dead.qsize())
 
     def peek(self, count: int = 1) -> list[Shown]:
         """The oldest items that are not done, without leasing them. Raises: StorageError."""
-        core = self._core
-        shown: list[Shown] = []
-        now_ms = core.clock.now_ms()
-        with core.lock:
-            core.check_open()
-            core.refresh()
-            start = min(max(core.state.floor, core.items.start_offset), core.items.high_watermark)
-        committed: IsolationLevel = "read_committed" if core.items.writer.producers.in_use else "read_uncommitted"
-        for record in core.items.read(start, isolation_level=committed, on_corrupt="skip"):
-            if len(shown) >= count:
-                break
-            marks = marks_of(record) if record.headers else NOTHING
-            offset = record.offset
-            with core.lock:
-                state = core.state
-                if state.is_done(offset) or (marks.moved_from is not None and offset not in state.moved):
-                    continue
-                known, lease = state.retries.get(offset), state.lease_of(offset)
-            deliveries, due_ms = known or (marks.delivery_count, marks.due_ms)
-            if lease is not None:
-                deliveries = lease.delivery_count
-            shown.append(
-                Shown(
-                    offset,
-                    record.timestamp,
-                    record.key,
-                    record.value,
-                    of_user(record.headers),
-                    deliveries,
-                    due_ms if due_ms > now_ms else 0,
-                    lease is not None,
-                )
-            )
-        return shown
+        return peeked(self._core, count)
 
     @property
     def closed(self) -> bool:

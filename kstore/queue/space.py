@@ -16,7 +16,7 @@ from kstore.queue.core import QueueCore
 from kstore.queue.events import DONE, MOVED, encode_events, ranges_of
 from kstore.queue.items import Marks, marks_of, with_marks
 from kstore.queue.journal import SEGMENT_BYTES
-from kstore.queue.state import Retry
+from kstore.queue.leases import Retry
 from kstore.record._codec import Record
 from kstore.record.walk import OFFSET_MAX
 

@@ -14,54 +14,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kstore.queue.events import CLAIM, DONE, END, FLOOR, MOVED, RETRY, ROWS_MAX, encode_events, ranges_of
+from kstore.queue.leases import Claim, Item, Lease, Retry
 
-__all__ = ["Claim", "Lease", "QueueState", "Retry"]
+__all__ = ["QueueState"]
 
 # The owner that a snapshot names for an item's deliveries: they hold unless newer ones are known.
 OF_SNAPSHOT = 2**64 - 1
-
-
-class Item(Protocol):
-    """A record, as far as it matters here."""
-
-    @property
-    def offset(self) -> int: ...
-
-
-class Lease(Protocol):
-    """Who has an item, and until when; leases of as many ``seconds`` are given in the order of their deadlines."""
-
-    @property
-    def offset(self) -> int: ...
-
-    @property
-    def delivery_count(self) -> int: ...
-
-    @property
-    def owner(self) -> int:
-        """By which the journal tells it from other leases of the item; 0 where it is not in the journal."""
-        ...
-
-    seconds: float
-    deadline: float
-
-
-class Retry(NamedTuple):
-    """An item that was delivered so often, or waits until ``due_ms``."""
-
-    deliveries: int
-    due_ms: int
-
-
-class Claim(NamedTuple):
-    """The lease of an item as the journal has it, of processes that share a queue."""
-
-    owner: int
-    deliveries: int
-    expires_ms: int
 
 
 ItemT = TypeVar("ItemT", bound=Item)

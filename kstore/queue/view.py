@@ -9,7 +9,8 @@ from typing import NamedTuple
 from kstore.log import Log
 from kstore.queue.items import Shown, marks_of, of_user
 from kstore.queue.journal import Journal
-from kstore.queue.state import QueueState, Retry
+from kstore.queue.leases import Retry
+from kstore.queue.state import QueueState
 from kstore.record._codec import Record
 from kstore.types import CorruptRange
 

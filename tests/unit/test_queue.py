@@ -468,6 +468,20 @@ def test_two_stores_that_share_a_queue_give_an_item_to_one(tmp_path: Path) -> No
         other.check()
 
 
+def test_room_that_another_process_makes_is_found(tmp_path: Path) -> None:
+    with (
+        kstore.open(tmp_path / "store", durability="os", shared=True) as first,
+        kstore.open(tmp_path / "store", durability="os", shared=True) as second,
+    ):
+        one, other = first.queue("jobs", maxsize=1), second.queue("jobs")
+        one.put(b"a")
+        thread = threading.Thread(target=lambda: one.put(b"b", timeout=20))
+        thread.start()
+        other.get(timeout=5).ack()
+        thread.join(20)
+        assert other.get(timeout=5).value == b"b"
+
+
 def test_leases_of_a_process_that_closes_come_back_at_once(tmp_path: Path) -> None:
     with kstore.open(tmp_path / "store", durability="os", shared=True) as first:
         one = first.queue("jobs", lease_seconds=600)

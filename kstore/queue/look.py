@@ -1,0 +1,87 @@
+"""How an open queue is, and what is in it: for ``Queue.stats`` and ``Queue.peek``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kstore.queue.core import QueueCore
+from kstore.queue.items import NOTHING, Shown, marks_of, of_user
+from kstore.types import IsolationLevel
+
+__all__ = ["QueueStats", "peeked", "stats_of"]
+
+
+class QueueStats(NamedTuple):
+    """How a queue is. Counts of items: ``pending`` is all that are not done, of which so many are leased and delayed.
+
+    ``damaged`` cannot be read; ``first_offset`` is the oldest that is not done; ``size`` the bytes of both logs.
+    """
+
+    pending: int
+    leased: int
+    delayed: int
+    retried: int
+    damaged: int
+    first_offset: int
+    end_offset: int
+    size: int
+    dead_letters: int
+
+
+def stats_of(core: QueueCore, dead_count: int) -> QueueStats:
+    """See ``Queue.stats``."""
+    sizes = [log.segment_count_and_size()[1] for log in (core.items, core.journal.log)]
+    with core.lock:
+        core.check_open()
+        core.refresh()
+        state = core.state
+        state.expire(core.clock.monotonic())
+        end = core.items.high_watermark
+        return QueueStats(
+            state.pending_count(end) - len(state.unconfirmed),
+            core.leased_count,
+            state.delayed_count,
+            sum(1 for retry in state.retries.values() if retry.deliveries),
+            len(state.damaged),
+            state.floor,
+            end,
+            sum(sizes),
+            dead_count,
+        )
+
+
+def peeked(core: QueueCore, count: int) -> list[Shown]:
+    """See ``Queue.peek``."""
+    shown: list[Shown] = []
+    now_ms = core.clock.now_ms()
+    with core.lock:
+        core.check_open()
+        core.refresh()
+        start = min(max(core.state.floor, core.items.start_offset), core.items.high_watermark)
+    committed: IsolationLevel = "read_committed" if core.items.writer.producers.in_use else "read_uncommitted"
+    for record in core.items.read(start, isolation_level=committed, on_corrupt="skip"):
+        if len(shown) >= count:
+            break
+        marks = marks_of(record) if record.headers else NOTHING
+        offset = record.offset
+        with core.lock:
+            state = core.state
+            if state.is_done(offset) or (marks.moved_from is not None and offset not in state.moved):
+                continue
+            known, lease = state.retries.get(offset), state.lease_of(offset)
+        deliveries, due_ms = known or (marks.delivery_count, marks.due_ms)
+        if lease is not None:
+            deliveries = lease.delivery_count
+        shown.append(
+            Shown(
+                offset,
+                record.timestamp,
+                record.key,
+                record.value,
+                of_user(record.headers),
+                deliveries,
+                due_ms if due_ms > now_ms else 0,
+                lease is not None,
+            )
+        )
+    return shown
