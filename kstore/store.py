@@ -172,12 +172,15 @@ class Store(StoreTopics):
             if not read_only:
                 # What is written from here on may ask for it.
                 self._scheduler.add(FLUSH_TASK, self._flushes.run, interval_seconds=None, lane="flush")
+                unclean: set[TopicPartition] = set()
                 if self._directory.is_first:
                     self._recover()
-                    for one in set_back_offsets(self._directory, self._logs, clock, self._unclean):
+                    unclean |= self._unclean
+                    for one in set_back_offsets(self._directory, self._logs, clock, unclean):
                         self._directory.notes.append(str(one))
                 self._begin_work()
                 self._coordinator.begin()
+                self._queues.settle(sorted({owner.topic for owner in unclean}))
         except BaseException:
             self._closed = True
             self._scheduler.stop()

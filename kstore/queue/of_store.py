@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import ConfigError, TopicExistsError, TopicNotFoundError
+from kstore.errors import ConfigError, KstoreError, TopicExistsError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.queue.config import QueueConfig
@@ -21,6 +22,8 @@ from kstore.transactions.placement import QUEUE_JOURNAL, is_internal
 from kstore.types import Durability
 
 __all__ = ["StoreQueues", "journal_of"]
+
+logger = logging.getLogger(__name__)
 
 DEAD_SUFFIX = ".dead"
 # Kafka's default of max_message_bytes.
@@ -120,6 +123,17 @@ class StoreQueues:
             return self.get(dead_name, {"max_deliveries": 0} if self._is_new(dead_name) else {})
 
         return Queue(core, dead_letters)
+
+    def settle(self, topics: Iterable[str]) -> None:
+        """Opens once the queues among ``topics``, whose logs were not closed in order: what a journal knows of items
+        that a power cut has taken must be taken back before others get their offsets, by whatever producer."""
+        for name in topics:
+            if is_internal(name) or not self._count(journal_of(name)):
+                continue
+            try:
+                self._open(name, QueueConfig.from_settings()).close()
+            except KstoreError as error:
+                logger.warning("the queue %s cannot be looked at before it is used: %s", name, error)
 
     def _is_new(self, name: str) -> bool:
         with self._lock:

@@ -489,3 +489,20 @@ def test_leases_of_a_process_that_closes_come_back_at_once(tmp_path: Path) -> No
             second.queue("jobs").put(b"a")
             second.queue("jobs").get()
         assert one.get(timeout=5).delivery_count == 2
+
+
+def test_what_is_appended_behind_a_power_cut_is_not_taken_for_items_that_were_done(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "store", durability="os", background=False) as store:
+        queue = store.queue("jobs")
+        for number in range(5):
+            queue.put(b"old %d" % number)
+        for job in queue.get_many(5):
+            job.ack()
+        sizes = [batch.size for batch in store.log("jobs").fetch(0).batches()]
+        shutil.copytree(tmp_path / "store", tmp_path / "cut")
+    log = tmp_path / "cut" / "jobs-0" / "00000000000000000000.log"
+    with log.open("r+b") as file:
+        file.truncate(sum(sizes[:2]))
+    with kstore.open(tmp_path / "cut", durability="os", background=False) as store:
+        assert store.log("jobs").append_many([b"new 2", b"new 3"]).first_offset == 2
+        assert values(store.queue("jobs")) == [b"new 2", b"new 3"]
