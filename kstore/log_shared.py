@@ -247,6 +247,8 @@ class SharedWriter(LogWriter):
         logger.warning("%s: a process that shares the log died: %s", self.context.directory, why)
         self._leap()
         self._begin_change(cuts=True)
+        # Should what follows fail: in its next turn this process, too, finds that the change has no end.
+        self._seen_data = b""
         self._drop_tail()
         loaded = load(self.context, self._durability)
         if lost := loaded.report.summary():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kstore import log_shared
 from kstore.errors import (
     ConfigError,
     DiskFullError,
@@ -18,6 +19,7 @@ from kstore.errors import (
     LockedError,
     PoisonedError,
     SharedLogError,
+    StorageError,
     SyncFailedError,
 )
 from kstore.files.lock import DirectoryLock
@@ -300,6 +302,30 @@ def test_a_record_that_cannot_be_believed_means_recovery(how: str, pair: tuple[L
         for log in (one, two, three):
             assert [record.offset for record in log.read()] == list(range(33))
             log.check()
+
+
+def test_a_recovery_that_failed_is_done_again(
+    pair: tuple[Log, Log], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    one.append(b"a")
+    assert two.end_offset == 1
+    # One dies in a roll, behind the making of the new file.
+    one.writer._begin_change()  # type: ignore[attr-defined]
+    (tmp_path / "log" / f"{1:020d}.log").touch()
+    with monkeypatch.context() as patched:
+
+        def fails(*_: object, **__: object) -> None:
+            raise StorageError(5, "not now")
+
+        patched.setattr(log_shared, "load", fails)
+        with pytest.raises(StorageError, match="not now"):
+            two.append(b"b")
+    assert two.append(b"b") == 1
+    with shared(tmp_path / "log", two.writer.loaded.durability, segment_bytes=1024) as three:
+        assert three.append(b"c") == 2
+        assert values(three) == [b"a", b"b", b"c"]
+        three.check()
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
