@@ -62,6 +62,8 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         self._holdings = Holdings(options)
         self._start: Start | None = None
+        # What the first micro-batch must not read, until it is planned.
+        self._pinned: frozenset[TopicPartition] = frozenset()
         # What there was when the query was told to read that and stop.
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
@@ -84,6 +86,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._start is None:
             held = self._holdings.look(must_exist=True)
             self._start = resolve_start(self._options, held, self._holdings.offset_for_time)
+            self._pinned = self._start.at_end
         return to_json(self._start.offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -111,19 +114,20 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = dict(self._latest)
         if self._target is not None:
             ends = self._up_to_target(starts, ends)
-        ends |= {owner: starts[owner] for owner in self._pinned(starts) & ends.keys()}
+        ends |= {owner: starts[owner] for owner in self._take_pinned(starts) & ends.keys()}
         if not isinstance(limit, ReadAllAvailable):
             ends = self._admit(starts, ends, held)
         return to_json(ends)
 
-    def _pinned(self, starts: Offsets) -> frozenset[TopicPartition]:
-        """What the first batch must not read: a query that began at a log's end.
+    def _take_pinned(self, starts: Offsets) -> frozenset[TopicPartition]:
+        """What the first batch must not read: a query that began at a log's end. Nothing when it is asked again.
 
         Until that batch is committed nothing keeps where it began: after a failure Spark asks for the start again, and
-        gets a later one. So it ends where it begins, which is kept, and nothing between the two starts is lost.
+        gets a later one. So it ends where it begins, which is kept, and nothing between the two starts is lost. Spark
+        asks for the end of another batch only when the first one is committed.
         """
-        first = self._start
-        return first.at_end if first is not None and starts == first.offsets else frozenset()
+        first, pinned, self._pinned = self._start, self._pinned, frozenset()
+        return pinned if first is not None and starts == first.offsets else frozenset()
 
     def _up_to_target(self, starts: Offsets, ends: Offsets) -> Offsets:
         """No further than what there was at first, and no less than where the query is. New partitions wait."""

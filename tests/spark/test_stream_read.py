@@ -192,6 +192,19 @@ def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
     raise AssertionError("the query does not get there")
 
 
+def test_a_query_that_begins_at_the_end_reads_what_comes(store: kstore.Store, sink: Sink, tmp_path: Path) -> None:
+    append(store, 10)
+    query = sink.start()
+    try:
+        wait_until(query, lambda: (tmp_path / "checkpoint" / "commits" / "0").exists())
+        append(store, 7)
+        append(store, 5, partition=1)
+        wait_until(query, lambda: len(sink.rows) == 12)
+    finally:
+        query.stop()
+    assert sink.rows == [row for row in held(store) if row[1] == 1 or row[2] >= 10]
+
+
 WRITER = """
 import sys, kstore
 with kstore.Store(sys.argv[1]) as store:

@@ -375,6 +375,21 @@ def test_what_was_pinned_goes_on_with_the_second_batch(store: kstore.Store) -> N
     assert query.values[-3:] == new
 
 
+def test_a_query_that_began_at_the_end_of_all_logs_reads_what_comes_behind_its_first_batch(
+    store: kstore.Store,
+) -> None:
+    append(store, 10)
+    query = Query(reader(store))
+    query.begin()
+    new = append(store, 3)
+    assert query.step() == 0
+    assert query.reader.initialOffset() == query.at
+    assert query.step() == 3
+    new += append(store, 2, partition=1)
+    assert query.step() == 2
+    assert query.values == new
+
+
 def test_a_query_goes_on_from_its_checkpoint_whatever_startingoffsets_says(store: kstore.Store) -> None:
     values = append(store, 10)
     query = Query(reader(store))
