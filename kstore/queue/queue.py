@@ -398,6 +398,7 @@ class Queue:
         core = self._core
         deadline = _deadline(timeout, core)
         with core.lock, core.counted("joiner_count"):
+            core.refresh()
             while core.pending():
                 core.check_open()
                 if not core.state.fresh and core.fill():
@@ -406,6 +407,7 @@ class Queue:
                 if rest is not None and rest <= 0:
                     return False
                 core.all_done.wait(LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
+                core.refresh()  # what another process has done wakes nobody here
             core.check_open()
             return True
 
