@@ -19,6 +19,7 @@ from kstore.files.checkpoint import read_small_file
 from kstore.files.fs import FileStat
 from kstore.files.paths import TopicPartition, classify, marked_topic_partition, topic_partition
 from kstore.files.remote import Location, is_remote, open_remote
+from kstore.files.remote_stores import without_password
 from kstore.log import Log
 from kstore.log_dir import METADATA_TOPIC
 from kstore.log_loader import is_log
@@ -41,6 +42,11 @@ class LogPlace(NamedTuple):
     topic: str
     partition: int
 
+    @property
+    def shown(self) -> str:
+        """Where it is, for people: a password is left out."""
+        return without_password(self.url)
+
 
 def find_places(
     urls: Iterable[str], *, storage_options: Mapping[str, Any] | None = None, named: Collection[str] = ()
@@ -60,7 +66,7 @@ def find_places(
             if other.url != place.url:
                 raise ConfigError(
                     f"partition {place.topic}-{place.partition} is there twice, expected one log of it:"
-                    f" {other.url} and {place.url}"
+                    f" {other.shown} and {place.shown}"
                 )
     return [found[owner] for owner in sorted(found)]
 

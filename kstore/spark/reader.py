@@ -128,7 +128,7 @@ class _PlannedLog(Log):
 
 def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     losses = _Losses(piece.place, options)
-    columns = _Columns(schema, piece.place, options.batch_rows)
+    columns = _Columns(schema, piece.place)
     location = open_remote(piece.place.url, storage_options=options.storage_options)
     try:
         log = _PlannedLog(location.path, read_only=True, fs=location.reading)
@@ -186,21 +186,25 @@ def _read_log(
 class _Columns:
     """Makes the record batches of one log into those of a schema."""
 
-    def __init__(self, schema: pa.Schema, place: LogPlace, row_count_max: int) -> None:
+    def __init__(self, schema: pa.Schema, place: LogPlace) -> None:
         self._schema = schema
         names = schema.names
         self.decoded = tuple(name for name in names if name not in CONSTANT_COLUMNS) or LEAST_COLUMNS
         constants = {"topic": pa.scalar(place.topic, pa.string()), "partition": pa.scalar(place.partition, pa.int32())}
-        # Of each batch a slice, which costs nothing.
-        self._constants = [
-            (at, pa.repeat(constants[name], row_count_max)) for at, name in enumerate(names) if name in constants
-        ]
-        self._has_others = len(self._constants) < len(names)
+        self._values = [(at, constants[name]) for at, name in enumerate(names) if name in constants]
+        # Of each batch a slice, which costs nothing: they are as long as the longest batch so far.
+        self._length = 0
+        self._constants: list[tuple[int, pa.Array]] = []
+        self._has_others = len(self._values) < len(names)
 
     def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        count = batch.num_rows
+        if count > self._length:
+            self._length = count
+            self._constants = [(at, pa.repeat(value, count)) for at, value in self._values]
         arrays = batch.columns if self._has_others else []
         for at, values in self._constants:
-            arrays.insert(at, values.slice(0, batch.num_rows))
+            arrays.insert(at, values.slice(0, count))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
@@ -239,7 +243,7 @@ class _Losses:
         place = self._place
         lost = (
             f"Could not read records in offset [{start}, {stop}) for topic partition"
-            f" {place.topic}-{place.partition} at {place.url}: {why}."
+            f" {place.topic}-{place.partition} at {place.shown}: {why}."
         )
         if self._fails:
             raise DataLossError(f"{DATA_LOSS}{FAILING}Reason: {lost}") from cause
@@ -259,5 +263,5 @@ class _Losses:
         if self.damaged:
             count = sum(damage.last - damage.first + 1 for damage in self.damaged)
             logger.warning(
-                "%s: %d offsets in %d damaged places are left out", self._place.url, count, len(self.damaged)
+                "%s: %d offsets in %d damaged places are left out", self._place.shown, count, len(self.damaged)
             )

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 import kstore
@@ -128,6 +129,15 @@ def test_two_logs_of_one_partition_are_an_error_that_names_both(tmp_path: Path) 
     make(tmp_path / "one" / "a-0", tmp_path / "other" / "a-0")
     with pytest.raises(ConfigError, match=r"a-0 is there twice.*one/a-0 and .*other/a-0"):
         find_places([str(tmp_path / "one"), str(tmp_path / "other")])
+
+
+def test_an_error_that_names_places_leaves_passwords_out() -> None:
+    remote = fsspec.filesystem("memory")
+    for name in ("one", "other"):
+        remote.pipe(f"/user:secret@host/{name}/a-0/00000000000000000000.log", b"")
+    with pytest.raises(ConfigError, match="memory://user@host/one/a-0 and memory://user@host/other/a-0") as caught:
+        find_places([f"memory://user:secret@host/{name}" for name in ("one", "other")])
+    assert "secret" not in str(caught.value)
 
 
 # --- globs ------------------------------------------------------------------------------------------------------------

@@ -27,8 +27,9 @@ from kstore.errors import (
     TopicNotFoundError,
 )
 from kstore.log import Log
+from kstore.log_places import LogPlace
 from kstore.record.walk import Damage
-from kstore.spark.plan import Split
+from kstore.spark.plan import Piece, Split
 from kstore.types import IsolationLevel
 from tests.evidence import Wrong
 from tests.golden.test_golden_reads import as_consumed, consumed_files, expected_records
@@ -238,6 +239,21 @@ def test_what_is_the_same_for_all_records_is_made_once(tmp_path: Path) -> None:
         assert len({batch.column(at).buffers()[-1].address for batch in found}) == 1
 
 
+def test_a_batch_costs_what_it_holds_however_many_rows_it_may_have(tmp_path: Path) -> None:
+    filled(tmp_path / "orders-0", 100).close()
+    columns = ("topic", "partition", "offset")
+    tracemalloc.start()
+    before = pa.total_allocated_bytes()
+    try:
+        (found,) = batches(make_reader(tmp_path, columns=columns, batchRows=2**31 - 1))
+        assert pa.total_allocated_bytes() - before < 100_000
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+    assert found.column(0).to_pylist() == ["orders"] * 100
+    assert found.column(1).to_pylist() == [0] * 100
+
+
 def test_batches_are_as_large_as_the_options_say(tmp_path: Path) -> None:
     with Log(tmp_path / "orders-0", durability="os") as log:
         for _ in range(20):
@@ -443,6 +459,17 @@ def test_a_log_that_was_cut_or_removed_since_the_plan_is_data_loss(tmp_path: Pat
     with pytest.raises(DataLossError, match="the log is gone"):
         table_of(strict, splits)
     assert offsets_of(lenient, splits) == []
+
+
+def test_a_password_in_a_url_is_in_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    place = LogPlace("memory://user:secret@host/gone/orders-0", "orders", 0)
+    split = Split([Piece(place, 0, 10)])
+    with pytest.raises(DataLossError, match="at memory://user@host/gone/orders-0: the log is gone") as caught:
+        table_of(make_reader(Path("/")), [split])
+    assert "secret" not in str(caught.value)
+    assert offsets_of(make_reader(Path("/"), failOnDataLoss=False), [split]) == []
+    assert "user@host" in caplog.text
+    assert "secret" not in caplog.text
 
 
 # --- filters ----------------------------------------------------------------------------------------------------------
