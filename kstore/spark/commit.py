@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +57,10 @@ APPEND_BYTES = 8 << 20
 THREADS = 4
 # Nothing aborts the transaction meanwhile: the store is open without background work.
 TRANSACTION_TIMEOUT_MS = 900_000
+
+
+# A staged file, and those batches in it that are one partition's.
+InFile = tuple[StagedFile, list[Span]]
 
 
 class Writer(NamedTuple):
@@ -108,7 +111,7 @@ def commit(
             )
             _delete_before(store, _boundaries(store, writer) if options.truncates else {})
         else:
-            _Transaction(store, options, writer, batch_id, threads).run(staged, fs)
+            _Transaction(store, options, writer, batch_id, fs, threads).run(staged)
     except BaseException:
         # Aborts what is open. A failure of that too is the next open's business.
         try:
@@ -171,8 +174,12 @@ def _delete_before(store: Store, boundaries: Mapping[TopicPartition, int]) -> No
 class _Transaction:
     """One commit in an open store."""
 
-    def __init__(self, store: Store, options: WriteOptions, writer: Writer, batch_id: int, threads: int) -> None:
+    def __init__(
+        self, store: Store, options: WriteOptions, writer: Writer, batch_id: int, fs: FileSystem, threads: int
+    ) -> None:
         self._store = store
+        self._fs = fs
+        self._directory = Path(options.path)
         self._threads = threads
         self._options = options
         self._app_id = writer.app_id
@@ -180,38 +187,44 @@ class _Transaction:
         self._batch_id = batch_id
         self._producer = (-1, -1)
 
-    def run(self, staged: Sequence[StagedFile], fs: FileSystem) -> None:
+    def run(self, staged: Sequence[StagedFile]) -> None:
         store, coordinator = self._store, self._store.coordinator
-        with ExitStack() as files:
-            spans = self._opened(staged, fs, files)
-            for topic in sorted({owner.topic for owner in spans} - set(store.topics(internal=True))):
-                make_topic(store, self._options, topic)
-            logs = {owner: self._log(owner) for owner in sorted(spans)}
-            boundaries = self._ends(spans)
-            if not logs and self._app_id is None:
-                _delete_before(store, boundaries)
-                return
-            self._producer = coordinator.init_producer_id(self._id, TRANSACTION_TIMEOUT_MS)
-            coordinator.add_partitions(self._id, *self._producer, logs)
-            firsts = self._append_all(logs, spans)
-            boundaries.update({owner: first for owner, first in firsts.items() if owner in boundaries})
+        batches = self._batches(staged)
+        for topic in sorted({owner.topic for owner in batches} - set(store.topics(internal=True))):
+            make_topic(store, self._options, topic)
+        logs = {owner: self._log(owner) for owner in sorted(batches)}
+        boundaries = self._ends(batches)
+        if not logs and self._app_id is None:
+            _delete_before(store, boundaries)
+            return
+        self._producer = coordinator.init_producer_id(self._id, TRANSACTION_TIMEOUT_MS)
+        coordinator.add_partitions(self._id, *self._producer, logs)
+        firsts = self._append_all(logs, batches)
+        boundaries.update({owner: first for owner, first in firsts.items() if owner in boundaries})
         if self._app_id is not None:
             offsets = {BATCH_ID: self._batch_id, **boundaries}
             coordinator.add_offsets(self._id, *self._producer, group_of(self._app_id), offsets)
         self._end()
         _delete_before(store, boundaries)
 
-    def _opened(
-        self, staged: Sequence[StagedFile], fs: FileSystem, files: ExitStack
-    ) -> dict[TopicPartition, list[tuple[File, Span]]]:
-        """Where the batches of each partition are, in the order in which they are appended."""
-        found: dict[TopicPartition, list[tuple[File, Span]]] = {}
+    def _batches(self, staged: Sequence[StagedFile]) -> dict[TopicPartition, list[InFile]]:
+        """Where the batches of each partition are, in the order in which they are appended; all files are there."""
+        found: dict[TopicPartition, list[InFile]] = {}
         for one in staged:
-            file = open_staged(fs, Path(self._options.path), one)
-            files.callback(file.close)
+            # Not kept open: there are as many as tasks.
+            open_staged(self._fs, self._directory, one).close()
             for owner, spans in one.spans.items():
-                found.setdefault(TopicPartition(*owner), []).extend((file, span) for span in spans)
+                found.setdefault(TopicPartition(*owner), []).append((one, spans))
         return found
+
+    def _read(self, batches: Iterable[InFile]) -> Iterator[tuple[File, Span]]:
+        for one, spans in batches:
+            file = open_staged(self._fs, self._directory, one)
+            try:
+                for span in spans:
+                    yield file, span
+            finally:
+                file.close()
 
     def _log(self, owner: TopicPartition) -> Log:
         try:
@@ -230,19 +243,19 @@ class _Transaction:
         return {owner: self._store.log(*owner).high_watermark for owner in sorted(owners)}
 
     def _append_all(
-        self, logs: Mapping[TopicPartition, Log], spans: Mapping[TopicPartition, Sequence[tuple[File, Span]]]
+        self, logs: Mapping[TopicPartition, Log], batches: Mapping[TopicPartition, Sequence[InFile]]
     ) -> dict[TopicPartition, int]:
         """Appends to several logs at a time: each waits for the disk. The first offset in each of them."""
         if min(self._threads, len(logs)) <= 1:
-            return {owner: self._append(log, spans[owner]) for owner, log in logs.items()}
+            return {owner: self._append(log, batches[owner]) for owner, log in logs.items()}
         with ThreadPoolExecutor(min(self._threads, len(logs)), "kstore-spark-commit") as pool:
-            firsts = pool.map(lambda owner: self._append(logs[owner], spans[owner]), logs)
+            firsts = pool.map(lambda owner: self._append(logs[owner], batches[owner]), logs)
             return dict(zip(logs, firsts, strict=True))
 
-    def _append(self, log: Log, batches: Iterable[tuple[File, Span]]) -> int:
+    def _append(self, log: Log, batches: Iterable[InFile]) -> int:
         """Appends the batches of one partition; the first one's offset."""
         first_offset: int | None = None
-        for chunk in _chunks(batches, self._producer):
+        for chunk in _chunks(self._read(batches), self._producer):
             info = log.append_batches(chunk)
             first_offset = info.first_offset if first_offset is None else first_offset
         if not log.writer.syncs_appends:

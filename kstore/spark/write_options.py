@@ -14,6 +14,7 @@ All other columns are passed over, so that what was read can be written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -163,7 +164,7 @@ def _app_id(given: Options, *, streaming: bool) -> str | None:
 
 
 def _to_version(name: str, text: str) -> int:
-    if not (text.isascii() and text.strip().isdigit()) or int(text) > 2**63 - 1:
+    if not re.fullmatch("[0-9]{1,19}", text.strip()) or int(text) > 2**63 - 1:
         raise ConfigError(f"{name} is {shown(text)}, expected a whole number from 0 on")
     return int(text)
 

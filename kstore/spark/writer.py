@@ -206,6 +206,6 @@ def _used(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     if "timestamp" in columns and pa.types.is_floating(rows.column("timestamp").type):
         import pyarrow.compute as compute
 
-        us = compute.cast(compute.multiply(rows.column("timestamp"), 1e6), pa.int64(), safe=False)
+        us = compute.round(compute.multiply(rows.column("timestamp"), 1e6)).cast(pa.int64(), safe=False)
         rows = rows.set_column(rows.schema.get_field_index("timestamp"), "timestamp", us.cast(pa.timestamp("us")))
     return rows

@@ -71,6 +71,7 @@ def test_every_option_is_taken_whatever_its_case() -> None:
         ({"txnAppId": "x" * 1001, "txnVersion": "1"}, "1 to 1000 bytes"),
         ({"txnAppId": "job", "txnVersion": "-1"}, "txnVersion is '-1', expected a whole number from 0 on"),
         ({"txnAppId": "job", "txnVersion": str(2**63)}, "txnVersion"),
+        ({"txnAppId": "job", "txnVersion": "9" * 5000}, "txnVersion"),
         ({"lockTimeout": "soon"}, "lockTimeout"),
         ({"kafka.acks": "all"}, "the kstore sink reads and writes the files themselves, and takes no"),
         ({"startingoffsets": "latest"}, "the kstore sink has no option 'startingoffsets'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import resource
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -262,8 +263,22 @@ def test_an_overwrite_that_dies_behind_its_decision_deletes_the_old_when_it_is_r
     assert staged_names(path) == []
 
 
+def test_a_write_of_more_tasks_than_files_may_be_open_is_committed(path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    tasks = [batch_of([b"%d" % number] * 3, partition=[0, 1, 2]) for number in range(100)]
+    messages = write_batch(options(path), tasks, commit=False)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/dev/fd").iterdir())) + 60, hard))
+    try:
+        KStoreWriter(schema_of(), options(path), False).commit(messages)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert committed_values(path) == {number: [b"%d" % task for task in range(100)] for number in range(3)}
+
+
 def test_seconds_as_double_are_times(path: Path) -> None:
-    frame = pa.record_batch({"value": pa.array([b"a", b"b"]), "timestamp": pa.array([1.5, None], pa.float64())})
+    frame = pa.record_batch(
+        {"value": pa.array([b"a", b"b", b"c"]), "timestamp": pa.array([1.5, None, 1_100_000_000.001], pa.float64())}
+    )
     schema = StructType([StructField("value", BinaryType()), StructField("timestamp", DoubleType())])
     writer = KStoreWriter(schema, options(path), False)
     with as_task():
@@ -271,6 +286,8 @@ def test_seconds_as_double_are_times(path: Path) -> None:
     times = {record.value: record.timestamp for record in records(path)}
     assert times[b"a"] == 1500
     assert times[b"b"] > 1_700_000_000_000
+    # As a double it is a little less.
+    assert times[b"c"] == 1_100_000_000_001
 
 
 # --- stream -----------------------------------------------------------------------------------------------------------
