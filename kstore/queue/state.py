@@ -393,8 +393,9 @@ class QueueState(Generic[ItemT, LeaseT]):
         self._advance()
 
     def finish_fast(self, offsets: Sequence[int]) -> None:
-        """As ``finish``, for many items at or above the floor, none of them a copy's origin that counts."""
-        if self.retries or self.moved or self.claims or self.unconfirmed:
+        """As ``finish``, for many items."""
+        # Where it is shared the journal may have been read meanwhile, and the floor be above them.
+        if self.is_shared or self.retries or self.moved or self.claims or self.unconfirmed:
             self.finish(offsets)
             return
         if self.busy:

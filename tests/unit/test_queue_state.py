@@ -224,3 +224,12 @@ def test_processes_agree_on_who_has_what(steps: list[tuple[int, str, int]]) -> N
         )
     free = set(range(6)) - done - {offset for offset, claim in first.claims.items() if claim.expires_ms > now_ms}
     assert set(taken(first, now=now_ms / 1000)) == free
+
+
+def test_an_ack_that_the_journal_told_of_first_counts_once() -> None:
+    """Where processes share a queue another thread may have read the journal up to it."""
+    state = with_items(2, is_shared=True)
+    assert taken(state) == [0, 1]
+    state.apply(DONE, (0, 1))
+    state.finish_fast([0])
+    assert (state.floor, state.done, state.pending_count(2)) == (1, set(), 1)
