@@ -40,7 +40,7 @@ from kstore.log import Log
 from kstore.log_dir import LogDirectory
 from kstore.metrics import MetricValue, summed
 from kstore.producer.producer import Producer
-from kstore.queue.of_store import StoreQueues
+from kstore.queue.of_store import StoreQueues, journal_of
 from kstore.queue.queue import Queue
 from kstore.rules.arguments import one_of
 from kstore.rules.topics import (
@@ -56,6 +56,7 @@ from kstore.store_topics import PartitionDescription, StoreTopics, TopicDescript
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.of_store import StoreCoordinator
+from kstore.transactions.placement import is_internal
 from kstore.types import Durability, RetentionResult
 
 __all__ = ["PartitionDescription", "Store", "StoreStatus", "TopicDescription", "TopicSummary", "open"]
@@ -141,7 +142,15 @@ class Store(StoreTopics):
         self._scheduler = Scheduler(clock, threads=background and not read_only)
         self._flushes = Flushes(clock, self._scheduler)
         self._logs = OpenLogs(self._directory, fs, clock, self._settings_of, self._flushes)
-        self._tasks = StoreTasks(self._directory, self._logs, clock, self.config, self._settings_of, self._committed)
+        self._tasks = StoreTasks(
+            self._directory,
+            self._logs,
+            clock,
+            self.config,
+            self._settings_of,
+            self._committed,
+            is_queue=lambda topic: is_internal(topic) or journal_of(topic) in self._directory.topics,
+        )
         self._coordinator = StoreCoordinator(self._directory, self._logs, clock, self._scheduler, self.create_topic)
         self._consumer_host = StoreConsumers(
             self.path,

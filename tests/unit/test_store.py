@@ -361,6 +361,21 @@ def test_a_limit_for_the_whole_store_takes_the_oldest_of_all_logs(tmp_path: Path
         assert store.log("new").start_offset < store.log("old").start_offset
 
 
+def test_a_limit_for_the_whole_store_leaves_what_a_queue_holds(tmp_path: Path) -> None:
+    with opened(tmp_path / "s", retention_bytes_total=12_000, durability="os") as store:
+        jobs = store.queue("jobs", segment_bytes=1 << 14)
+        for number in range(60):
+            jobs.put(b"%03d" % number * 400)
+        store.run_task("retention")
+        assert store.log("jobs").start_offset == 0
+        store.create_topic("orders")
+        fill(store, "orders")
+        store.run_task("retention")
+        assert store.log("orders").start_offset > 0
+    with opened(tmp_path / "s") as store:
+        assert len(store.queue("jobs").get_many(100)) == 60
+
+
 def test_an_interval_log_is_flushed_by_the_store(tmp_path: Path) -> None:
     clock = ManualClock()
     with opened(tmp_path / "s", clock, durability="interval", flush_ms=500) as store:
