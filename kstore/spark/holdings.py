@@ -53,10 +53,8 @@ class Holdings:
     def _held(self, place: LogPlace) -> Held | None:
         try:
             return self._ask(place)
-        except StorageError:
+        except (LogNotFoundError, NotALogError, StorageError):
             # What was open may be another log by now: it is opened anew, and then it has to work.
-            self._drop(place)
-        except (LogNotFoundError, NotALogError):
             self._drop(place)
         try:
             return self._ask(place)

@@ -133,7 +133,7 @@ class WriteOptions:
 
 def _path(given: Options) -> str:
     path = given.text("path")
-    if "paths" in given or path is None or not path.strip():
+    if path is None or not path.strip():
         raise ConfigError(
             'there is no path: give the store\'s directory to save() or start(), or set the option "path"'
         )
