@@ -170,7 +170,7 @@ class Store(StoreTopics):
             self.create_topic,
             self._settings_of,
             clock,
-            self._directory.turn,
+            self._topics_turn,
             durability,
             shared=shared,
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -97,6 +98,12 @@ class StoreTopics:
         """The partitions of a topic, rising. Raises: TopicNotFoundError."""
         self._refresh()
         return list(self._topic(name)[1])
+
+    @contextmanager
+    def _topics_turn(self) -> Iterator[None]:
+        """Nobody else changes topics meanwhile, here or in a process that shares the store."""
+        with self._topics_lock, self._directory.turn():  # in the order in which all take them
+            yield
 
     def create_topic(self, name: str, partitions: int = 1, **settings: Any) -> None:
         """Makes a topic of empty partitions, durably: after a crash it is there wholly, or not at all.

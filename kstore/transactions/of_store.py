@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from kstore.clock import Clock
-from kstore.errors import KstoreError
+from kstore.errors import KstoreError, TopicExistsError
 from kstore.files.paths import TopicPartition
 from kstore.log_dir import LogDirectory
 from kstore.scheduler import Scheduler
@@ -103,7 +103,11 @@ class StoreCoordinator:
     def _ensure_topic(self, name: str, partitions: int, /, **settings: object) -> int:
         with self._lock:
             if not self._partition_count(name):
-                self._create_topic(name, partitions, **settings)
+                try:
+                    self._create_topic(name, partitions, **settings)
+                except TopicExistsError:
+                    if not self._partition_count(name):  # a process that shares the store was quicker
+                        raise
         return self._partition_count(name)
 
     def _partition_count(self, name: str) -> int:

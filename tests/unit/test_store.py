@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -374,6 +375,14 @@ def test_a_limit_for_the_whole_store_leaves_what_a_queue_holds(tmp_path: Path) -
         assert store.log("orders").start_offset > 0
     with opened(tmp_path / "s") as store:
         assert len(store.queue("jobs").get_many(100)) == 60
+
+
+def test_queues_and_topics_are_made_at_the_same_time(tmp_path: Path) -> None:
+    with opened(tmp_path / "s", durability="os") as store, ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(store.queue if number % 2 else store.create_topic, f"t{number}") for number in range(40)]
+        for each in made:
+            each.result(timeout=30)
+        assert len(store.topics()) == 40
 
 
 def test_an_interval_log_is_flushed_by_the_store(tmp_path: Path) -> None:

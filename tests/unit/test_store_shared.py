@@ -46,6 +46,17 @@ def test_topics_that_both_have_made_are_there_when_they_are_gone(pair: tuple[Sto
         assert store.notes == []
 
 
+def test_both_may_be_the_first_to_commit_offsets(pair: tuple[Store, Store]) -> None:
+    one, two = pair
+    one.create_topic("orders")
+    owner = kstore.TopicPartition("orders", 0)
+    assert two.topics() == ["orders"]
+    for store, group in ((one, "billing"), (two, "audit")):
+        store.consumer_offsets.commit(group, {owner: 0})
+    for store in pair:
+        assert store.consumer_offsets.groups() == ["audit", "billing"]
+
+
 def test_producers_of_both_have_ids_of_their_own(pair: tuple[Store, Store], tmp_path: Path) -> None:
     pair[0].create_topic("orders")
     producers = [store.producer() for store in pair]
