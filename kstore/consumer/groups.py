@@ -204,9 +204,12 @@ class Membership:
         try:
             with self._box.changing() as draft:
                 draft.state = self._without_dead(draft.state)
-                me = GroupMember(self._client_id, self._topics, self._strategy, self._limit_ms, self.owned)
+                # Whoever has been taken for dead since it last looked owns nothing: others may have taken that.
+                owned = self.owned if self.member_id in draft.state.members else NOTHING
+                me = GroupMember(self._client_id, self._topics, self._strategy, self._limit_ms, owned)
                 draft.state = draft.state.joined(self.member_id, me, self._partitions(draft.state))
                 self.is_settled = False
+            self.owned = owned
         except BaseException:
             self._box.exit(self.member_id)
             self.member_id = ""
@@ -235,7 +238,9 @@ class Membership:
             self._box.exit(self.member_id)
             self.member_id = ""
         if not self.member_id or tuple(sorted(topics)) != self._topics:
+            before = self.owned
             self.join(topics)
+            lost |= before - self.owned
             version, state = self._box.look()
         self._version = version
         self.generation = state.generation

@@ -14,6 +14,7 @@ from kstore.clock import SYSTEM_CLOCK
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.group_files import FileGroup, decode_state, encode_state
 from kstore.consumer.group_state import GroupMember, GroupState
+from kstore.consumer.groups import Membership, MemoryGroup
 from kstore.errors import CorruptFileError
 from kstore.files.local import SYSTEM_FS
 from kstore.store import Store
@@ -224,6 +225,59 @@ def test_a_member_knows_who_it_is(store: Store) -> None:
             assert after.member_id == before.member_id
             assert after.generation > before.generation
             assert after.generation == b.group_metadata().generation
+
+
+@pytest.mark.parametrize("kind", ["one process", "files"])
+def test_who_was_taken_for_dead_just_before_it_wants_other_topics_owns_nothing(
+    kind: str, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = MemoryGroup("g", clock) if kind == "one process" else FileGroup(SYSTEM_FS, tmp_path / "o" / "g", "g", clock)
+    a, b = (
+        Membership(
+            box,
+            name,
+            "range",
+            clock,
+            partitions_of=lambda topic: range(4),
+            wake=lambda: None,
+            heartbeat_seconds=3,
+            limit_ms=1000,
+        )
+        for name in "ab"
+    )
+    a.sync(["t"])
+    assert a.take() == {*T}
+
+    look, has_looked = box.look, False
+
+    def stopped_after_the_look() -> tuple[int, GroupState]:
+        nonlocal has_looked
+        found = look()
+        if not has_looked:
+            has_looked = True
+            clock.advance(5000)
+            b.sync(["t"])
+            assert b.take() == {*T}
+        return found
+
+    monkeypatch.setattr(box, "look", stopped_after_the_look)
+    change = a.sync(["t", "u"])
+    monkeypatch.undo()
+    assert change == (frozenset(T), frozenset())
+    assert not a.owned
+    look()[1].check()
+    with pytest.raises(CommitFailedError), a.fenced(T[:1]):
+        pass
+    with b.fenced(T):
+        pass
+    # The two go on, and share.
+    b.release(b.sync(["t"], has_changed=True).surplus)
+    a.sync(["t", "u"], has_changed=True)
+    a.take()
+    look()[1].check()
+    assert {*T} <= a.owned | b.owned
+    a.leave()
+    b.leave()
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
