@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kstore.errors import ConfigError, PoisonedError, SharedLogError, StorageError, SyncFailedError
+from kstore.errors import ClosedError, ConfigError, PoisonedError, SharedLogError, StorageError, SyncFailedError
 from kstore.files.fs import File
 from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.files.paths import KSTORE_STATE, LEADER_EPOCHS, LOG_SUFFIX, SNAPSHOT_SUFFIX, classify
@@ -97,6 +97,8 @@ class SharedWriter(LogWriter):
         # What was appended last, to be synced: the file, where it ends, and the ``cut_count`` of then.
         self._written: tuple[File, int, int] | None = None
         self._syncs_writes = False
+        # The thread that closes it without the turn, which could not be had.
+        self._closes_alone = 0
         if seen is not None:
             self._durable_end = seen.durable_end
             self._show(seen)
@@ -105,7 +107,7 @@ class SharedWriter(LogWriter):
     # --- the turn -----------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        if self._closed is not None:
+        if self._closed is not None or self._closes_alone == threading.get_ident():
             return  # there is nothing any more that is shared
         self._directory_lock.take_turn()
         try:
@@ -445,9 +447,23 @@ class SharedWriter(LogWriter):
     # --- close --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """See ``LogWriter.close``; the log is closed as well where what the others did cannot be taken in."""
         self._watch.close()
-        super().close()
-        self._slot.close()
+        try:
+            super().close()
+        except BaseException:
+            self._close_alone()
+            raise
+        finally:
+            self._slot.close()
+
+    def _close_alone(self) -> None:
+        """Lets go of the log if that was not come to; the last one to close it, or recovery, does the rest."""
+        self._closes_alone = threading.get_ident()
+        with self._lock:
+            if self._closed is None:
+                self._closed = ClosedError(f"the log {self.context.directory} is closed")
+                self._let_go()
 
     def _close_in_order(self) -> None:
         if self._directory_lock.others_live():
@@ -464,10 +480,12 @@ class SharedWriter(LogWriter):
         super()._close_in_order()
 
     def _let_go(self) -> None:
-        if self._has_turn:
-            self._tell()
+        try:
+            if self._has_turn:
+                self._tell()
+        finally:
             self._has_turn = False  # which goes with the directory's lock
-        super()._let_go()
+            super()._let_go()
 
 
 def open_shared_writer(context: SegmentContext, durability: Durability, ties: StoreTies | None = None) -> SharedWriter:

@@ -13,6 +13,7 @@ import pytest
 
 from kstore import log_shared
 from kstore.errors import (
+    ClosedError,
     ConfigError,
     DiskFullError,
     KstoreError,
@@ -344,6 +345,51 @@ def test_a_full_disk_fails_one_append_and_nobody_else(tmp_path: Path, durability
         assert two.append(b"c") == 1
         assert one.append(b"d") == 2
         assert values(two) == [b"a", b"c", b"d"]
+
+
+@pytest.mark.parametrize("how", ["others' segments", "the turn"])
+def test_a_close_that_fails_lets_go_of_the_log_all_the_same(
+    how: str, tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = shared(tmp_path / "log", durability), shared(tmp_path / "log", durability)
+    two.append(b"a")
+    one.append(b"b")
+    one.roll()
+
+    def fails(*_: object, **__: object) -> None:
+        raise StorageError(24, "too many open files")
+
+    with monkeypatch.context() as patched:
+        if how == "the turn":
+            patched.setattr(DirectoryLock, "take_turn", fails)
+        else:
+            patched.setattr(log_shared, "_listed", fails)
+        with pytest.raises(StorageError, match="too many open files"):
+            two.close()
+    two.close()
+    with pytest.raises(ClosedError):
+        two.append(b"c")
+    assert one.append(b"c") == 2
+    one.close()
+    with Log(tmp_path / "log", durability=durability) as alone:
+        assert values(alone) == [b"a", b"b", b"c"]
+        alone.check()
+
+
+def test_the_last_one_to_close_may_fail_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = shared(tmp_path / "log", "os")
+    log.append(b"a")
+
+    def fails(*_: object) -> None:
+        raise StorageError(37, "no locks available")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryLock, "take_turn", fails)
+        with pytest.raises(StorageError, match="no locks"):
+            log.close()
+    with Log(tmp_path / "log", durability="os") as alone:
+        assert values(alone) == [b"a"]
+        assert alone.append(b"b") == 1
 
 
 @pytest.mark.promise("sync fails")
