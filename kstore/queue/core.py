@@ -23,8 +23,8 @@ from kstore.queue.events import END, RETRY, ROWS_MAX, encode_events
 from kstore.queue.items import Marks, marks_of
 from kstore.queue.job import Job
 from kstore.queue.journal import Journal
-from kstore.queue.leases import Retry
-from kstore.queue.state import QueueState
+from kstore.queue.leases import Claim, Retry
+from kstore.queue.state import OF_SNAPSHOT, QueueState
 from kstore.record._codec import Record
 from kstore.types import CorruptRange
 
@@ -85,6 +85,23 @@ class QueueCore:
             self.journal.append(encode_events(END, [(end,)]))
             self.journal.flush()
         state.raise_floor(self.items.start_offset)
+        self._void_claims()
+
+    def _void_claims(self) -> None:
+        """Says of the leases of those who are gone that they are over, each by its owner: newer ones hold."""
+        claims, retries = self.state.claims, self.state.retries
+        rows = [
+            (offset, claim.deliveries, retries.get(offset, Retry(0, 0)).due_ms, claim.owner)
+            for offset, claim in claims.items()
+            if self.is_void(claim)
+        ]
+        if rows:
+            self.journal.append_rows(RETRY, rows)
+            self._read_on(self._journal_end)
+
+    def is_void(self, claim: Claim) -> bool:
+        """Whether who had it is gone for sure: nobody else has the store now."""
+        return True
 
     def _read_on(self, start: int | None) -> None:
         """Takes in the journal from ``start`` on; what comes while it is read is not skipped."""
@@ -120,7 +137,9 @@ class QueueCore:
         unnoted = self.state.unnoted
         if not unnoted:
             return b""
-        rows = [(offset, *retry, 0) for offset, retry in islice(unnoted.items(), ROWS_MAX)]
+        rows = [
+            (offset, count, 0, owner or OF_SNAPSHOT) for offset, (count, owner) in islice(unnoted.items(), ROWS_MAX)
+        ]
         for offset, *_ in rows:
             del unnoted[offset]
         return encode_events(RETRY, rows)

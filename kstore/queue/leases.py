@@ -40,8 +40,9 @@ class Retry(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """The lease of an item as the journal has it, of processes that share a queue."""
+    """The lease of an item as the journal has it, of processes that share a queue; times are of the monotonic clock."""
 
     owner: int
     deliveries: int
     expires_ms: int
+    claimed_ms: int

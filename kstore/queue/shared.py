@@ -3,7 +3,7 @@
 A lease is then an event too: whoever wants items appends a claim, and reads the journal up to it. The first claim of an
 item that is free wins, for everybody alike, since all read the same events in the same order. When a lease is over is
 told by the machine's monotonic clock, which is one for all processes; so the items of a worker that was killed come
-back when its leases are over.
+back when its leases are over. A claim that is ahead of the clock is of before the machine was started: it is void.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kstore.errors import OffsetOutOfRangeError
 from kstore.queue.core import QueueCore
 from kstore.queue.events import CLAIM, RETRY, encode_events
 from kstore.queue.job import Job
+from kstore.queue.leases import Claim
 
 __all__ = ["SharedCore"]
 
@@ -59,6 +60,11 @@ class SharedCore(QueueCore):
         return self._journal_end
 
     # --- claims -----------------------------------------------------------------------------------------------------
+
+    def is_void(self, claim: Claim) -> bool:
+        # The clock begins anew with the machine: what it has not come to yet is of those who died with the last start.
+        # Of that start, too, may be what it has come to; it is over when its lease would be.
+        return claim.claimed_ms > int(self.clock.monotonic() * 1000)
 
     def claim(self, offsets: Sequence[tuple[int, int]], seconds: float) -> int:
         """Claims items, each with how often it will have been delivered; the owner to look for in ``state.claims``.

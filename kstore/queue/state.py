@@ -19,9 +19,9 @@ from typing import Any, Generic, TypeVar
 from kstore.queue.events import CLAIM, DONE, END, FLOOR, MOVED, RETRY, ROWS_MAX, encode_events, ranges_of
 from kstore.queue.leases import Claim, Item, Lease, Retry
 
-__all__ = ["QueueState"]
+__all__ = ["OF_SNAPSHOT", "QueueState"]
 
-# The owner that a snapshot names for an item's deliveries: they hold unless newer ones are known.
+# The owner that a snapshot, or a late word of a lease, names: all but the count yields to what is known.
 OF_SNAPSHOT = 2**64 - 1
 
 
@@ -55,8 +55,8 @@ class QueueState(Generic[ItemT, LeaseT]):
         self.busy: set[int] = set()
         # Delivered too often, for whoever makes dead letters of them.
         self.dead: deque[int] = deque()
-        # Deliveries that the journal does not know of yet.
-        self.unnoted: dict[int, Retry] = {}
+        # Deliveries that the journal does not know of yet, each with the owner of its lease.
+        self.unnoted: dict[int, tuple[int, int]] = {}
         # Offsets that cannot be read.
         self.damaged: set[int] = set()
         # The journal says nothing of what lies from here on.
@@ -118,14 +118,19 @@ class QueueState(Generic[ItemT, LeaseT]):
         return max(self.floor, 1 + max(max(table, default=-1) for table in (self.done, self.retries, self.moved)))
 
     def _retried(self, offset: int, retry: Retry, owner: int) -> None:
-        if self.is_done(offset) or (owner == OF_SNAPSHOT and (offset in self.retries or offset in self.claims)):
+        if self.is_done(offset):
             return
-        claim = self.claims.get(offset)
+        known, claim = self.retries.get(offset), self.claims.get(offset)
+        if owner == OF_SNAPSHOT and (known is not None or claim is not None):
+            if known is not None and known.deliveries < retry.deliveries:
+                self.retries[offset] = Retry(retry.deliveries, known.due_ms)  # it counted leases that were given up
+            return
         if claim is not None:
             if owner and claim.owner != owner:
                 return  # somebody else has it since
             del self.claims[offset]
-        known = self.retries.get(offset)
+        elif 0 < owner < OF_SNAPSHOT and known is not None:
+            retry = Retry(retry.deliveries, known.due_ms)  # it comes late: somebody else has had it since
         self.retries[offset] = retry if known is None else Retry(max(known.deliveries, retry.deliveries), retry.due_ms)
         if offset < self.position:
             self._wait(offset, retry.due_ms)
@@ -134,7 +139,8 @@ class QueueState(Generic[ItemT, LeaseT]):
         claim = self.claims.get(offset)
         if self.is_done(offset) or (claim is not None and claim.owner != owner and claim.expires_ms > now_ms):
             return
-        self.claims[offset] = Claim(owner, count, expires_ms)
+        # A snapshot has the time with a minus, by which it is void beside any other claim.
+        self.claims[offset] = Claim(owner, count, expires_ms, abs(now_ms))
         lease = self.lease_of(offset)
         if lease is not None and lease.owner != owner:
             self.end_lease(lease)  # it was over, and somebody else has the item now
@@ -166,7 +172,10 @@ class QueueState(Generic[ItemT, LeaseT]):
             ),
             (
                 CLAIM,
-                [(offset, claim.deliveries, claim.owner, 0, claim.expires_ms) for offset, claim in self.claims.items()],
+                [
+                    (offset, claim.deliveries, claim.owner, -claim.claimed_ms, claim.expires_ms)
+                    for offset, claim in self.claims.items()
+                ],
             ),
         ]
         return [
@@ -337,7 +346,7 @@ class QueueState(Generic[ItemT, LeaseT]):
                     break
                 self.end_lease(lease)
                 self.give_back(lease.offset, lease.delivery_count, 0)
-                self.unnoted[lease.offset] = Retry(lease.delivery_count, 0)
+                self.unnoted[lease.offset] = (lease.delivery_count, lease.owner)
                 count += 1
         return count
 
