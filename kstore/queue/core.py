@@ -239,9 +239,7 @@ class QueueCore:
         state, items = self.state, self.items
         if state.position < items.start_offset:
             state.raise_floor(items.start_offset)
-        # Where no producer ever wrote there are no transactions to look for.
-        committed = items.writer.producers.in_use
-        bound = items.last_stable_offset if committed else items.high_watermark
+        bound, committed = self.readable_end()
         if bound <= state.position:
             return False
         self._bound = bound
@@ -252,6 +250,13 @@ class QueueCore:
             on_corrupt="yield",
         )
         return True
+
+    def readable_end(self) -> tuple[int, bool]:
+        """Where items end that may be delivered, and whether there may be transactions among them."""
+        items = self.items
+        # Where no producer ever wrote there are no transactions to look for.
+        committed = items.writer.producers.in_use
+        return (items.last_stable_offset if committed else items.high_watermark), committed
 
     def _offer(self, chunk: Sequence[Record | CorruptRange]) -> None:
         state = self.state

@@ -86,8 +86,19 @@ class StoreQueues:
                 return known
             # In the turn: of two that find the journal ahead of the items, after a power cut, one says so.
             with self._turn():
+                self._check_kept(name)
                 made = self._queues[name] = self._open(name, config)
             return made
+
+    def _check_kept(self, name: str) -> None:
+        """Raises: ConfigError, where the topic is there and would lose items that nobody has acked."""
+        if is_internal(name) or not self._count(name):
+            return
+        settings = self._settings_of(TopicPartition(name, 0))[0]
+        for setting in ("cleanup_policy", "retention_ms", "retention_bytes"):
+            found, expected = getattr(settings, setting), KEPT[setting]
+            if found != expected:
+                raise ConfigError(f"topic {name} has {setting} {found!r}, expected {expected!r} for a queue")
 
     def _open(self, name: str, config: QueueConfig) -> Queue:
         if is_internal(name):

@@ -178,6 +178,7 @@ class Queue:
             raise ConfigError(f"{count} items at once, expected up to {maxsize} (maxsize)")
         deadline = _deadline(timeout, core)
         with core.lock, core.counted("putter_count"):
+            core.refresh()
             while core.waiting_count + self._reserved + count > maxsize:
                 core.check_open()
                 rest = None if deadline is None else deadline - core.clock.monotonic()

@@ -15,7 +15,7 @@ from kstore.errors import OffsetOutOfRangeError
 from kstore.queue.core import QueueCore
 from kstore.queue.events import CLAIM, RETRY, encode_events
 from kstore.queue.job import Job
-from kstore.queue.leases import Claim
+from kstore.queue.leases import Claim, Retry
 
 __all__ = ["SharedCore"]
 
@@ -96,7 +96,7 @@ class SharedCore(QueueCore):
         owned = [offset for offset in offsets if (claim := state.claims.get(offset)) and claim.owner == owner]
         if len(owned) == len(offsets):
             return True
-        rows = [(offset, _deliveries(state.retries.get(offset)), 0, owner) for offset in owned]
+        rows = [(offset, *state.retries.get(offset, Retry(0, 0)), owner) for offset in owned]
         if rows:
             self.journal.append_rows(RETRY, rows)
         return False
@@ -112,7 +112,8 @@ class SharedCore(QueueCore):
 
     def wait(self, seconds: float) -> None:
         end = self.items.high_watermark
-        if end > self.state.position:
+        # Beside an open transaction the log ends behind what may be read: its marker will be behind that, too.
+        if self.readable_end()[0] > self.state.position:
             return
         self.lock.release()
         try:

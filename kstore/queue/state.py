@@ -147,7 +147,7 @@ class QueueState(Generic[ItemT, LeaseT]):
             heappush(self._claimed, (expires_ms, offset))
         known = self.retries.get(offset)
         if known is None or known.deliveries < count:
-            self.retries[offset] = Retry(count, 0)
+            self.retries[offset] = Retry(count, 0 if known is None else known.due_ms)
 
     def _move(self, old: int, new: int) -> None:
         # First: copies of an item that is done do not count.
@@ -195,7 +195,8 @@ class QueueState(Generic[ItemT, LeaseT]):
             return
         known = self.retries.get(offset)
         if known is not None:
-            count, due_ms = max(count, known.deliveries), known.due_ms
+            # Who knows of it by a claim only does not know when it is due.
+            count, due_ms = max(count, known.deliveries), max(due_ms, known.due_ms)
         if count or due_ms:
             self.retries[offset] = Retry(count, due_ms)
         if moved_from is not None and offset not in self.moved:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
-from kstore.errors import Empty
+from kstore.errors import ConfigError, Empty
 from kstore.queue.queue import Queue
 from kstore.store import Store
 from tests.fake_clock import ManualClock
@@ -112,3 +114,69 @@ def test_the_late_word_of_a_lease_leaves_a_delay_alone(tmp_path: Path, clock: Ma
         shutil.copytree(tmp_path / "store", tmp_path / "killed")
     with Store(tmp_path / "killed", clock=clock, background=False, durability="os") as store:
         assert values(store.queue("jobs")) == []
+
+
+@pytest.mark.parametrize(
+    "setting", [{"retention_ms": 1000}, {"retention_bytes": 10_000}, {"cleanup_policy": "compact"}], ids=str
+)
+def test_a_topic_that_loses_items_is_no_queue(tmp_path: Path, setting: dict[str, Any]) -> None:
+    with Store(tmp_path / "store", background=False, durability="os") as store:
+        kept = {"retention_ms": -1, "retention_bytes": -1}
+        store.create_topic("jobs", **{**kept, **setting})
+        (name, value), *_ = setting.items()
+        with pytest.raises(ConfigError, match=f"jobs has {name} {value!r}, expected"):
+            store.queue("jobs")
+        store.create_topic("kept", **kept)
+        store.queue("kept").put(b"a")
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+def test_who_keeps_items_for_a_while_leaves_their_delays(tmp_path: Path, clock: ManualClock, is_all: bool) -> None:
+    """As for a move, whose process dies, or gives up as somebody else has one of them."""
+    stores = shared_by(tmp_path, clock, 3)
+    mover, worker, third = [store.queue("jobs", lease_seconds=600) for store in stores]
+    mover.put(b"a")
+    mover.put(b"b", delay=3600)
+    job = worker.get_nowait()
+    with mover._core.lock:
+        mover._core.fill()
+        owned = mover._core.own_all([1] if is_all else [0, 1], 60.0)
+    assert (owned is True) == is_all
+    clock.advance(61_000)
+    assert values(third) == []
+    job.ack()
+    clock.advance(3_600_000)
+    assert values(third) == [b"b"]
+    for store in stores:
+        store.close()
+
+
+def test_a_put_that_does_not_wait_knows_of_room_that_others_have_made(tmp_path: Path, clock: ManualClock) -> None:
+    stores = shared_by(tmp_path, clock, 2)
+    one, other = [store.queue("jobs", maxsize=1) for store in stores]
+    one.put(b"a")
+    other.get_nowait().ack()
+    one.put_nowait(b"b")
+    for store in stores:
+        store.close()
+
+
+def test_who_waits_beside_an_open_transaction_sleeps(tmp_path: Path, clock: ManualClock) -> None:
+    with Store(tmp_path / "alone", clock=clock, background=False, durability="os") as store:
+        store.queue("jobs")
+        producer = store.producer(transactional_id="t")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("jobs", b"a")
+        producer.flush()
+        shutil.copytree(tmp_path / "alone", tmp_path / "store")
+        producer.abort_transaction()
+        producer.close()
+    (store,) = shared_by(tmp_path, clock, 1)
+    with store:
+        core = store.queue("jobs")._core
+        waited: list[int] = []
+        with core.lock, mock.patch.object(core.items, "wait_beyond", lambda end, *_, **__: waited.append(end)):
+            assert core.take(store.queue("jobs"), 1, 1.0) == []
+            core.wait(1.0)
+        assert waited == [1]
