@@ -19,7 +19,7 @@ from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOut
 from kstore.log import Log
 from kstore.log_reader import LogReader
 from kstore.queue.config import QueueConfig
-from kstore.queue.events import END, RETRY, ROWS_MAX, encode_events
+from kstore.queue.events import END, MOVED, RETRY, ROWS_MAX, encode_events
 from kstore.queue.items import Marks, marks_of
 from kstore.queue.job import Job
 from kstore.queue.journal import Journal
@@ -326,9 +326,19 @@ class QueueCore:
             self.state.retries.update({job.offset: Retry(job.delivery_count, 0) for job in jobs})
         return jobs
 
-    def own_all(self, offsets: Sequence[int], seconds: float) -> bool:
-        """Keeps items from others for some time; whether all of them could be had. Needs the lock."""
-        return True
+    def own_all(self, offsets: Sequence[int], seconds: float) -> int | None:
+        """Keeps items from others for some time; the owner for ``write_moved``, None where not all of them could be
+        had. Needs the lock."""
+        return 0
+
+    def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
+        """Items live on in their copies; returns the journal's end behind that. Raises: as ``Journal.append``."""
+        end = self.journal.append(encode_events(MOVED, rows))
+        self.journal.flush()
+        with self.lock:
+            for row in rows:
+                self.state.apply(MOVED, row)
+        return end
 
     def extended(self, job: Job, seconds: float) -> bool:
         """Tells others that a lease goes on; whether it does. Needs the lock."""

@@ -6,6 +6,7 @@ A record's value is any number of groups, each a byte that names the kind, how m
     D     first int64, count uint32                             these items are done
     R     offset int64, count uint32, due_ms int64, owner uint64   the item was delivered so often, and waits until then
     M     old int64, new int64                                  the item lives on in its copy at ``new``
+    B     old int64, new int64, owner uint64                    M, by who leases it; void if somebody else does
     C     offset int64, count uint32, owner uint64, now_ms int64, expires_ms int64   somebody leases the item
     F     floor int64                                           everything below is done
     E     end int64                                             the items end there: what was said of others is void
@@ -22,14 +23,27 @@ from typing import Any
 
 from kstore.errors import CorruptFileError
 
-__all__ = ["CLAIM", "DONE", "END", "FLOOR", "MOVED", "RETRY", "ROWS_MAX", "decode_events", "encode_events", "ranges_of"]
+__all__ = [
+    "CLAIM",
+    "DONE",
+    "END",
+    "FLOOR",
+    "MOVED",
+    "MOVED_BY",
+    "RETRY",
+    "ROWS_MAX",
+    "decode_events",
+    "encode_events",
+    "ranges_of",
+]
 
-DONE, RETRY, MOVED, CLAIM, FLOOR, END = b"D", b"R", b"M", b"C", b"F", b"E"
+DONE, RETRY, MOVED, MOVED_BY, CLAIM, FLOOR, END = b"D", b"R", b"M", b"B", b"C", b"F", b"E"
 
 ROWS = {
     DONE: struct.Struct(">qI"),
     RETRY: struct.Struct(">qIqQ"),
     MOVED: struct.Struct(">qq"),
+    MOVED_BY: struct.Struct(">qqQ"),
     CLAIM: struct.Struct(">qIQqq"),
     FLOOR: struct.Struct(">q"),
     END: struct.Struct(">q"),

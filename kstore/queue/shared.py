@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from kstore.errors import OffsetOutOfRangeError
 from kstore.queue.core import QueueCore
-from kstore.queue.events import CLAIM, RETRY, encode_events
+from kstore.queue.events import CLAIM, MOVED_BY, RETRY, encode_events
 from kstore.queue.job import Job
 from kstore.queue.leases import Claim, Retry
 
@@ -90,16 +90,23 @@ class SharedCore(QueueCore):
                 self.state.put_back((), (job.offset,))  # somebody was quicker
         return owned
 
-    def own_all(self, offsets: Sequence[int], seconds: float) -> bool:
+    def own_all(self, offsets: Sequence[int], seconds: float) -> int | None:
         state = self.state
         owner = self.claim([(offset, _deliveries(state.retries.get(offset))) for offset in offsets], seconds)
         owned = [offset for offset in offsets if (claim := state.claims.get(offset)) and claim.owner == owner]
         if len(owned) == len(offsets):
-            return True
+            return owner
         rows = [(offset, *state.retries.get(offset, Retry(0, 0)), owner) for offset in owned]
         if rows:
             self.journal.append_rows(RETRY, rows)
-        return False
+        return None
+
+    def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
+        end = self.journal.append(encode_events(MOVED_BY, [(*row, owner) for row in rows]))
+        self.journal.flush()
+        with self.lock:
+            self.refresh()  # in its place: others may have been given the items since
+        return end
 
     def extended(self, job: Job, seconds: float) -> bool:
         now_ms = int(self.clock.monotonic() * 1000)

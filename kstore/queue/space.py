@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kstore.errors import ClosedError, KstoreError
 from kstore.queue.core import QueueCore
-from kstore.queue.events import DONE, MOVED, encode_events, ranges_of
+from kstore.queue.events import DONE, encode_events, ranges_of
 from kstore.queue.items import Marks, marks_of, with_marks
 from kstore.queue.journal import SEGMENT_BYTES
 from kstore.queue.leases import Retry
@@ -121,7 +121,8 @@ class QueueSpace:
             offsets = state.movable(stop, count_max)
             if not offsets:
                 return False
-            if not core.own_all(offsets, MOVE_SECONDS):
+            owner = core.own_all(offsets, MOVE_SECONDS)
+            if owner is None:
                 core.state.put_back((), offsets)
                 return False
             began = core.clock.monotonic()
@@ -133,17 +134,17 @@ class QueueSpace:
         end = 0
         try:
             if records:
-                end = self._copy(records, retries, began)
+                end = self._copy(records, retries, began, owner)
         finally:
             with core.lock:
                 core.end_write(token, end)
                 state.busy.difference_update(offsets)
-                if not end:
-                    state.put_back((), offsets)
+                # Of a move that came late some stay where they are, even if it was said.
+                state.put_back((), [offset for offset in offsets if not state.is_done(offset)])
                 core.wake_getters(len(offsets))
         return bool(end) or not records
 
-    def _copy(self, records: list[Record], retries: list[Retry], began: float) -> int:
+    def _copy(self, records: list[Record], retries: list[Retry], began: float, owner: int) -> int:
         """Returns the journal's end behind it; 0 where it took so long that somebody else may have the items."""
         core = self._core
         marked = [
@@ -161,12 +162,7 @@ class QueueSpace:
         if core.clock.monotonic() - began > MOVE_SECONDS / 2:
             return 0
         rows = [(record.offset, first + at) for at, record in enumerate(records)]
-        end = core.journal.append(encode_events(MOVED, rows))
-        core.journal.flush()
-        with core.lock:
-            for row in rows:
-                core.state.apply(MOVED, row)
-        return end
+        return core.write_moved(rows, owner)
 
     # --- dead letters -----------------------------------------------------------------------------------------------
 
@@ -185,7 +181,7 @@ class QueueSpace:
                         return
                     offset = state.dead[0]
                     core.refresh()
-                    if state.is_done(offset) or not core.own_all((offset,), MOVE_SECONDS):
+                    if state.is_done(offset) or core.own_all((offset,), MOVE_SECONDS) is None:
                         state.dead.popleft()
                         state.busy.discard(offset)
                         state.put_back((), (offset,))  # somebody else is at it; should he die it comes back here

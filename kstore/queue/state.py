@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from kstore.queue.events import CLAIM, DONE, END, FLOOR, MOVED, RETRY, ROWS_MAX, encode_events, ranges_of
+from kstore.queue.events import CLAIM, DONE, END, FLOOR, MOVED, MOVED_BY, RETRY, ROWS_MAX, encode_events, ranges_of
 from kstore.queue.leases import Claim, Item, Lease, Retry
 
 __all__ = ["OF_SNAPSHOT", "QueueState"]
@@ -70,7 +70,7 @@ class QueueState(Generic[ItemT, LeaseT]):
     def apply(self, kind: bytes, row: Sequence[int]) -> None:
         """Takes in one event of the journal."""
         self._known_stop = max(
-            self._known_stop, row[0] + (row[1] if kind == DONE else 1), row[1] if kind == MOVED else 0
+            self._known_stop, row[0] + (row[1] if kind == DONE else 1), row[1] if kind in (MOVED, MOVED_BY) else 0
         )
         if kind == DONE:
             first, count = row
@@ -80,6 +80,8 @@ class QueueState(Generic[ItemT, LeaseT]):
             self._retried(offset, Retry(count, due_ms), owner)
         elif kind == MOVED:
             self._move(*row)
+        elif kind == MOVED_BY:
+            self._move_by(*row)
         elif kind == CLAIM:
             self._claim(*row)
         elif kind == FLOOR:
@@ -157,6 +159,18 @@ class QueueState(Generic[ItemT, LeaseT]):
         self.finish((old,))
         if was_read:
             self._wait(new, self.retries.get(new, Retry(0, 0)).due_ms)
+
+    def _move_by(self, old: int, new: int, owner: int) -> None:
+        """As ``_move``, by who leased the item then, and may say so late."""
+        claim = self.claims.get(old)
+        if self.moved.get(new) == old or (claim is not None and claim.owner != owner):
+            return  # known, or somebody else has it since: the copy is done when the item is
+        if self.is_done(old):
+            self.finish((new,))
+            return
+        if (known := self.retries.get(old)) is not None and not self.is_done(new):
+            self.retries[new] = known
+        self._move(old, new)
 
     def snapshot(self) -> list[bytes]:
         """All that the journal has to say of items that are not done: what came before is not needed behind it."""

@@ -141,7 +141,7 @@ def test_who_keeps_items_for_a_while_leaves_their_delays(tmp_path: Path, clock: 
     with mover._core.lock:
         mover._core.fill()
         owned = mover._core.own_all([1] if is_all else [0, 1], 60.0)
-    assert (owned is True) == is_all
+    assert (owned is not None) == is_all
     clock.advance(61_000)
     assert values(third) == []
     job.ack()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstore.errors import CorruptFileError
-from kstore.queue.events import CLAIM, DONE, END, FLOOR, MOVED, RETRY, decode_events, encode_events, ranges_of
+from kstore.queue.events import CLAIM, DONE, END, FLOOR, MOVED, MOVED_BY, RETRY, decode_events, encode_events, ranges_of
 from kstore.queue.state import QueueState
 
 
@@ -139,6 +139,7 @@ def test_events_come_back_as_they_were() -> None:
         DONE: [(1, 2), (2**62, 3)],
         RETRY: [(5, 1, 99, 2**64 - 1)],
         MOVED: [(1, 9)],
+        MOVED_BY: [(1, 9, 2**60)],
         CLAIM: [(5, 1, 2**60, -1, 10)],
         FLOOR: [(7,)],
         END: [(8,)],
@@ -233,3 +234,34 @@ def test_an_ack_that_the_journal_told_of_first_counts_once() -> None:
     state.apply(DONE, (0, 1))
     state.finish_fast([0])
     assert (state.floor, state.done, state.pending_count(2)) == (1, set(), 1)
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["journal first", "items first"])
+def test_a_late_word_of_a_move_revives_nothing(is_read: bool) -> None:
+    """Who copied the items stood still until others had one leased, and another acked."""
+    state = with_items(2, is_shared=True)
+    for offset in (0, 1):
+        state.apply(CLAIM, (offset, 0, 7, 0, 10))
+    copies = [(Item(2), 0), (Item(3), 1)]
+    for copy, old in copies if is_read else ():
+        state.offer(copy, moved_from=old)
+    for offset in (0, 1):
+        state.apply(CLAIM, (offset, 1, 8, 20, 30))
+    state.apply(DONE, (0, 1))
+    for copy, old in copies:
+        state.apply(MOVED_BY, (old, copy.offset, 7))
+    for copy, old in () if is_read else copies:
+        state.offer(copy, moved_from=old)
+    assert (taken(state, now=0.025), state.is_done(2), state.is_done(1)) == ([], True, False)
+    state.apply(DONE, (1, 1))
+    assert (state.floor, taken(state, now=1)) == (4, [])
+
+
+def test_a_move_by_who_has_the_items_counts_once() -> None:
+    state = with_items(2, is_shared=True)
+    state.apply(CLAIM, (0, 0, 7, 0, 10))
+    state.offer(Item(2), moved_from=0)
+    for _ in range(2):
+        state.apply(MOVED_BY, (0, 2, 7))
+    state.check()
+    assert (state.is_done(0), sorted(taken(state))) == (True, [1, 2])
