@@ -312,7 +312,9 @@ def test_an_interrupt_ends_follow_in_silence(log: str, tmp_path: Path) -> None:
         assert reader.stdout is not None
         assert reader.stdout.readline() == b"0\n"
         # Python drops an interrupt that comes while it finalizes something, and says so: then one asks again.
-        for tries in range(1, 10):
+        tries, err = 0, b""
+        while tries < 10:
+            tries += 1
             reader.send_signal(signal.SIGINT)
             try:
                 _, err = reader.communicate(timeout=5)
