@@ -13,7 +13,7 @@ help:
 	@echo "make test     the tests (under 8 minutes)"
 	@echo "make check    format, lint, types, layers"
 	@echo "make bench    speed, each line beside this machine's own limit"
-	@echo "make soak     the tests with their long counts (25 minutes); writes docs/promises.md"
+	@echo "make soak     the tests with their long counts (an hour and more); writes docs/promises.md"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
 	@echo "make crash-mutants  planted bugs, each of which the crash tests must catch"
 	@echo "make interop  Kafka's own tools, a real broker and a real HDFS on kstore's files (needs Java and Maven)"

@@ -225,7 +225,8 @@ def _start() -> _Hub:
     try:
         calls = _Calls(add, remove, library.statfs, ctypes.get_errno, ctypes.create_string_buffer)
         return _Hub(calls, fd)
-    except BaseException:
+    except RuntimeError:
+        # There is no thread. After an interrupt there may be one, and by then its number could be another file's.
         os.close(fd)
         raise
 

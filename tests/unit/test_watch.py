@@ -269,3 +269,25 @@ def test_a_writer_in_another_process_wakes_many_followers(tmp_path: Path) -> Non
             thread.join(LONG)
         assert found == [b"from afar"] * 4
         assert inotify_count() == 1
+
+
+def test_an_interrupt_while_it_starts_closes_no_descriptor_that_its_thread_reads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Closed under it, the number would soon be another file's, which the thread would read from."""
+    read_from: list[int] = []
+
+    class Started:
+        def __init__(self, target: object, **_: object) -> None:
+            read_from.append(target.__self__.fd)  # type: ignore[attr-defined]
+
+        def start(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(watches, "_the_hub", None)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Thread", Started)
+        with pytest.raises(KeyboardInterrupt):
+            DirectoryWatch(tmp_path).arm()
+    os.fstat(read_from[0])
+    os.close(read_from[0])
