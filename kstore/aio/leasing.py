@@ -131,40 +131,18 @@ class Getters:
         queue = self._queue
         if not self._is_listening:
             self._is_listening = True
-            self.waiter.listen([queue._core.items])
+            self.waiter.listen([queue.items])
         # Before the look, so that what comes behind it is told.
         wait_seconds = self.waiter.arm(lambda: False)
         try:
             return queue.get_many(count, False, lease_seconds=seconds), 0.0
         except Empty:
-            core = queue._core
-            with core.lock:
-                due = core.state.wait_seconds(core.clock.monotonic(), core.clock.now_ms())
+            due = queue.wait_seconds()
             return [], wait_seconds if due is None else min(wait_seconds, due)
 
     async def _give_back(self, jobs: list[Job]) -> None:
         try:
-            await self._threads.run(partial(give_back, self._queue, jobs))
+            await self._threads.run(partial(self._queue.give_back, jobs))
         except ClosedError:
             pass  # and with it their leases
         self.waiter.wake()
-
-
-def give_back(queue: Queue, jobs: Sequence[Job]) -> None:
-    """Ends leases of items that nobody has seen: these deliveries were none."""
-    core = queue._core
-    with core.lock:
-        if core.is_closed:
-            return
-        for job in jobs:
-            state = core.state
-            if not job.is_open or not state.is_leased(job) or state.is_shared:
-                continue
-            state.end_lease(job)
-            job.is_open = False
-            state.give_back(job.offset, job.delivery_count - 1, 0)
-        core.wake_getters(len(jobs))
-    for job in jobs:
-        if job.is_open:
-            # Other processes must hear of it, and know no way to count a delivery less.
-            queue.nack(job)

@@ -289,6 +289,22 @@ class QueueCore:
         ):
             state.offer_fresh(records)
 
+    # --- give back --------------------------------------------------------------------------------------------------
+
+    def give_back(self, jobs: Sequence[Job]) -> list[Job]:
+        """Ends leases of items that nobody has seen: these deliveries were none. Returns those of which other
+        processes must hear, who know no way to count a delivery less. Needs the lock."""
+        state = self.state
+        leased = [job for job in jobs if job.is_open and state.is_leased(job)]
+        if state.is_shared or self.is_closed:
+            return [] if self.is_closed else leased
+        for job in leased:
+            state.end_lease(job)
+            job.is_open = False
+            state.give_back(job.offset, job.delivery_count - 1, 0)
+        self.wake_getters(len(leased))
+        return []
+
     # --- wait -------------------------------------------------------------------------------------------------------
 
     def wake_getters(self, count: int = 1) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from kstore.errors import ConfigError, Empty, Full, LeaseLostError
 from kstore.files.fork import ForkGuard
+from kstore.log import Log
 from kstore.queue.config import QueueConfig, seconds_of
 from kstore.queue.core import QueueCore
 from kstore.queue.events import DONE, RETRY, encode_events, ranges_of
@@ -252,6 +253,26 @@ class Queue:
         waits = [LOOK_SECONDS, *(wait for wait in (rest, due) if wait is not None)]
         with core.counted("getter_count"):
             core.wait(min(waits))
+
+    # --- for who waits in another way, as tasks do ------------------------------------------------------------------
+
+    @property
+    def items(self) -> Log:
+        """Where items are put: it tells of growth, ``wait_seconds`` of what is in it and may not be delivered yet."""
+        return self._core.items
+
+    def wait_seconds(self) -> float | None:
+        """How long until an item that is there now may be delivered; None where there is none."""
+        core = self._core
+        with core.lock:
+            return core.state.wait_seconds(core.clock.monotonic(), core.clock.now_ms())
+
+    def give_back(self, jobs: Sequence[Job]) -> None:
+        """Ends leases of items that nobody has seen: these deliveries were none. Raises: as ``nack``."""
+        with self._core.lock:
+            told = self._core.give_back(jobs)
+        for job in told:
+            self.nack(job)
 
     # --- ack, nack, extend ------------------------------------------------------------------------------------------
 
