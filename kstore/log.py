@@ -30,7 +30,7 @@ from kstore.log_check import check_batches
 from kstore.log_loader import ensure_directory
 from kstore.log_metrics import log_metrics
 from kstore.log_reads import LogReads, TimePoint, looked_up
-from kstore.log_shared import open_shared_writer
+from kstore.log_shared_open import open_shared_writer
 from kstore.log_transactions import LogTransactions
 from kstore.log_view import LogView
 from kstore.log_writer import LogWriter, StoreTies, open_writer

@@ -383,18 +383,20 @@ class LogWriter(LogAppender):
         """
         self._flusher.stop()
         self._is_closing = True
-        # A compaction stops at its next block.
-        with self.compacting, self._lock:
-            if self._closed is not None:
-                return
-            self._closed = ClosedError(f"the log {self.context.directory} is closed")
-            try:
-                if self._poisoned is None:
-                    self._close_in_order()
-            finally:
-                self._let_go()
-        with self._grown:
-            self._grown.notify_all()
+        try:
+            # A compaction stops at its next block.
+            with self.compacting, self._lock:
+                if self._closed is not None:
+                    return
+                self._closed = ClosedError(f"the log {self.context.directory} is closed")
+                try:
+                    if self._poisoned is None:
+                        self._close_in_order()
+                finally:
+                    self._let_go()
+        finally:
+            with self._grown:
+                self._grown.notify_all()
 
 
 def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies | None = None) -> LogWriter:

@@ -62,6 +62,11 @@ class SharedState(NamedTuple):
     time_entry_count: int = 0
     last_append_ms: int = 0
 
+    @property
+    def known(self) -> tuple[int, int, int, int, int, int]:
+        """What ``SegmentTail.take_in`` takes, beside the position."""
+        return self[9:15]
+
     def encode(self) -> bytes:
         data = SLOT.pack(MAGIC, *self)
         return data + CRC.pack(crc32c.crc32c(data))

@@ -8,6 +8,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,25 @@ def test_a_closed_log_says_so(tmp_path: Path) -> None:
         with pytest.raises(ClosedError, match="closed"):
             use()
     assert issubclass(ClosedError, ValueError)
+
+
+def test_a_close_that_fails_ends_every_follower(tmp_path: Path) -> None:
+    log, fs = failing(tmp_path / "log", durability="os")
+    ended = threading.Event()
+
+    def follow() -> None:
+        log.writer.wait_beyond(2, 60)
+        ended.set()
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    while not log.metrics()["followers"]:
+        pass
+    fs.faults.append(Fault(1, errno=errno.EIO, kinds=SYNCS))
+    with pytest.raises(SyncFailedError):
+        log.close()
+    assert ended.wait(10)
+    follower.join()
 
 
 def test_a_log_open_for_reading_refuses_every_write(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kstore import log_shared
+from kstore import log_catch_up
 from kstore.errors import (
     ClosedError,
     ConfigError,
@@ -319,7 +319,7 @@ def test_a_recovery_that_failed_is_done_again(
         def fails(*_: object, **__: object) -> None:
             raise StorageError(5, "not now")
 
-        patched.setattr(log_shared, "load", fails)
+        patched.setattr(log_catch_up, "load", fails)
         with pytest.raises(StorageError, match="not now"):
             two.append(b"b")
     assert two.append(b"b") == 1
@@ -363,7 +363,7 @@ def test_a_close_that_fails_lets_go_of_the_log_all_the_same(
         if how == "the turn":
             patched.setattr(DirectoryLock, "take_turn", fails)
         else:
-            patched.setattr(log_shared, "_listed", fails)
+            patched.setattr(log_catch_up, "listed", fails)
         with pytest.raises(StorageError, match="too many open files"):
             two.close()
     two.close()

@@ -1,0 +1,159 @@
+"""The turn of a writer that shares its log: the short lock around a change, and the record that tells of it.
+
+Byte 2 of ``.lock`` is held around each change, so that what the others did is taken in first (``log_catch_up``), and
+what was done is told last, by one record in memory that all of them map (``shared_slot``).
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+from kstore.errors import StorageError
+from kstore.files.lock import DirectoryLock
+from kstore.log_loader import Loaded
+from kstore.log_writer import LogWriter, StoreTies
+from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedSlot, SharedState
+
+__all__ = ["TurnTaker"]
+
+# What the record says of the active segment where nothing is known of it.
+NOTHING_KNOWN = SharedState().known
+
+
+class TurnTaker(LogWriter):
+    """A writer whose lock is the turn too. Thread-safe; every change happens in a turn."""
+
+    def __init__(
+        self, loaded: Loaded, lock: DirectoryLock, slot: SharedSlot, seen: SharedState | None, ties: StoreTies | None
+    ) -> None:
+        """``seen``: what the slot says, if ``loaded`` was made of that; the caller has the turn."""
+        super().__init__(loaded, lock, ties)
+        self._slot = slot
+        # The record that was last read or stored, and its bytes.
+        self._seen = seen or SharedState()
+        self._seen_data = self._seen.encode()
+        self._has_turn = True
+        self._is_changing = seen is None
+        # The thread that closes it without the turn, which could not be had.
+        self._closes_alone = 0
+        self._turn = _Turn(self)
+        self._lock = self._turn
+
+    def catch_up(self) -> None:
+        """Takes in what other processes have done since the last turn. Needs the turn."""
+        raise NotImplementedError
+
+    def take_turn(self) -> None:
+        """Waits for the turn, and catches up. Needs the lock of the threads. Raises: StorageError."""
+        if self._closed is not None or self._closes_alone == threading.get_ident():
+            return  # there is nothing any more that is shared
+        try:
+            self._directory_lock.take_turn()
+            self._has_turn = True
+            if self._poisoned is None:
+                self.catch_up()
+        except BaseException:
+            with suppress(StorageError):
+                self._end_turn()
+            raise
+
+    def leave_turn(self) -> None:
+        """Tells what was done, and lets the next one go on; does nothing without the turn."""
+        if self._has_turn:
+            try:
+                self._tell()
+            finally:
+                self._end_turn()
+
+    def _end_turn(self) -> None:
+        self._directory_lock.end_turn()
+        self._has_turn = False
+
+    def _tell(self) -> None:
+        """Stores the record, if anything has changed."""
+        published, before, tail = self.published, self._seen, self._tail
+        state = self._state_file.current
+        epoch = self.loaded.epochs.latest_epoch
+        flags = (POISONED if self._poisoned is not None else 0) | (SEALED if self._seal_before_append else 0)
+        if tail is not None:
+            flags |= TAIL_KNOWN
+            known = tail.known
+        elif before.base_offset == published.base_offset and not self._is_changing:
+            flags |= before.flags & TAIL_KNOWN
+            known = before.known
+        else:
+            known = NOTHING_KNOWN
+        now = SharedState._make(
+            (
+                flags,
+                before.change_count + self._is_changing,
+                before.cut_count,
+                0 if state is None else state.generation,
+                -1 if epoch is None else epoch,
+                published.offset,
+                published.base_offset,
+                published.position,
+                min(self._durable_end, published.offset),
+                *known,
+                self._last_append_ms,
+            )
+        )
+        if now != before or self._is_changing:
+            data = now.encode()
+            self._slot.store(data)
+            self._seen, self._seen_data = now, data
+            self._is_changing = False
+
+    def _begin_change(self, *, cuts: bool = False) -> None:
+        """Says that segments are about to come or go: should this process die now, the next one recovers."""
+        self._is_changing = True
+        if cuts:
+            self._seen = self._seen._replace(cut_count=self._seen.cut_count + 1)
+        self._seen_data = self._seen._replace(flags=self._seen.flags | CHANGING).encode()
+        self._slot.store(self._seen_data)
+
+
+class _Turn:
+    """The log's lock: that of the threads, and in it the one of the processes.
+
+    An exception that comes from outside (KeyboardInterrupt) may end either method anywhere: the turn is given back all
+    the same, and at the latest when the same thread comes again.
+    """
+
+    def __init__(self, writer: TurnTaker) -> None:
+        self._writer = writer
+        # Reentrant only so that it can be told whose it is.
+        self._mutex = threading.RLock()
+        self._owner = 0
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread has it."""
+        return self._owner == threading.get_ident()
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if self._owner == me:
+            self.__exit__()  # an interrupt came before it could be given back
+        try:
+            self._mutex.acquire()
+            self._owner = me
+            self._writer.take_turn()
+        except BaseException:
+            self._give_back()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._writer.leave_turn()
+        except BaseException:
+            self._writer.leave_turn()  # what an interrupt has left of it
+            raise
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._owner = 0
+        with suppress(RuntimeError):  # an interrupt came before it was taken
+            self._mutex.release()
