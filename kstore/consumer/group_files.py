@@ -4,6 +4,7 @@ They lie in the partition of ``__consumer_offsets`` that keeps the group's offse
 
     members        the group's state: a line with a CRC, then JSON; replaced as a whole
     lock           locked by who changes the state, shared by those who commit
+    gate           locked by who waits to change it, and for a moment by who begins to commit: nobody is overtaken
     <uuid>/.lock   held by a member while it lives; its directory's time says when it last beat, by the monotonic clock
 
 The system gives a lock up when its process dies, however that comes: so who is dead is known, and not guessed. A member
@@ -20,7 +21,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,8 @@ from kstore.clock import Clock
 from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.consumer.groups import Draft
 from kstore.errors import CorruptFileError, FileInTheWayError, LockedError, StorageError
-from kstore.files.checkpoint import read_small_file
 from kstore.files.file_lock import file_locked
-from kstore.files.fs import FileSystem
+from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.files.paths import KSTORE_GROUPS, LOCK, TEMPORARY_SUFFIX, TopicPartition
 
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 MEMBERS = "members"
 GROUP_LOCK = "lock"
+GATE = "gate"
 STATE_SIZE_MAX = 16 << 20
 HEAD = re.compile(rb"kstore\.group ([0-9]{1,9}) ([0-9a-f]{8})\n")
 VERSION = 1
@@ -86,7 +87,9 @@ class FileGroup:
         # Guards what follows.
         self._mutex = threading.RLock()
         self._version = 0
-        self._seen: tuple[int, int, int] | None = None
+        # The file whose content the state is, and what it looked like. While it is open no other gets its inode: so
+        # whether it was replaced is certain, however fast, and whatever the clock of the file system.
+        self._seen: tuple[File, FileStat] | None = None
         self._state = GroupState()
         self._locks: dict[str, DirectoryLock] = {}
         self._beats: dict[str, float] = {}
@@ -105,35 +108,43 @@ class FileGroup:
             self._read()
             return self._version, self._state
 
-    def _read(self, *, anew: bool = False) -> None:
-        """Takes in the file, if it looks like another one than before. Needs the mutex.
-
-        ``anew``: whatever it looks like. One that was just replaced may have the number, the time and the size of the
-        one before; who looks without the lock comes again.
-        """
+    def _read(self) -> None:
+        """Takes in the file, if it is another one than before. Needs the mutex."""
         path = self._path / MEMBERS
         try:
-            stat = self._fs.stat(path)
-            seen = (stat.inode, stat.mtime_ns, stat.size)
-            if seen == self._seen and not anew:
+            if self._seen is not None and self._seen[1] == self._fs.stat(path):
                 return
-            state = decode_state(read_small_file(self._fs, path, STATE_SIZE_MAX), path)
+            self._show(self._fs.open(path))
         except FileNotFoundError:
-            if self._seen is None:
-                return
-            seen, state = None, GroupState()
+            if self._seen is not None:
+                self._set(None, GroupState())
+
+    def _show(self, file: File) -> None:
+        """Takes in the content of ``file``."""
+        path = self._path / MEMBERS
+        seen = file, file.stat()
+        try:
+            data = file.pread(STATE_SIZE_MAX + 1, 0)
+            if len(data) > STATE_SIZE_MAX:
+                raise CorruptFileError(f"over {STATE_SIZE_MAX} bytes, which no such file has", path=path)
+            state = decode_state(data, path)
         except CorruptFileError as error:
             logger.warning("group %r is shared anew: %s", self._name, error)
             # Generations go on rising for whoever has seen the last one.
             state = GroupState(self._state.generation + 1)
-        if seen != self._seen or state != self._state:
-            self._version += 1
-        self._seen, self._state = seen, state
+        self._set(seen, state)
+
+    def _set(self, seen: tuple[File, FileStat] | None, state: GroupState) -> None:
+        before, self._seen = self._seen, seen
+        self._state = state
+        self._version += 1
+        if before is not None:
+            before[0].close()
 
     @contextmanager
     def changing(self) -> Iterator[Draft]:
-        with self._locked(shared=False), self._mutex:
-            self._read(anew=True)
+        with self._locked(GATE), self._locked(GROUP_LOCK), self._mutex:
+            self._read()
             before = self._state
             draft = Draft(before)
             yield draft
@@ -144,9 +155,11 @@ class FileGroup:
 
     @contextmanager
     def committing(self) -> Iterator[GroupState]:
-        with self._locked(shared=True):
+        with ExitStack() as stack:
+            with self._locked(GATE):
+                stack.enter_context(self._locked(GROUP_LOCK, shared=True))
             with self._mutex:
-                self._read(anew=True)
+                self._read()
                 state = self._state
             yield state
 
@@ -159,15 +172,15 @@ class FileGroup:
         file = self._fs.open(temporary, write=True, create=True, mode=self._mode)
         try:
             file.write_all([encode_state(self._name, state)], 0)
-        finally:
+            self._fs.rename(temporary, path)
+            seen = file, file.stat()
+        except BaseException:
             file.close()
-        self._fs.rename(temporary, path)
-        stat = self._fs.stat(path)
-        self._seen, self._state = (stat.inode, stat.mtime_ns, stat.size), state
-        self._version += 1
+            raise
+        self._set(seen, state)
 
-    def _locked(self, *, shared: bool) -> AbstractContextManager[None]:
-        return file_locked(self._path / GROUP_LOCK, shared=shared, mode=self._mode)
+    def _locked(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
+        return file_locked(self._path / name, shared=shared, mode=self._mode)
 
     # --- who lives --------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,10 @@ class GroupBox(Protocol):
         ...
 
     def changing(self) -> AbstractContextManager[Draft]:
-        """Nobody else changes the state, or commits, meanwhile; what the draft holds at the end is the new one."""
+        """Nobody else changes the state, or commits, meanwhile; what the draft holds at the end is the new one.
+
+        Who waits to change it keeps new commits from beginning: however many commit, it waits for those under way.
+        """
         ...
 
     def committing(self) -> AbstractContextManager[GroupState]:
@@ -83,7 +86,7 @@ class MemoryGroup:
         self._changed = threading.Condition(threading.RLock())
         self._state = GroupState()
         self._version = 0
-        self._committing_count = 0
+        self._committing_count = self._changing_count = 0
         # Of each member that lives: how to wake it, and when it last beat.
         self._wakes: dict[str, Callable[[], None]] = {}
         self._beats: dict[str, float] = {}
@@ -98,16 +101,22 @@ class MemoryGroup:
     @contextmanager
     def changing(self) -> Iterator[Draft]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._committing_count)
-            draft = Draft(self._state)
-            yield draft
-            if draft.state is not self._state:
-                self._state = draft.state
-                self._tell()
+            self._changing_count += 1
+            try:
+                self._changed.wait_for(lambda: not self._committing_count)
+                draft = Draft(self._state)
+                yield draft
+                if draft.state is not self._state:
+                    self._state = draft.state
+                    self._tell()
+            finally:
+                self._changing_count -= 1
+                self._changed.notify_all()
 
     @contextmanager
     def committing(self) -> Iterator[GroupState]:
         with self._changed:
+            self._changed.wait_for(lambda: not self._changing_count)
             self._committing_count += 1
             state = self._state
         try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from kstore.consumer.groups import Membership, MemoryGroup
 from kstore.errors import CorruptFileError
 from kstore.files.local import SYSTEM_FS
 from kstore.store import Store
+from tests.evidence import Hung
 from tests.fake_clock import ManualClock
 
 T = [TopicPartition("t", number) for number in range(4)]
@@ -280,6 +284,39 @@ def test_who_was_taken_for_dead_just_before_it_wants_other_topics_owns_nothing(
     b.leave()
 
 
+@pytest.mark.parametrize("kind", ["one process", "files"])
+def test_who_waits_to_change_a_group_is_not_overtaken_by_commits(kind: str, tmp_path: Path, clock: ManualClock) -> None:
+    box = MemoryGroup("g", clock) if kind == "one process" else FileGroup(SYSTEM_FS, tmp_path / "o" / "g", "g", clock)
+    changed, stopped = threading.Event(), threading.Event()
+    turns = [threading.Event(), threading.Event()]
+
+    def commit(me: int) -> None:
+        """Without an end, and no moment without a commit: each lasts until the other has begun, if that may begin."""
+        while not stopped.is_set():
+            with box.committing():
+                turns[me].set()
+                turns[1 - me].wait(0.05)
+                turns[1 - me].clear()
+
+    def change() -> None:
+        with box.changing():
+            changed.set()
+
+    threads = [threading.Thread(target=commit, args=(me,)) for me in (0, 1)]
+    for thread in threads:
+        thread.start()
+    turns[1].wait(5)
+    threads.append(threading.Thread(target=change))
+    threads[-1].start()
+    is_done = changed.wait(5)
+    stopped.set()
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    if not is_done:
+        raise Hung("a change waits as long as others commit")
+
+
 # --- the files --------------------------------------------------------------------------------------------------------
 
 
@@ -312,6 +349,24 @@ def test_a_damaged_state_is_told_apart_and_the_group_is_shared_anew(tmp_path: Pa
     assert version > 0
 
 
+def test_a_change_is_seen_whatever_the_file_system_says_of_the_file(tmp_path: Path) -> None:
+    """Changes come faster than its clock ticks, are of the same size, and an inode is given to the next file."""
+    writer, reader = (FileGroup(SYSTEM_FS, tmp_path / "g", "g", SYSTEM_CLOCK) for _ in range(2))
+    with writer.changing() as draft:
+        draft.state = STATE
+    os.utime(tmp_path / "g" / "members", (1, 1))
+    version, _ = reader.look()
+    for generation in range(4, 9):
+        for each in (9, generation):
+            with writer.changing() as draft:
+                draft.state = replace(STATE, generation=each)
+        os.utime(tmp_path / "g" / "members", (1, 1))
+        before, (version, state) = version, reader.look()
+        assert state.generation == generation
+        assert version > before
+        assert reader.look() == (version, state)
+
+
 def test_a_group_leaves_no_directories_of_members_behind(tmp_path: Path) -> None:
     with kstore.open(tmp_path / "s", durability="os", shared=True) as store:
         store.create_topic("t", partitions=4)
@@ -319,7 +374,7 @@ def test_a_group_leaves_no_directories_of_members_behind(tmp_path: Path) -> None
             settle(a, b)
             (group,) = tmp_path.glob("s/__consumer_offsets-*/kstore.groups/*")
             assert len([path for path in group.iterdir() if path.is_dir()]) == 2
-        assert sorted(path.name for path in group.iterdir()) == ["lock", "members"]
+        assert sorted(path.name for path in group.iterdir()) == ["gate", "lock", "members"]
         assert (
             store.log(
                 group.parent.parent.name.rpartition("-")[0], int(group.parent.parent.name.rpartition("-")[2])
