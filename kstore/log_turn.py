@@ -6,14 +6,14 @@ what was done is told last, by one record in memory that all of them map (``shar
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
+from threading import RLock, get_ident
 
 from kstore.errors import StorageError
 from kstore.files.lock import DirectoryLock
 from kstore.log_loader import Loaded
 from kstore.log_writer import LogWriter, StoreTies
-from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedSlot, SharedState
+from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedSlot, SharedState, shared_state
 
 __all__ = ["TurnTaker"]
 
@@ -46,7 +46,7 @@ class TurnTaker(LogWriter):
 
     def take_turn(self) -> None:
         """Waits for the turn, and catches up. Needs the lock of the threads. Raises: StorageError."""
-        if self._closed is not None or self._closes_alone == threading.get_ident():
+        if self._closed is not None or self._closes_alone == get_ident():
             return  # there is nothing any more that is shared
         try:
             self._directory_lock.take_turn()
@@ -73,33 +73,33 @@ class TurnTaker(LogWriter):
     def _tell(self) -> None:
         """Stores the record, if anything has changed."""
         published, before, tail = self.published, self._seen, self._tail
-        state = self._state_file.current
-        epoch = self.loaded.epochs.latest_epoch
+        state, epoch = self._state_file.current, self.loaded.epochs.latest_epoch
+        is_changing, end, durable_end = self._is_changing, published.offset, self._durable_end
         flags = (POISONED if self._poisoned is not None else 0) | (SEALED if self._seal_before_append else 0)
         if tail is not None:
             flags |= TAIL_KNOWN
             known = tail.known
-        elif before.base_offset == published.base_offset and not self._is_changing:
+        elif before.base_offset == published.base_offset and not is_changing:
             flags |= before.flags & TAIL_KNOWN
             known = before.known
         else:
             known = NOTHING_KNOWN
-        now = SharedState._make(
+        now = shared_state(
             (
                 flags,
-                before.change_count + self._is_changing,
+                before.change_count + is_changing,
                 before.cut_count,
                 0 if state is None else state.generation,
                 -1 if epoch is None else epoch,
-                published.offset,
+                end,
                 published.base_offset,
                 published.position,
-                min(self._durable_end, published.offset),
+                durable_end if durable_end < end else end,
                 *known,
                 self._last_append_ms,
             )
         )
-        if now != before or self._is_changing:
+        if is_changing or now != before:
             data = now.encode()
             self._slot.store(data)
             self._seen, self._seen_data = now, data
@@ -124,16 +124,16 @@ class _Turn:
     def __init__(self, writer: TurnTaker) -> None:
         self._writer = writer
         # Reentrant only so that it can be told whose it is.
-        self._mutex = threading.RLock()
+        self._mutex = RLock()
         self._owner = 0
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread has it."""
-        return self._owner == threading.get_ident()
+        return self._owner == get_ident()
 
     def __enter__(self) -> None:
-        me = threading.get_ident()
+        me = get_ident()
         if self._owner == me:
             self.__exit__()  # an interrupt came before it could be given back
         try:
@@ -155,5 +155,7 @@ class _Turn:
 
     def _give_back(self) -> None:
         self._owner = 0
-        with suppress(RuntimeError):  # an interrupt came before it was taken
+        try:
             self._mutex.release()
+        except RuntimeError:
+            pass  # an interrupt came before it was taken

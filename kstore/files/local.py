@@ -229,7 +229,9 @@ class OsFile:
 
     def size(self) -> int:
         try:
-            return os.fstat(self._fd).st_size
+            # Not by fstat: where somebody has asked for its times, Linux gives the file new ones with the next write.
+            # The position that this moves is nobody's.
+            return os.lseek(self._fd, 0, os.SEEK_END)
         except OSError as error:
             raise self._error(error) from error
 

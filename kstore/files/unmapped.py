@@ -1,15 +1,18 @@
 """A file system for logs that several processes write: indexes are not mapped, and no blocks are taken ahead.
 
 A mapping of a file that another process cuts ends in a SIGBUS, and blocks beyond a ``.log``'s end are one writer's.
-What looks like a mapping here reads and writes the file; all else goes to the file system below.
+What looks like a mapping here reads and writes the file; all else goes to the file system below. So does
+``kstore.state``, which has one size for ever and is stored to by every append.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any, cast
 
 from kstore.errors import ClosedError, PathLike
 from kstore.files.fs import File, FileSystem, Mapping
+from kstore.files.paths import KSTORE_STATE
 
 __all__ = ["unmapped"]
 
@@ -72,9 +75,11 @@ class _UnmappedFs:
 
     def open(self, path: PathLike, *, write: bool = False, create: bool = False, mode: int = 0o600) -> File:
         file = self._fs.open(path, write=write, create=create, mode=mode)
-        return cast("File", _UnmappedFile(file)) if write else file
+        if not write or os.path.basename(path) == KSTORE_STATE:
+            return file
+        return cast("File", _UnmappedFile(file))
 
 
 def unmapped(fs: FileSystem) -> FileSystem:
-    """``fs``, whose files are not mapped."""
+    """``fs``, whose files are not mapped, but for ``kstore.state``."""
     return cast("FileSystem", _UnmappedFs(fs))

@@ -21,6 +21,7 @@ finds it whole, unless its holder died while it stored it. Nothing in it is ever
 from __future__ import annotations
 
 import struct
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from kstore.files.fs import FileSystem
 from kstore.state.log_state import FILE_SIZE
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
-__all__ = ["CHANGING", "POISONED", "SEALED", "TAIL_KNOWN", "SharedSlot", "SharedState"]
+__all__ = ["CHANGING", "POISONED", "SEALED", "TAIL_KNOWN", "SharedSlot", "SharedState", "shared_state"]
 
 POSITION = 1536
 MAGIC = b"KSS1"
@@ -77,6 +78,10 @@ class SharedState(NamedTuple):
         if len(data) < SIZE or data[:4] != MAGIC or CRC.unpack_from(data, SLOT.size)[0] != crc32c.crc32c(data[:-4]):
             return None
         return SharedState(*SLOT.unpack_from(data)[1:])
+
+
+# One of a whole tuple of its fields, in a third of the time.
+shared_state = partial(tuple.__new__, SharedState)
 
 
 class SharedSlot:

@@ -29,7 +29,7 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.state.shared_slot import POSITION, SharedState
 from kstore.types import Durability
-from tests.fake_fs import FailingFs, Fault
+from tests.fake_fs import FailingFs, Fault, RecordingFs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
 
@@ -134,6 +134,17 @@ def test_a_follower_in_one_writer_gets_what_another_appends(pair: tuple[Log, Log
         appending.start()
         assert next(reader).value == b"%d" % number
         appending.join()
+
+
+def test_what_is_told_of_an_append_goes_through_memory(tmp_path: Path, durability: Durability) -> None:
+    fs = RecordingFs()
+    with Log(tmp_path / "log", shared=True, durability=durability, fs=fs) as log:
+        log.append(b"a")
+        fs.operations.clear()
+        log.append(b"b")
+        asked = {(operation.kind, Path(operation.path).name) for operation in fs.operations}
+    assert {kind for kind, name in asked if name == "kstore.state"} == {"store"}
+    assert {kind for kind, name in asked if name != "kstore.state"} <= {"write_all", "fdatasync"}
 
 
 # --- what else changes a log ----------------------------------------------------------------------------------------
