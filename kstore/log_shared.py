@@ -188,9 +188,18 @@ class SharedWriter(CatchingUp):
 
     def refresh(self) -> None:
         """Takes in what other processes have appended."""
-        if self._closed is None and self._poisoned is None and self._slot.read() != self._seen_data:
+        if self._closed is None and self._poisoned is None and self._is_behind():
             with self._lock:
                 pass
+
+    def _is_behind(self) -> bool:
+        """Whether others have done something, or are about to tell of it: who is woken by a write waits for that."""
+        if self._slot.read() != self._seen_data:
+            return True
+        try:
+            return self._active_size() != self._seen.position
+        except FileNotFoundError:
+            return True
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool:
         """See ``LogWriter.wait_beyond``; also for what others append."""

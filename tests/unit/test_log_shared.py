@@ -147,6 +147,31 @@ def test_what_is_told_of_an_append_goes_through_memory(tmp_path: Path, durabilit
     assert {kind for kind, name in asked if name != "kstore.state"} <= {"write_all", "fdatasync"}
 
 
+def test_who_is_woken_by_a_write_waits_until_it_is_told(pair: tuple[Log, Log], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = pair
+    one.append(b"a")
+    two.refresh()
+    found: list[int] = []
+
+    def look() -> None:
+        two.refresh()
+        found.append(two.writer.published.offset)
+
+    looking = threading.Thread(target=look)
+    tell = one.writer._tell  # type: ignore[attr-defined]
+
+    def late() -> None:
+        if not looking.ident:
+            looking.start()
+            looking.join(0.1)
+        tell()
+
+    monkeypatch.setattr(one.writer, "_tell", late)
+    one.append(b"b")
+    looking.join()
+    assert found == [2]
+
+
 # --- what else changes a log ----------------------------------------------------------------------------------------
 
 
