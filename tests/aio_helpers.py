@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import kstore
 import kstore.aio
 
-__all__ = ["STEPS", "WAIT_SECONDS", "opened", "run", "stepped", "until", "values_in"]
+__all__ = [
+    "CANCELS",
+    "STEPS",
+    "WAIT_SECONDS",
+    "Ended",
+    "at_every_point",
+    "opened",
+    "run",
+    "stepped",
+    "until",
+    "values_in",
+]
 
 Result = TypeVar("Result")
 
@@ -21,13 +34,20 @@ STEPS = 60
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Runs ``main`` on a loop of its own, for a limited time."""
+    """Runs ``main`` on a loop of its own, for a limited time; the loop has nothing to complain of, as of an exception
+    that was never retrieved."""
+    complaints: list[dict[str, Any]] = []
 
     async def limited() -> Result:
+        asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
         async with asyncio.timeout(WAIT_SECONDS):
             return await main
 
-    return asyncio.run(limited())
+    try:
+        return asyncio.run(limited())
+    finally:
+        gc.collect()
+        assert complaints == []
 
 
 @asynccontextmanager
@@ -57,3 +77,87 @@ async def stepped(task: asyncio.Task[Any], steps: int) -> None:
             return
         await asyncio.sleep(0)
     task.cancel()
+
+
+# --- cancels at every point -------------------------------------------------------------------------------------------
+
+# While what is awaited there is not done; when it is done and the task has not gone on yet; and again wherever it waits
+# from then on.
+Cancel = Literal["waiting", "done", "again and again"]
+CANCELS = get_args(Cancel)
+
+
+class Ended(NamedTuple):
+    """How something ended that was cancelled, or was done before: by ``error``, or with ``result``."""
+
+    result: Any
+    error: BaseException | None
+    # The cancel came too late.
+    is_last: bool
+
+    @property
+    def is_cancelled(self) -> bool:
+        return isinstance(self.error, asyncio.CancelledError)
+
+    @property
+    def notes(self) -> list[str]:
+        return getattr(self.error, "__notes__", [])
+
+
+class _CancelledAt:
+    """Awaits ``what``, and cancels the task at the ``point``-th time that it waits."""
+
+    def __init__(self, what: Awaitable[Any], point: int, cancel: Cancel) -> None:
+        self._what = what
+        self._point = point
+        self._cancel = cancel
+        self.is_reached = False
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        steps, error = self._what.__await__(), None
+        for point in count(1):
+            try:
+                future = next(steps) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            if point == self._point or (self.is_reached and self._cancel == "again and again"):
+                self.is_reached = True
+                if self._cancel == "done" and future is not None:
+                    # Before the task is told.
+                    future.add_done_callback(lambda _: task.cancel())
+                else:
+                    loop.call_soon(task.cancel)
+            error = None
+            try:
+                yield future
+            except BaseException as thrown:
+                error = thrown
+
+
+async def at_every_point(
+    cancel: Cancel, begin: Callable[[int], Awaitable[Any]], check: Callable[[int, Ended], Awaitable[object]]
+) -> int:
+    """Begins something anew for each point at which it waits, cancels it there, and has what became of it checked.
+
+    Returns how many points there are.
+    """
+    for point in count(1):
+        what = _CancelledAt(begin(point), point, cancel)
+
+        async def wait(what: _CancelledAt = what) -> Any:
+            return await what
+
+        task = asyncio.create_task(wait())
+        await asyncio.wait([task])
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if task.cancelled():
+            try:
+                task.result()
+            except asyncio.CancelledError as cancelled:
+                error = cancelled
+        await check(point, Ended(None if error is not None else task.result(), error, not what.is_reached))
+        if not what.is_reached:
+            return point - 1
+    raise AssertionError("there is no end of counting")

@@ -2,15 +2,16 @@
 
 store        open, and what blocks: in a few threads of the store's own (threads)
 producing    sends, which wait for memory by awaiting (sending)
-reading      ``async for`` over a log, woken when it grows (waking)
+log          appends, which go together (gathering), and ``async for`` (reading), woken when it grows (waking)
 consuming    ``async for`` over topics, and all else of a consumer (polling)
-queueing     puts and acks, which go together (gathering), and gets, which wait (leasing)
+queueing     puts and acks, which go together too, and gets, which wait (leasing)
 """
 
 from kstore.aio.consuming import Consumer
+from kstore.aio.log import Log
 from kstore.aio.producing import Producer, SentMany
 from kstore.aio.queueing import Job, Queue
-from kstore.aio.reading import Log, Reader
+from kstore.aio.reading import Reader
 from kstore.aio.store import Store, open
 
 __all__ = ["Consumer", "Job", "Log", "Producer", "Queue", "Reader", "SentMany", "Store", "open"]

@@ -88,6 +88,7 @@ class Consumer:
         timeout_ms = self.sync.config.iteration_timeout_ms
         deadline = self._deadline(None if timeout_ms == UNLIMITED else timeout_ms / 1000)
         while True:
+            self._threads.check_fork()
             async with self._turn:
                 await self._settle_poll()
                 if self._look is not look:
@@ -116,6 +117,7 @@ class Consumer:
             raise ConfigError(f"max_records is {max_records!r:.80}, expected an int from 1 on")
         deadline = self._deadline(timeout)
         while True:
+            self._threads.check_fork()
             async with self._turn:
                 await self._settle_piece()
                 await self._settle_poll()
@@ -166,6 +168,7 @@ class Consumer:
 
     async def _call(self, call: Callable[[], Result]) -> Result:
         """Does something else in a thread, when it is this consumer's turn."""
+        self._threads.check_fork()
         async with self._turn:
             await self._settle_piece()
             await self._settle_poll()
@@ -266,7 +269,9 @@ class Consumer:
 
     async def close(self, *, commit: bool = True) -> None:
         """See ``kstore.Consumer.close``. Cancelled, it goes on to its end."""
-        if not self.closed:
+        if self._threads.forked:
+            self.sync.close()  # its place in the group is the parent's
+        elif not self.closed:
             try:
                 await self._call(partial(self.sync.close, commit=commit))
             finally:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
-from kstore.aio.threads import Threads, to_the_end
+from kstore.aio.threads import Threads, ended
+from kstore.errors import ClosedError, StorageError
 
-__all__ = ["Gathering", "one_by_one"]
+__all__ = ["Gathering", "all_or_one_by_one", "one_by_one"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,71 +36,66 @@ class Gathering(Generic[Item, Result]):
         self._threads = threads
         self._do = do
         self._size_of = size_of
-        self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        # In the order in which they came.
+        self._waiting: dict[asyncio.Future[Result], Item] = {}
         self._is_busy = False
 
     async def add(self, item: Item, *, is_decided: bool = False) -> Result:
         """The result of one item. Cancelled before its call has begun it is left out, unless it ``is_decided``; later,
-        the cancellation is raised when the call has ended, with a note that it was done."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        entry = item, future
-        self._waiting.append(entry)
+        the cancellation is raised when the call has ended, with a note that it was done. Raises: ForkedError."""
+        self._threads.check_fork()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._waiting[future] = item
         if not self._is_busy:
             self._is_busy = True
             # What other tasks add in this turn of the loop goes with it.
-            asyncio.get_running_loop().call_soon(self._begin)
-        try:
-            if is_decided:
-                return await to_the_end(future)
-            await asyncio.wait([future])
+            loop.call_soon(self._begin)
+        cancelled = None
+        if not is_decided:
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as error:
+                if future in self._waiting:
+                    del self._waiting[future]
+                    error.add_note("nothing was done")
+                    raise
+                cancelled = error
+        cancelled = await ended(future) or cancelled
+        if cancelled is None:
             return future.result()
-        except asyncio.CancelledError as error:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-                future.cancel()
-                error.add_note("nothing was done")
-            else:
-                await _ended(future)
-                failure = future.exception()
-                error.add_note("it was done" if failure is None else f"it failed: {failure!r}")
-            raise
+        failure = future.exception()
+        cancelled.add_note("it was done" if failure is None else f"it failed: {failure!r}")
+        raise cancelled
 
     def _begin(self) -> None:
-        count = self._count()
-        entries, self._waiting = self._waiting[:count], self._waiting[count:]
-        if not entries:
-            self._is_busy = False
+        while self._waiting:
+            futures = self._next()
+            items = [self._waiting.pop(future) for future in futures]
+            try:
+                doing = self._threads.submit(partial(self._do, items))
+            except Exception as error:
+                _settle(futures, [error] * len(futures))
+                continue
+            doing.add_done_callback(partial(self._end, futures))
             return
-        futures = [future for _, future in entries]
-        try:
-            doing = self._threads.submit(partial(self._do, [item for item, _ in entries]))
-        except Exception as error:
-            _settle(futures, [error] * len(futures))
-            self._begin()
-            return
-        doing.add_done_callback(partial(self._end, futures))
+        self._is_busy = False
 
-    def _count(self) -> int:
-        """How many of those that wait go next."""
+    def _next(self) -> list[asyncio.Future[Result]]:
+        """Those that go next, of those that wait."""
         size = 0
-        for count, (item, _) in enumerate(self._waiting[:GATHERED_MAX]):
+        futures: list[asyncio.Future[Result]] = []
+        for future, item in islice(self._waiting.items(), GATHERED_MAX):
             size += self._size_of(item)
-            if count and size > GATHERED_BYTES_MAX:
-                return count
-        return GATHERED_MAX
+            if futures and size > GATHERED_BYTES_MAX:
+                break
+            futures.append(future)
+        return futures
 
     def _end(self, futures: Sequence[asyncio.Future[Result]], done: asyncio.Future[Any]) -> None:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         _settle(futures, done.result() if error is None else [error] * len(futures))
         self._begin()
-
-
-async def _ended(future: asyncio.Future[Any]) -> None:
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError:
-            pass  # one is raised when it has ended
 
 
 def _settle(futures: Sequence[asyncio.Future[Any]], results: Sequence[Any]) -> None:
@@ -110,6 +107,21 @@ def _settle(futures: Sequence[asyncio.Future[Any]], results: Sequence[Any]) -> N
             future.exception()  # whoever waits may be gone
         else:
             future.set_result(result)
+
+
+def all_or_one_by_one(
+    do_all: Callable[[Sequence[Item]], Sequence[Result]], do: Callable[[Item], Result], items: Sequence[Item]
+) -> list[Result | Exception]:
+    """What becomes of each item, where ``do_all`` does all of them or, with an error, none."""
+    try:
+        return list(do_all(items))
+    except (StorageError, ClosedError):
+        raise
+    except Exception:
+        if len(items) == 1:
+            raise
+    # What is wrong with one is its own matter.
+    return one_by_one(do, items)
 
 
 def one_by_one(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | Exception]:

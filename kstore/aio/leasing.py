@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -10,11 +11,14 @@ from typing import Final
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
-from kstore.errors import ClosedError, Empty
+from kstore.errors import ClosedError, Empty, KstoreError
+from kstore.queue.config import seconds_of
 from kstore.queue.job import Job
 from kstore.queue.queue import LOOK_SECONDS, Queue
 
-__all__ = ["Getters"]
+__all__ = ["Getters", "deadline_of"]
+
+logger = logging.getLogger(__name__)
 
 # So many items are leased at once, at most, for all who wait.
 LEASED_MAX: Final = 1_000
@@ -47,7 +51,11 @@ class Getters:
 
         Cancelled, it has leased none: what it was just given is given back. Raises: Empty, and as ``Queue.get_many``.
         """
-        deadline = None if timeout is None else self._loop.time() + timeout
+        self._threads.check_fork()
+        if seconds is not None:
+            # Here, for it is a matter of this task alone.
+            seconds = seconds_of(seconds)
+        deadline = deadline_of(timeout)
         getter = _Getter(count, seconds, deadline)
         self._waiting.append(getter)
         if self._looking is None:
@@ -145,4 +153,16 @@ class Getters:
             await self._threads.run(partial(self._queue.give_back, jobs))
         except ClosedError:
             pass  # and with it their leases
+        except KstoreError as failure:
+            # Who was cancelled must hear of that; these items come back when their leases are over.
+            logger.warning("%s: %d items could not be given back: %s", self._queue.name, len(jobs), failure)
         self.waiter.wake()
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """By the loop's clock. Raises: ValueError."""
+    if timeout is None:
+        return None
+    if timeout < 0:
+        raise ValueError(f"timeout is {timeout}, expected a number that is not negative")
+    return asyncio.get_running_loop().time() + timeout

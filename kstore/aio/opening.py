@@ -1,10 +1,10 @@
-"""What takes some blocking to be made: to be awaited, or opened by ``async with``, which also closes it."""
+"""What takes some waiting to be made: to be awaited, or opened by ``async with``, which also closes it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 __all__ = ["Opening"]
 
@@ -18,11 +18,13 @@ class _Closable(Protocol):
 Made = TypeVar("Made", bound=_Closable)
 
 
-class Opening(Generic[Made]):
-    """``async with open(...) as made`` and ``made = await open(...)``."""
+class Opening(Coroutine[Any, Any, Made]):
+    """``async with open(...) as made`` and ``made = await open(...)``; also for ``create_task``, as coroutines are."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, Made]]) -> None:
         self._make = make
+        self.__qualname__ = make.__qualname__  # for the names of tasks
+        self._making: Coroutine[Any, Any, Made] | None = None
         self._made: Made | None = None
 
     def __await__(self) -> Generator[Any, None, Made]:
@@ -37,3 +39,19 @@ class Opening(Generic[Made]):
     ) -> None:
         assert self._made is not None
         await self._made.__aexit__(kind, error, trace)
+
+    # --- what a task does with a coroutine --------------------------------------------------------------------------
+
+    def send(self, value: Any, /) -> Any:
+        if self._making is None:
+            self._making = self._make()
+        return self._making.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        if self._making is None:
+            self._making = self._make()
+        return self._making.throw(*error)
+
+    def close(self) -> None:
+        if self._making is not None:
+            self._making.close()

@@ -170,14 +170,18 @@ class Producer:
 
         Cancelled, it goes on to its end. A second call does nothing. Raises: DeliveryError, ValueError.
         """
+        if self._threads.forked:
+            self._producer.close()  # all of it is the parent's
         if not self._producer.closed:
             await to_the_end(asyncio.ensure_future(self._close(timeout)))
 
     async def _close(self, timeout: float | None) -> None:
-        if timeout is None and not self.in_transaction:
-            # No thread waits for the records.
-            await self._producer.drained()
-        await self._threads.run(partial(self._producer.close, timeout))
+        try:
+            if timeout is None and not self.in_transaction:
+                # No thread waits for the records.
+                await self._producer.drained()
+        finally:
+            await self._threads.run(partial(self._producer.close, timeout))
 
     async def __aenter__(self) -> Self:
         return self
@@ -212,6 +216,7 @@ class Producer:
 
         Raises: as ``kstore.Producer.commit_transaction``.
         """
+        self._threads.check_fork()
         await to_the_end(asyncio.ensure_future(self._commit()))
 
     async def _commit(self) -> None:

@@ -9,12 +9,12 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from kstore.aio.gathering import Gathering, one_by_one
-from kstore.aio.leasing import Getters
+from kstore.aio.gathering import Gathering, all_or_one_by_one, one_by_one
+from kstore.aio.leasing import Getters, deadline_of
 from kstore.aio.opening import Opening
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
-from kstore.errors import ClosedError, Full, KstoreError, LeaseLostError, StorageError
+from kstore.errors import ClosedError, Full, KstoreError, LeaseLostError
 from kstore.queue.items import Headers, Shown
 from kstore.queue.job import Job as SyncJob
 from kstore.queue.queue import LOOK_SECONDS, QueueStats
@@ -49,7 +49,7 @@ class Queue:
         watch(self._getters.waiter)
         self._puts: Gathering[_Put, int] = Gathering(threads, self._put_all, _size_of)
         self._acks: Gathering[SyncJob, None] = Gathering(threads, self._ack_all)
-        # Set when items were got, or done, by tasks: there may be room, and nothing may be left.
+        # Set, and made anew, when items were got, or done, by tasks: there may be room, and nothing may be left.
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -99,38 +99,32 @@ class Queue:
         return await self._with_room(lambda: self._threads.run(put), timeout)
 
     async def _with_room(self, put: Callable[[], Awaitable[int]], timeout: float | None) -> int:
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
+        deadline = deadline_of(timeout)
         while True:
-            self._changed.clear()
+            changed = self._changed
             try:
                 return await put()
             except Full:
-                seconds = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - loop.time())
-                if seconds <= 0:
+                if not await _is_set(changed, deadline):
                     raise
-                await self._until_changed(seconds)
 
     def _put_all(self, puts: Sequence[_Put]) -> list[int | Exception]:
         if len({put.delay for put in puts}) == 1:
-            try:
-                first = self.sync.put_many(
-                    [put.item for put in puts],
-                    False,
-                    delay=puts[0].delay,
-                    keys=[put.key for put in puts] if any(put.key is not None for put in puts) else None,
-                    headers=[put.headers for put in puts] if any(put.headers for put in puts) else None,
-                )
-                return list(range(first, first + len(puts)))
-            except (StorageError, ClosedError):
-                raise
-            except Exception:
-                if len(puts) == 1:
-                    raise
-                # None of them was put: what is wrong with one is its own matter.
-        return one_by_one(
-            lambda put: self.sync.put(put.item, False, delay=put.delay, key=put.key, headers=put.headers), puts
+            return all_or_one_by_one(self._put_at_once, self._put_one, puts)
+        return one_by_one(self._put_one, puts)
+
+    def _put_at_once(self, puts: Sequence[_Put]) -> Sequence[int]:
+        first = self.sync.put_many(
+            [put.item for put in puts],
+            False,
+            delay=puts[0].delay,
+            keys=[put.key for put in puts] if any(put.key is not None for put in puts) else None,
+            headers=[put.headers for put in puts] if any(put.headers for put in puts) else None,
         )
+        return range(first, first + len(puts))
+
+    def _put_one(self, put: _Put) -> int:
+        return self.sync.put(put.item, False, delay=put.delay, key=put.key, headers=put.headers)
 
     # --- get --------------------------------------------------------------------------------------------------------
 
@@ -154,7 +148,7 @@ class Queue:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"count is {count!r:.80}, expected at least 1")
         jobs = await self._getters.get(count, timeout, lease_seconds)
-        self._changed.set()
+        self._change()
         return [Job(self, job) for job in jobs]
 
     def __aiter__(self) -> Self:
@@ -174,13 +168,13 @@ class Queue:
         try:
             await self._threads.run(partial(self.sync.ack_many, [job.sync for job in jobs]))
         finally:
-            self._changed.set()
+            self._change()
 
     async def _ack(self, job: SyncJob) -> None:
         try:
             await self._acks.add(job, is_decided=True)
         finally:
-            self._changed.set()
+            self._change()
 
     def _ack_all(self, jobs: Sequence[SyncJob]) -> list[Exception | None]:
         try:
@@ -194,30 +188,24 @@ class Queue:
         try:
             await self._threads.run(partial(self.sync.nack, job, delay))
         finally:
-            self._changed.set()
+            self._change()
             self._getters.waiter.wake()
 
     # --- look at it -------------------------------------------------------------------------------------------------
 
     async def join(self, timeout: float | None = None) -> bool:
         """Waits until every item is done; False after ``timeout`` seconds. See ``kstore.Queue.join``."""
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
+        deadline = deadline_of(timeout)
         while True:
-            self._changed.clear()
+            changed = self._changed
             if await self._threads.run(partial(self.sync.join, 0)):
                 return True
-            seconds = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - loop.time())
-            if seconds <= 0:
+            if not await _is_set(changed, deadline):
                 return False
-            await self._until_changed(seconds)
 
-    async def _until_changed(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def qsize(self) -> int:
         """See ``kstore.Queue.qsize``."""
@@ -242,6 +230,19 @@ class Queue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """The store closes it."""
+
+
+async def _is_set(changed: asyncio.Event, deadline: float | None) -> bool:
+    """Waits until it is, or others may have made a change of which nobody tells; False at the deadline."""
+    rest = LOOK_SECONDS if deadline is None else deadline - asyncio.get_running_loop().time()
+    if rest <= 0:
+        return False
+    try:
+        async with asyncio.timeout(min(rest, LOOK_SECONDS)):
+            await changed.wait()
+    except TimeoutError:
+        pass
+    return True
 
 
 class Job:

@@ -1,24 +1,21 @@
-"""``Log`` for tasks: ``async for`` over its records, read in pieces in the store's threads."""
+"""``async for`` over the records of a log, read in pieces in the store's threads."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Final, Generic, Self, TypeVar
 
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
 from kstore.errors import ClosedError
-from kstore.log import Log as SyncLog
+from kstore.log import Log
 from kstore.log_reader import LogReader
-from kstore.log_reads import TimePoint
-from kstore.record._codec import Record
 from kstore.record.batch import Batch
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 
-__all__ = ["Log", "Reader"]
+__all__ = ["Decode", "Reader", "decode_records", "decode_values"]
 
 Item = TypeVar("Item")
 Decode = Callable[[Batch, int, int, int], list[Any]]
@@ -28,90 +25,36 @@ PIECE_BYTES: Final = 1 << 20
 PIECE_ITEMS: Final = 10_000
 
 
-class Log:
-    """A partition of an ``aio.Store``: what ``kstore.Log`` reads, for tasks. Records come in by a producer."""
+class Reader(Generic[Item]):
+    """The records of a log; each goes to one of the tasks that iterate.
 
-    def __init__(self, log: SyncLog, threads: Threads, watch: Callable[[LoopWaiter], None]) -> None:
-        """``watch`` is told of everything that waits, so that the store can wake it when it closes."""
-        self.sync = log
-        self._threads = threads
-        self._watch = watch
+    Cancelled while it waits it loses nothing: the next iteration goes on with the record that comes next.
+    """
 
-    def __repr__(self) -> str:
-        return f"aio.{self.sync!r}"
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that can be read."""
-        return self.sync.start_offset
-
-    async def high_watermark(self) -> int:
-        """Where reads stop: nobody reads what may still vanish. Raises: StorageError."""
-        return await self._threads.run(lambda: self.sync.high_watermark)
-
-    async def last_stable_offset(self) -> int:
-        """Where "read_committed" stops. Raises: StorageError."""
-        return await self._threads.run(lambda: self.sync.last_stable_offset)
-
-    async def offset_for_time(self, when: TimePoint) -> int | None:
-        """See ``Log.offset_for_time``."""
-        return await self._threads.run(partial(self.sync.offset_for_time, when))
-
-    def read(
+    def __init__(
         self,
-        start: int | None = None,
-        stop: int | None = None,
-        *,
-        isolation_level: IsolationLevel = "read_uncommitted",
-        on_corrupt: OnCorrupt = "raise",
-        follow: bool = False,
-        timeout: float | None = None,
-    ) -> Reader[Record]:
-        """``Log.read``, for ``async for``: the same arguments, records and errors, these when it is iterated."""
-        return self._reader(_records, start, stop, isolation_level, on_corrupt, follow, timeout)
-
-    def read_values(
-        self,
-        start: int | None = None,
-        stop: int | None = None,
-        *,
-        isolation_level: IsolationLevel = "read_uncommitted",
-        on_corrupt: OnCorrupt = "raise",
-        follow: bool = False,
-        timeout: float | None = None,
-    ) -> Reader[bytes | None]:
-        """As ``read``, for the values only."""
-        return self._reader(_values, start, stop, isolation_level, on_corrupt, follow, timeout)
-
-    def _reader(
-        self,
+        log: Log,
+        threads: Threads,
+        watch: Callable[[LoopWaiter], None],
         decode: Decode,
+        *,
         start: int | None,
         stop: int | None,
         isolation_level: IsolationLevel,
         on_corrupt: OnCorrupt,
         follow: bool,
         timeout: float | None,
-    ) -> Reader[Any]:
+    ) -> None:
+        """``watch`` is told of what waits, so that the store can wake it when it closes."""
         waiter = LoopWaiter(SYSTEM_CLOCK, asyncio.get_running_loop())
-        self._watch(waiter)
-        way = _Way(self.sync, decode, start, stop, isolation_level, on_corrupt, follow, waiter)
-        return Reader(way, self._threads, timeout)
-
-
-class Reader(Generic[Item]):
-    """The records of a log, for one task at a time.
-
-    Cancelled while it waits it loses nothing: the next iteration goes on with the record that comes next.
-    """
-
-    def __init__(self, way: _Way, threads: Threads, timeout: float | None) -> None:
-        self._way = way
+        watch(waiter)
+        self._way = _Way(log, decode, start, stop, isolation_level, on_corrupt, follow, waiter)
         self._threads = threads
         self._timeout = timeout
         self._items: Iterator[Item] = iter(())
         # What is being read in a thread; it stays where who waits for it is cancelled.
         self._piece: asyncio.Future[_Piece] | None = None
+        self._turn = asyncio.Lock()
 
     @property
     def corrupt(self) -> list[CorruptRange]:
@@ -133,8 +76,13 @@ class Reader(Generic[Item]):
     async def __anext__(self) -> Item:
         for item in self._items:
             return item
-        self._items = iter(await self._next_items())
-        return next(self._items)
+        self._threads.check_fork()
+        async with self._turn:
+            # Others may have been here meanwhile.
+            for item in self._items:
+                return item
+            self._items = iter(await self._next_items())
+            return next(self._items)
 
     async def _next_items(self) -> list[Item]:
         """The next ones, one at least. Raises: StopAsyncIteration."""
@@ -176,7 +124,7 @@ class _Way:
 
     def __init__(
         self,
-        log: SyncLog,
+        log: Log,
         decode: Decode,
         start: int | None,
         stop: int | None,
@@ -272,9 +220,9 @@ class _Way:
         return end if self._stop is None else min(end, self._stop)
 
 
-def _records(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> list[Any]:
+def decode_records(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> list[Any]:
     return [(list(batch.records(first_offset, stop_offset, limit)), batch.size)]
 
 
-def _values(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> list[Any]:
+def decode_values(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> list[Any]:
     return [(list(batch.values(first_offset, stop_offset, limit)), batch.size)]

@@ -12,15 +12,16 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kstore.aio.consuming import Consumer
+from kstore.aio.log import Log
 from kstore.aio.opening import Opening
 from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
 from kstore.aio.queueing import Queue
-from kstore.aio.reading import Log
 from kstore.aio.sending import LoopProducer
 from kstore.aio.threads import THREADS, Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.consumer.wanted import RebalanceListener
+from kstore.log import Log as SyncLog
 from kstore.metrics import MetricValue
 from kstore.store import Store as SyncStore
 from kstore.store import StoreStatus, TopicDescription
@@ -42,6 +43,7 @@ class Store:
     def __init__(self, store: SyncStore, threads: Threads) -> None:
         self.sync = store
         self._threads = threads
+        self._logs: weakref.WeakValueDictionary[SyncLog, Log] = weakref.WeakValueDictionary()
         self._queues: dict[str, Queue] = {}
         self._waiters: weakref.WeakSet[LoopWaiter] = weakref.WeakSet()
 
@@ -89,8 +91,12 @@ class Store:
     # --- what is in it ----------------------------------------------------------------------------------------------
 
     async def log(self, topic: str, partition: int = 0) -> Log:
-        """The log of a partition, to be read. Raises: as ``kstore.Store.log``."""
-        return Log(await self.run(self.sync.log, topic, partition), self._threads, self._waiters.add)
+        """The log of a partition: one object for all tasks, closed with the store. Raises: as ``kstore.Store.log``."""
+        log = await self.run(self.sync.log, topic, partition)
+        known = self._logs.get(log)
+        if known is None:
+            known = self._logs[log] = Log(log, self._threads, self._waiters.add)
+        return known
 
     def producer(self, **settings: Any) -> Producer:
         """A producer for all tasks; ``settings`` are those of ``kstore.Store.producer``. Raises: ConfigError."""
@@ -154,6 +160,10 @@ class Store:
         """Closes the store, and ends what follows its logs. Cancelled, it goes on to its end. Raises: as
         ``kstore.Store.close``."""
         if self._threads.closed:
+            return
+        if self._threads.forked:
+            self.sync.close()  # all of it is the parent's
+            self._threads.close()
             return
         try:
             await self._threads.run(self.sync.close)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kstore.errors import ClosedError
+from kstore.files.fork import ForkGuard
 
-__all__ = ["THREADS", "Threads", "to_the_end"]
+__all__ = ["THREADS", "Threads", "ended", "to_the_end"]
 
 Result = TypeVar("Result")
 
@@ -21,6 +22,7 @@ class Threads:
     """A bounded pool. What begins in it is never left half done: who is cancelled meanwhile waits for its end."""
 
     def __init__(self, count: int = THREADS) -> None:
+        self._guard = ForkGuard()
         self._pool = ThreadPoolExecutor(count, "kstore-aio")
         self._is_closed = False
 
@@ -28,13 +30,28 @@ class Threads:
     def closed(self) -> bool:
         return self._is_closed
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that made them: they, and what waits for them, are the parent's."""
+        return self._guard.forked
+
+    def check(self) -> None:
+        """Raises: ClosedError, ForkedError."""
+        if self._is_closed:
+            raise ClosedError("the store is closed")
+        self.check_fork()
+
+    def check_fork(self) -> None:
+        """Before anything is waited for that a task of the parent has begun. Raises: ForkedError."""
+        if self._guard.forked:
+            self._guard.check("the store")
+
     def submit(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
         """Begins a call; what it raises is for whoever looks at the future, and lost where nobody does.
 
-        Raises: ClosedError.
+        Raises: ClosedError, ForkedError.
         """
-        if self._is_closed:
-            raise ClosedError("the store is closed")
+        self.check()
         future = asyncio.get_running_loop().run_in_executor(self._pool, call)
         future.add_done_callback(_look)
         return future
@@ -49,27 +66,39 @@ class Threads:
         try:
             return await to_the_end(future)
         except asyncio.CancelledError:
-            if future.exception() is None:
+            if future.exception() is None and not self._is_closed:
                 await self.run(lambda: close(future.result()))
             raise
 
     def close(self) -> None:
         """Takes no more calls; the threads end when they have done what was begun."""
         self._is_closed = True
-        self._pool.shutdown(wait=False)
+        if not self._guard.forked:
+            self._pool.shutdown(wait=False)
 
 
-async def to_the_end(future: asyncio.Future[Result]) -> Result:
-    """What ``future`` has, when it is done; a cancellation meanwhile is raised then, in place of that."""
+async def ended(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Waits until ``future`` is done; returns the cancellation that came meanwhile."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
             await asyncio.wait([future])
         except asyncio.CancelledError as error:
             cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return future.result()
+    return cancelled
+
+
+async def to_the_end(future: asyncio.Future[Result]) -> Result:
+    """What ``future`` has, when it is done; a cancellation meanwhile is raised then, in place of that.
+
+    A note of the CancelledError says what it failed with.
+    """
+    cancelled = await ended(future)
+    if cancelled is None:
+        return future.result()
+    if not future.cancelled() and (failure := future.exception()) is not None:
+        cancelled.add_note(f"it failed: {failure!r}")
+    raise cancelled
 
 
 def _look(future: asyncio.Future[Result]) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 import kstore
 import kstore.aio
-from kstore.errors import ClosedError, Empty, Full, LeaseLostError
+from kstore.errors import ClosedError, DiskFullError, Empty, Full, LeaseLostError
 from kstore.queue.job import Job
-from tests.aio_helpers import STEPS, opened, run, stepped, until
+from tests.aio_helpers import STEPS, WAIT_SECONDS, Ended, at_every_point, opened, run, stepped, until
 from tests.loop_fs import LoopFs
 
 
@@ -158,6 +158,55 @@ def test_what_is_wrong_with_one_of_many_is_its_own_matter(tmp_path: Path) -> Non
     run(main())
 
 
+def test_a_wrong_argument_is_the_matter_of_its_own_task(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            queue = await store.queue("jobs")
+            waiting = asyncio.ensure_future(queue.get_many(1))
+            await asyncio.sleep(0)
+            for seconds, error in ((-1, ValueError), ("long", TypeError)):
+                with pytest.raises(error):
+                    await queue.get(lease_seconds=seconds)  # type: ignore[arg-type]
+            for call in (lambda: queue.get(timeout=-1), lambda: queue.put(b"no", timeout=-1), lambda: queue.join(-1)):
+                with pytest.raises(ValueError, match="not negative"):
+                    await call()
+            await queue.put(b"a")
+            assert [job.value for job in await waiting] == [b"a"]
+
+    run(main())
+
+
+def test_room_that_comes_while_another_begins_to_put_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kstore.aio.queueing.LOOK_SECONDS", WAIT_SECONDS)
+    is_full, go_on = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            queue = await store.queue("jobs", maxsize=2)
+            await queue.put_many([b"a", b"b"])
+            put_many = queue.sync.put_many
+
+            def put_slowly(*arguments: Any, **options: Any) -> int:
+                try:
+                    return put_many(*arguments, **options)
+                except Full:
+                    is_full.set()
+                    go_on.wait(WAIT_SECONDS)
+                    raise
+
+            monkeypatch.setattr(queue.sync, "put_many", put_slowly)
+            first = asyncio.create_task(queue.put(b"c"))
+            await asyncio.to_thread(is_full.wait, WAIT_SECONDS)
+            await queue.get_many(2)
+            second = asyncio.create_task(queue.put(b"d"))
+            await asyncio.sleep(0)
+            go_on.set()
+            async with asyncio.timeout(WAIT_SECONDS / 3):
+                await asyncio.gather(first, second)
+
+    run(main())
+
+
 def test_a_put_waits_for_room(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
@@ -243,6 +292,34 @@ def test_a_get_that_was_given_its_item_and_is_cancelled_gives_it_back(
             assert getting.cancelled()
             job = (await queue.get_many(1, timeout=5))[0]
             assert (job.value, job.delivery_count) == (b"a", 1)
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stores are shared on Linux")
+def test_a_get_is_cancelled_where_its_item_cannot_be_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise DiskFullError(28, "no space left")
+
+    async def main() -> None:
+        async with opened(tmp_path, shared=True) as store:
+            queue = await store.queue("jobs", lease_seconds=0.2)
+            await queue.put(b"a")
+
+            async def get(point: int) -> list[kstore.aio.Job]:
+                return await queue.get_many(1)
+
+            async def check(point: int, ended: Ended) -> None:
+                assert ended.is_last or ended.is_cancelled
+
+            with monkeypatch.context() as patched:
+                patched.setattr(queue.sync, "nack", full)
+                await at_every_point("done", get, check)
+            assert "could not be given back: " in caplog.text
+            # It comes back when its lease is over.
+            assert (await queue.get(timeout=5)).value == b"a"
 
     run(main())
 

@@ -1,12 +1,10 @@
-"""A store for tasks: sends, reads, transactions; the loop's thread does nothing, a cancel loses nothing."""
+"""A producer for tasks: sends and transactions; it waits without stopping the loop, and a cancel loses nothing."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-import runpy
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,92 +15,15 @@ import kstore.aio
 from kstore.errors import (
     BufferExhaustedError,
     ClosedError,
-    CorruptBatchError,
     DeliveryError,
-    LockedError,
-    OffsetOutOfRangeError,
     RecordTooLargeError,
-    TopicNotFoundError,
     TopicWaitTimeoutError,
 )
 from kstore.files.paths import TopicPartition
 from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.records import ProducerRecord, RecordMetadata
-from tests.aio_helpers import STEPS, WAIT_SECONDS, opened, run, stepped, until, values_in
+from tests.aio_helpers import STEPS, WAIT_SECONDS, opened, run, stepped, values_in
 from tests.loop_fs import LoopFs
-
-# --- open and close ---------------------------------------------------------------------------------------------------
-
-
-def test_a_store_is_opened_and_closed_by_its_block(tmp_path: Path) -> None:
-    async def main() -> kstore.aio.Store:
-        async with opened(tmp_path) as store:
-            assert not store.closed
-            assert await store.topics() == ["orders"]
-            assert await store.partitions("orders") == [0]
-        return store
-
-    store = run(main())
-    assert store.closed
-    kstore.open(tmp_path / "data").close()  # the lock is free
-
-
-def test_a_store_can_be_awaited_and_closed_twice(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await kstore.aio.open(tmp_path / "data")
-        await store.close()
-        await store.close()
-        with pytest.raises(ClosedError):
-            await store.topics()
-
-    run(main())
-
-
-def test_what_an_open_fails_with_is_raised(tmp_path: Path) -> None:
-    async def main() -> None:
-        with pytest.raises(LockedError):
-            await kstore.aio.open(tmp_path / "data")
-
-    with kstore.open(tmp_path / "data"):
-        run(main())
-
-
-def test_an_open_that_is_cancelled_leaves_no_store_open(tmp_path: Path) -> None:
-    async def main() -> None:
-        opening = asyncio.create_task(kstore.aio.open(tmp_path / "data")._make())
-        await asyncio.sleep(0)
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-
-    run(main())
-    kstore.open(tmp_path / "data").close()
-
-
-def test_topics_are_made_altered_and_deleted(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            await store.create_topic("more", 2, retention_bytes="1MiB")
-            await store.add_partitions("more", 3)
-            await store.alter_topic("more", retention_bytes=5)
-            described = await store.describe_topic("more")
-            assert (len(described.partitions), described.settings) == (3, {"retention_bytes": 5})
-            await store.delete_topic("more")
-            with pytest.raises(TopicNotFoundError):
-                await store.partitions("more")
-            assert "open_logs" in await store.metrics()
-            await store.run(store.sync.checkpoint)
-
-    run(main())
-
-
-def test_the_twin_comes_with_kstore_itself() -> None:
-    assert kstore.__getattr__("aio") is kstore.aio
-    with pytest.raises(AttributeError, match="nothing"):
-        kstore.__getattr__("nothing")
-
-
-# --- sends ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_record_is_sent_and_its_delivery_awaited(tmp_path: Path) -> None:
@@ -324,6 +245,22 @@ def test_failures_that_nobody_looked_at_are_raised_by_flush(tmp_path: Path) -> N
     run(main())
 
 
+def test_a_cancelled_close_says_what_it_failed_with(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            producer = store.producer()
+            await producer.send("orders", bytes(2 << 20))
+            closing = asyncio.create_task(producer.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError) as cancelled:
+                await closing
+            assert producer.closed
+            assert "1 records were not delivered" in cancelled.value.__notes__[0]
+
+    run(main())
+
+
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
@@ -356,197 +293,7 @@ def test_a_transaction_is_committed_or_aborted_as_a_whole(tmp_path: Path) -> Non
     assert run(main()) == [b"a", b"b", b"c"]
 
 
-# --- read -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_log_is_read_with_async_for(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store, store.producer() as producer:
-            log = await store.log("orders")
-            assert [record async for record in log.read()] == []
-            await (await producer.send_many("orders", [b"%d" % number for number in range(25_000)])).result()
-            assert [record.offset async for record in log.read()] == list(range(25_000))
-            assert [record.offset async for record in log.read(3, 9)] == [3, 4, 5, 6, 7, 8]
-            assert [value async for value in log.read_values(24_998)] == [b"24998", b"24999"]
-            assert [value async for value in log.read_values(5, 5)] == []
-            with pytest.raises(OffsetOutOfRangeError):
-                await anext(log.read(25_001))
-            assert (log.start_offset, await log.high_watermark(), await log.last_stable_offset()) == (0, 25_000, 25_000)
-            assert await log.offset_for_time("latest") == 25_000
-
-    run(main())
-
-
-def test_damage_is_raised_left_out_or_shown_where_it_lies(tmp_path: Path) -> None:
-    with kstore.open(tmp_path / "data") as writing:
-        writing.create_topic("orders")
-        for number in range(3):
-            writing.log("orders").append(b"value %d" % number)
-    segment = tmp_path / "data" / "orders-0" / "00000000000000000000.log"
-    segment.write_bytes(segment.read_bytes().replace(b"value 1", b"value X"))
-
-    async def main() -> None:
-        async with kstore.aio.open(tmp_path / "data", read_only=True) as store:
-            log = await store.log("orders")
-            reader = log.read_values()
-            assert await anext(reader) == b"value 0"
-            with pytest.raises(CorruptBatchError):
-                await anext(reader)
-            with pytest.raises(StopAsyncIteration):
-                await anext(reader)
-            skipping = log.read_values(on_corrupt="skip")
-            assert [value async for value in skipping] == [b"value 0", b"value 2"]
-            assert [(lost.first, lost.last) for lost in skipping.corrupt] == [(1, 1)]
-            shown = [item async for item in log.read(on_corrupt="yield")]
-            assert [isinstance(item, kstore.CorruptRange) for item in shown] == [False, True, False]
-            with pytest.raises(kstore.ConfigError):
-                await anext(log.read(on_corrupt="ignore"))  # type: ignore[arg-type]
-            closed = log.read(follow=True)
-            closed.close()
-            assert [record async for record in closed] == []
-
-    run(main())
-
-
-def test_a_follower_overtaken_by_retention_is_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store, store.producer() as producer:
-            log = await store.log("orders")
-            await (await producer.send_many("orders", [b"a"] * 10)).result()
-            reader = log.read_values(follow=True)
-            assert [await anext(reader) for _ in range(10)] == [b"a"] * 10
-            await store.run(log.sync.truncate_fully_and_start_at, 50)
-            await producer.send_and_wait("orders", b"b")
-            with pytest.raises(OffsetOutOfRangeError):
-                await anext(reader)
-
-    run(main())
-
-
-def test_who_follows_gets_what_comes_and_ends_after_the_timeout(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store, store.producer() as producer:
-            log = await store.log("orders")
-            reader = log.read_values(follow=True)
-            for number in range(50):
-                await producer.send("orders", b"%d" % number)
-                assert await anext(reader) == b"%d" % number
-            began = asyncio.get_running_loop().time()
-            assert [value async for value in log.read_values(50, follow=True, timeout=0.05)] == []
-            assert [value async for value in log.read_values(49, follow=True, timeout=0.05)] == [b"49"]
-            assert asyncio.get_running_loop().time() - began >= 0.1
-            assert [value async for value in log.read_values(49, 50, follow=True)] == [b"49"]
-
-    run(main())
-
-
-def test_who_follows_committed_records_gets_them_when_they_are(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store, store.producer(transactional_id="t") as producer:
-            log = await store.log("orders")
-            reader = log.read_values(follow=True, isolation_level="read_committed")
-            for number in range(3):
-                following = asyncio.ensure_future(anext(reader))
-                async with producer.transaction():
-                    await (await producer.send("orders", b"%d" % number))
-                    assert not following.done()
-                assert await following == b"%d" % number
-
-    run(main())
-
-
-def test_who_follows_another_process_s_log_gets_what_comes(tmp_path: Path) -> None:
-    async def main() -> None:
-        with kstore.open(tmp_path / "data") as writing:
-            writing.create_topic("orders")
-            writing.log("orders").append(b"0")
-            async with kstore.aio.open(tmp_path / "data", read_only=True) as store:
-                reader = (await store.log("orders")).read_values(follow=True)
-                assert await anext(reader) == b"0"
-                for number in range(1, 20):
-                    following = asyncio.ensure_future(anext(reader))
-                    await asyncio.to_thread(writing.log("orders").append, b"%d" % number)
-                    assert await following == b"%d" % number
-
-    run(main())
-
-
-def test_a_hundred_followers_need_no_thread_each(tmp_path: Path) -> None:
-    async def main() -> int:
-        async with opened(tmp_path) as store, store.producer() as producer:
-            log = await store.log("orders")
-            followers = [asyncio.ensure_future(anext(log.read_values(follow=True))) for _ in range(100)]
-            await asyncio.sleep(0.05)
-            count = threading.active_count()
-            await producer.send("orders", b"a")
-            assert await asyncio.gather(*followers) == [b"a"] * 100
-            return count
-
-    before = threading.active_count()
-    assert run(main()) - before < 15
-
-
-def test_a_follower_ends_when_the_store_is_closed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            log = await store.log("orders")
-
-            async def follow() -> list[bytes | None]:
-                return [value async for value in log.read_values(follow=True)]
-
-            following = asyncio.create_task(follow())
-            await asyncio.sleep(0.02)
-        assert await following == []
-        with pytest.raises(ClosedError):
-            await anext(log.read())
-
-    run(main())
-
-
-def test_a_follower_that_is_forgotten_is_not_told_any_more(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            log = await store.log("orders")
-            reader = log.read(follow=True, timeout=60)
-            waiting = asyncio.ensure_future(anext(reader))
-            await until(lambda: bool(log.sync.writer._growth_watchers))
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            del reader, waiting
-            await until(lambda: not log.sync.writer._growth_watchers)
-
-    run(main())
-
-
 # --- cancelled --------------------------------------------------------------------------------------------------------
-
-
-def test_a_reader_cancelled_at_any_point_loses_no_record(tmp_path: Path, tried: Callable[[str, int], None]) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, durability="os") as store, store.producer() as producer:
-            log = await store.log("orders")
-            reader = log.read_values(follow=True)
-            found: list[bytes | None] = []
-            sent = 0
-
-            async def read() -> None:
-                async for value in reader:
-                    found.append(value)
-
-            for steps in range(STEPS):
-                reading = asyncio.create_task(read())
-                for _ in range(3):
-                    await producer.send("orders", b"%d" % sent)
-                    sent += 1
-                await stepped(reading, steps)
-                with pytest.raises(asyncio.CancelledError):
-                    await reading
-                tried("faults", 1)
-            while len(found) < sent:
-                found.append(await anext(reader))
-            assert found == [b"%d" % number for number in range(sent)]
-
-    run(main())
 
 
 def test_a_send_cancelled_at_any_point_is_sent_or_not_and_says_which(
@@ -643,72 +390,3 @@ def test_a_transaction_cancelled_at_any_point_is_there_whole_or_not_at_all(
         assert found.count(b"%d" % steps) == 2
     for steps in undone:
         assert found.count(b"%d" % steps) in (0, 2)
-
-
-# --- the loop's thread ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("durability", ["sync", "interval", "os"])
-def test_nothing_is_done_to_files_on_the_loop_s_thread(tmp_path: Path, durability: str) -> None:
-    fs = LoopFs()
-
-    async def main() -> None:
-        async with (
-            opened(tmp_path, fs=fs, durability=durability, segment_bytes="1MiB") as store,
-            store.producer(buffer_memory="2MiB") as producer,
-        ):
-            await (await producer.send("orders", b"a"))
-            sent = await producer.send_many("orders", [bytes(100)] * 50_000)
-            for _ in range(10_000):
-                await producer.send("orders", bytes(100))
-            await producer.flush()
-            assert len(await sent.result()) == 50_000
-            log = await store.log("orders")
-            assert len([value async for value in log.read_values()]) == 60_001
-            reader = log.read_values(60_001, follow=True)
-            following = asyncio.ensure_future(anext(reader))
-            await producer.send("orders", b"last")
-            assert await following == b"last"
-            async with store.producer(transactional_id="t") as other, other.transaction():
-                await other.send("orders", b"b")
-                await other.send_offsets({TopicPartition("orders", 0): 1}, "group")
-            await store.apply_retention()
-
-    run(main())
-    assert fs.on_loop == []
-    assert fs.sync_count
-
-
-@pytest.mark.parametrize("durability", ["sync", "os"])
-def test_a_store_s_own_producer_writes_nothing_on_a_loop_s_thread(tmp_path: Path, durability: Any) -> None:
-    fs = LoopFs()
-
-    async def send(producer: kstore.Producer) -> None:
-        deliveries = [producer.send("orders", bytes(1_000)) for _ in range(1_000)]
-        assert (await deliveries[-1]).offset == 999
-        producer.send_many("orders", [bytes(1_000)] * 1_000)
-        last: Awaitable[Any] = producer.send("orders", b"last")
-        await last
-
-    with kstore.open(tmp_path / "data", fs=fs, durability=durability) as store:
-        store.create_topic("orders")
-        with store.producer(buffer_memory="16MiB", linger_ms=10_000) as producer:
-            run(send(producer))
-            assert fs.on_loop == []
-    assert len(values_in(tmp_path)) == 2_001
-
-
-# --- docs/asyncio.md --------------------------------------------------------------------------------------------------
-
-
-def test_the_guide_s_examples_say_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    guide = (Path(__file__).resolve().parents[2] / "docs" / "asyncio.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
-    (tmp_path / "example.py").write_text("\n\n".join(blocks), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path("example.py")
-    said = re.findall(r"# -> (.*)", "\n".join(blocks))
-    assert len(said) == sum(block.count("print(") for block in blocks) > 0
-    assert capsys.readouterr().out.splitlines() == said

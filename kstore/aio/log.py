@@ -1,0 +1,173 @@
+"""``Log`` for tasks: appends, which go together, and reads, by ``async for``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from kstore.aio.gathering import Gathering, all_or_one_by_one
+from kstore.aio.reading import Reader, decode_records, decode_values
+from kstore.aio.threads import Threads
+from kstore.aio.waking import LoopWaiter
+from kstore.clock import SYSTEM_CLOCK
+from kstore.log import Log as SyncLog
+from kstore.log_appender import Headers
+from kstore.log_reads import TimePoint
+from kstore.record._codec import Record
+from kstore.types import AppendInfo, IsolationLevel, OnCorrupt
+
+__all__ = ["Log"]
+
+
+class _Append(NamedTuple):
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    timestamp: int | None
+
+
+def _size_of(append: _Append) -> int:
+    # What is no record is found out by the log.
+    return len(append.value) if isinstance(append.value, bytes) else 0
+
+
+class Log:
+    """A partition of an ``aio.Store``: what ``kstore.Log`` reads and appends, for tasks.
+
+    What it does not have, ``log.sync`` has: ``await store.run(log.sync.delete_records, 42)``.
+    """
+
+    def __init__(self, log: SyncLog, threads: Threads, watch: Callable[[LoopWaiter], None]) -> None:
+        """See ``Store.log``."""
+        self.sync = log
+        self._threads = threads
+        self._watch = watch
+        self._appends: Gathering[_Append, int] = Gathering(threads, self._append_all, _size_of)
+
+    def __repr__(self) -> str:
+        return f"aio.{self.sync!r}"
+
+    # --- append -----------------------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> int:
+        """Appends a record; returns its offset. What tasks append meanwhile goes with it, and shares its sync.
+
+        As durable on return as the log's setting says. Cancelled, a note of the CancelledError says whether it was
+        appended. See ``kstore.Log.append``. Raises: as that.
+        """
+        return await self._appends.add(_Append(value, key, tuple(headers or ()), timestamp))
+
+    async def append_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        timestamps: Sequence[int] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> AppendInfo:
+        """Appends records in one go. See ``kstore.Log.append_many``. Cancelled, it goes on to its end."""
+        append = partial(self.sync.append_many, values, keys=keys, timestamps=timestamps, headers=headers)
+        return await self._threads.run(append)
+
+    def _append_all(self, appends: Sequence[_Append]) -> list[int | Exception]:
+        return all_or_one_by_one(self._append_at_once, self._append_one, appends)
+
+    def _append_at_once(self, appends: Sequence[_Append]) -> Sequence[int]:
+        timestamps = None
+        if any(append.timestamp is not None for append in appends):
+            now_ms = SYSTEM_CLOCK.now_ms()
+            timestamps = [now_ms if append.timestamp is None else append.timestamp for append in appends]
+        info = self.sync.append_many(
+            [append.value for append in appends],
+            keys=[append.key for append in appends] if any(append.key is not None for append in appends) else None,
+            timestamps=timestamps,
+            headers=[append.headers for append in appends] if any(append.headers for append in appends) else None,
+        )
+        return range(info.first_offset, info.last_offset + 1)
+
+    def _append_one(self, append: _Append) -> int:
+        return self.sync.append(append.value, key=append.key, headers=append.headers, timestamp=append.timestamp)
+
+    async def flush(self) -> None:
+        """Puts everything appended so far on disk. See ``kstore.Log.flush``. Cancelled, it goes on to its end."""
+        await self._threads.run(self.sync.flush)
+
+    # --- read -------------------------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.sync.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self.sync.end_offset
+
+    async def high_watermark(self) -> int:
+        """Where reads stop: nobody reads what may still vanish. Raises: StorageError."""
+        return await self._threads.run(lambda: self.sync.high_watermark)
+
+    async def last_stable_offset(self) -> int:
+        """Where "read_committed" stops. Raises: StorageError."""
+        return await self._threads.run(lambda: self.sync.last_stable_offset)
+
+    async def offset_for_time(self, when: TimePoint) -> int | None:
+        """See ``Log.offset_for_time``."""
+        return await self._threads.run(partial(self.sync.offset_for_time, when))
+
+    def read(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+        on_corrupt: OnCorrupt = "raise",
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> Reader[Record]:
+        """``Log.read``, for ``async for``: the same arguments, records and errors, these when it is iterated."""
+        return Reader(
+            self.sync,
+            self._threads,
+            self._watch,
+            decode_records,
+            start=start,
+            stop=stop,
+            isolation_level=isolation_level,
+            on_corrupt=on_corrupt,
+            follow=follow,
+            timeout=timeout,
+        )
+
+    def read_values(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+        on_corrupt: OnCorrupt = "raise",
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> Reader[bytes | None]:
+        """As ``read``, for the values only."""
+        return Reader(
+            self.sync,
+            self._threads,
+            self._watch,
+            decode_values,
+            start=start,
+            stop=stop,
+            isolation_level=isolation_level,
+            on_corrupt=on_corrupt,
+            follow=follow,
+            timeout=timeout,
+        )

@@ -1,0 +1,147 @@
+"""What the loop of a store for tasks is spared, and what becomes of a store whose loop ends or whose process forks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kstore
+import kstore.aio
+from kstore.errors import ForkedError
+from kstore.files.paths import TopicPartition
+from tests.aio_helpers import opened, run, values_in
+from tests.loop_fs import LoopFs
+
+# A later Python warns of a fork beside threads.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+def test_nothing_is_done_to_files_on_the_loop_s_thread(tmp_path: Path, durability: str) -> None:
+    fs = LoopFs()
+
+    async def main() -> None:
+        async with (
+            opened(tmp_path, fs=fs, durability=durability, segment_bytes="1MiB") as store,
+            store.producer(buffer_memory="2MiB") as producer,
+        ):
+            await (await producer.send("orders", b"a"))
+            sent = await producer.send_many("orders", [bytes(100)] * 50_000)
+            for _ in range(10_000):
+                await producer.send("orders", bytes(100))
+            await producer.flush()
+            assert len(await sent.result()) == 50_000
+            log = await store.log("orders")
+            assert len([value async for value in log.read_values()]) == 60_001
+            reader = log.read_values(60_001, follow=True)
+            following = asyncio.ensure_future(anext(reader))
+            await producer.send("orders", b"last")
+            assert await following == b"last"
+            async with store.producer(transactional_id="t") as other, other.transaction():
+                await other.send("orders", b"b")
+                await other.send_offsets({TopicPartition("orders", 0): 1}, "group")
+            await store.apply_retention()
+
+    run(main())
+    assert fs.on_loop == []
+    assert fs.sync_count
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_store_s_own_producer_writes_nothing_on_a_loop_s_thread(tmp_path: Path, durability: Any) -> None:
+    fs = LoopFs()
+
+    async def send(producer: kstore.Producer) -> None:
+        deliveries = [producer.send("orders", bytes(1_000)) for _ in range(1_000)]
+        assert (await deliveries[-1]).offset == 999
+        producer.send_many("orders", [bytes(1_000)] * 1_000)
+        last: Awaitable[Any] = producer.send("orders", b"last")
+        await last
+
+    with kstore.open(tmp_path / "data", fs=fs, durability=durability) as store:
+        store.create_topic("orders")
+        with store.producer(buffer_memory="16MiB", linger_ms=10_000) as producer:
+            run(send(producer))
+            assert fs.on_loop == []
+    assert len(values_in(tmp_path)) == 2_001
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("fork")
+def test_in_the_child_of_a_fork_all_that_waits_says_so_and_the_parent_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            producer, queue, log = store.producer(), await store.queue("jobs"), await store.log("orders")
+            consumer, following = await store.consumer("orders"), log.read(follow=True)
+            await queue.put_many([b"a", b"b"])
+            job = await queue.get()
+            # The child has them half done, by tasks and threads that it does not have.
+            waiting = [
+                asyncio.ensure_future(anext(consumer)),
+                asyncio.ensure_future(anext(following)),
+                asyncio.ensure_future(queue.put(b"c")),
+                asyncio.ensure_future(log.append(b"c")),
+                asyncio.ensure_future(queue.get_many(5, lease_seconds=7)),
+            ]
+            await asyncio.sleep(0)
+            refused: dict[str, Callable[[], Any]] = {
+                "topics": store.topics,
+                "send": lambda: producer.send("orders", b"b"),
+                "send_many": lambda: producer.send_many("orders", [b"b"]),
+                "flush": producer.flush,
+                "commit_transaction": producer.commit_transaction,
+                "append": lambda: log.append(b"b"),
+                "append_many": lambda: log.append_many([b"b"]),
+                "read": lambda: anext(following),
+                "consume": lambda: anext(consumer),
+                "poll": consumer.poll,
+                "commit": consumer.commit,
+                "put": lambda: queue.put(b"b"),
+                "get": lambda: queue.get(),
+                "ack": job.ack,
+            }
+
+            async def child() -> list[str]:
+                found = []
+                for name, call in refused.items():
+                    try:
+                        async with asyncio.timeout(5):
+                            await call()
+                    except ForkedError:
+                        continue
+                    except BaseException as error:
+                        found.append(f"{name}: {error!r}")
+                    else:
+                        found.append(f"{name} was done")
+                for closed in (producer, consumer, store):
+                    await closed.close()
+                return found
+
+            pid = os.fork()
+            if not pid:
+                # As a process has it that was made by multiprocessing: it is in no loop.
+                status = 1
+                try:
+                    asyncio._set_running_loop(None)
+                    found = asyncio.run(child())
+                    print("\n".join(found), file=sys.stderr)
+                    status = bool(found)
+                finally:
+                    os._exit(status)
+            _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+            assert status == 0
+            await waiting[2]
+            assert await waiting[4]
+            assert await waiting[3] == 0
+            assert [(await task).value for task in waiting[:2]] == [b"c", b"c"]
+            await producer.close()
+
+    run(main())
