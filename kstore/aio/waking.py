@@ -73,15 +73,11 @@ class LoopWaiter(LogWaiter):
 
     def arm(self, has_more: Callable[[], bool]) -> float:
         """Has it told what comes from now on. Returns the seconds after which to look all the same; 0: now."""
-        is_told, hears_others = True, False
-        for _, watch in self._heard.values():
-            if watch is not None:
-                hears_others = True
-                is_told &= watch.arm()
+        is_told = self._arm()
         if self._is_woken or has_more():
             self._pause = POLL_SECONDS_MIN
             return 0.0
-        if not hears_others:
+        if all(watch is None for _, watch in self._heard.values()):
             return FOREVER
         if is_told and not self._is_lagging():
             self._pause = POLL_SECONDS_MIN

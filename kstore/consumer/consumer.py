@@ -21,7 +21,7 @@ from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import ListPiece, Piece
 from kstore.consumer.sharing import UNSTABLE_WAIT_SECONDS, WAIT_SECONDS_MAX, Sharing
 from kstore.consumer.wanted import RebalanceListener, topic_partitions
-from kstore.errors import ClosedError, ConfigError, ConsumerStateError, OffsetOutOfRangeError, WakeupError
+from kstore.errors import ClosedError, ConfigError, ConsumerStateError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
 from kstore.log_reads import TimePoint
 from kstore.producer.producer import Producer
@@ -250,9 +250,7 @@ class Consumer(Sharing):
 
     def _tick(self) -> None:
         """What comes before each look for records."""
-        if self._woken:
-            self._woken = False
-            raise WakeupError(f"{self.client_id} was woken up")
+        self._check_woken()
         if self._assigned is None and not self._wanted:
             raise ConsumerStateError("nothing to read: subscribe to topics, or assign partitions")
         if self.config.enable_auto_commit and self._clock.monotonic() >= self._commit_due:
@@ -263,7 +261,10 @@ class Consumer(Sharing):
     # --- where it is ------------------------------------------------------------------------------------------------
 
     def position(self, partition: tuple[str, int]) -> int:
-        """The offset of the next record of a partition. Raises: ConsumerStateError, NoOffsetError, StorageError."""
+        """The offset of the next record of a partition.
+
+        Raises: ConsumerStateError, NoOffsetError, StorageError; WakeupError where an open transaction has to decide.
+        """
         with self._used():
             return self._position(self._reading.reader(TopicPartition(*partition)))
 

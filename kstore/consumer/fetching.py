@@ -266,7 +266,8 @@ class PartitionReader:
             return None
         if self._arrow is None or self._options != options:
             self._end = self.end_offset()
-            if self.position == self._end:
+            assert self.position is not None
+            if self.position >= self._end:
                 return None
             self._options = options
             self._arrow = self.log.to_arrow_batches(
@@ -279,7 +280,8 @@ class PartitionReader:
             raise
         if batch is None:
             self._arrow = None
-            self.position = self._end
+            # Not back, where it lies behind what an open transaction holds up.
+            self.position = max(self.position or 0, self._end)
             return None
         self._size += batch.nbytes
         return batch

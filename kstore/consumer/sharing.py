@@ -19,7 +19,7 @@ from kstore.consumer.pieces import Piece
 from kstore.consumer.reading import Reading
 from kstore.consumer.waiting import LogWaiter
 from kstore.consumer.wanted import RebalanceListener, Wanted, topic_partitions
-from kstore.errors import ClosedError, ConfigError, ConsumerStateError, KstoreError
+from kstore.errors import ClosedError, ConfigError, ConsumerStateError, KstoreError, WakeupError
 from kstore.files.fork import ForkGuard
 from kstore.files.paths import TopicPartition
 
@@ -269,6 +269,7 @@ class Sharing:
             return offset
         while not self._reading.begin(reader):
             self._waiter.wait((), UNSTABLE_WAIT_SECONDS)
+            self._check_woken()
         assert reader.position is not None
         return reader.position
 
@@ -342,6 +343,11 @@ class Sharing:
             yield
         finally:
             self._in_use.release()
+
+    def _check_woken(self) -> None:
+        if self._woken:
+            self._woken = False
+            raise WakeupError(f"{self.client_id} was woken up")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -19,6 +19,8 @@ POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.05
 # Where changes are told it is looked at all the same, in case one was not.
 TOLD_POLL_SECONDS = 1.0
+# One watch may tell while the others are armed, and is armed again then; so often at most.
+ARM_TRIES_MAX = 4
 
 
 class LogWaiter:
@@ -60,10 +62,9 @@ class LogWaiter:
         deadline = self._clock.monotonic() + seconds
         pause = POLL_SECONDS_MIN
         while True:
-            is_told = True
-            for _, watch in self._heard.values():
-                if watch is not None:
-                    is_told &= watch.arm()
+            # What was told before is seen by the look that follows.
+            self._event.clear()
+            is_told = self._arm()
             rest = deadline - self._clock.monotonic()
             if self._is_woken or rest <= 0 or any(reader.has_more() for reader in wanted):
                 break
@@ -71,7 +72,16 @@ class LogWaiter:
             pause = min(pause * 2, POLL_SECONDS_MAX)
             self._event.wait(min(rest, longest))
         self._is_woken = False
-        self._event.clear()
+
+    def _arm(self) -> bool:
+        """Has the system tell of what others write from now on; False where it does not, for one log at least."""
+        watches = [watch for _, watch in self._heard.values() if watch is not None]
+        for _ in range(ARM_TRIES_MAX):
+            if not all(watch.arm() for watch in watches):
+                return False
+            if all(watch.is_armed for watch in watches):
+                return True
+        return False
 
     def _is_lagging(self) -> bool:
         """Whether there is what is not known to be durable yet: that it is will not be told."""

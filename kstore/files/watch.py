@@ -81,6 +81,11 @@ class DirectoryWatch:
         self._changed.clear()
         return hub.add(self) and not self._closed
 
+    @property
+    def is_armed(self) -> bool:
+        """Whether it has not told since ``arm``."""
+        return self._number is not None
+
     def wait(self, seconds: float | None) -> bool:
         """Returns True at the next change, or at one since ``arm``, and when it is closed; False after ``seconds``."""
         return self._changed.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))

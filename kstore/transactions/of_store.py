@@ -111,7 +111,10 @@ class StoreCoordinator:
         return self._partition_count(name)
 
     def _partition_count(self, name: str) -> int:
-        return self._directory.topics[name].partitions if self._directory.numbers(name) else 0
+        directory = self._directory
+        if not directory.numbers(name) and (directory.read_only or directory.shared):
+            directory.look()  # another process may have made it since
+        return directory.topics[name].partitions if directory.numbers(name) else 0
 
     def _highest_producer_id(self) -> int:
         directory = self._directory

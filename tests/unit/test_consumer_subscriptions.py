@@ -1,0 +1,145 @@
+"""What a consumer reads: topics, patterns, partitions by hand; those that come and go, and those that are paused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore import (
+    ConfigError,
+    ConsumerStateError,
+    TopicNotFoundError,
+    TopicPartition,
+)
+from kstore.store import Store
+from tests.consumer_helpers import T0, T1, T2, consumer, fill, offsets, opened
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened(tmp_path / "data") as store:
+        yield store
+
+
+def test_what_to_read_must_be_said(store: Store) -> None:
+    with consumer(store) as reading:
+        with pytest.raises(ConsumerStateError, match="nothing to read"):
+            reading.poll()
+        reading.subscribe(["t"])
+        reading.poll()
+        reading.unsubscribe()
+        with pytest.raises(ConsumerStateError, match="nothing to read"):
+            next(reading)
+
+
+def test_subscriptions_and_assignments_exclude_each_other(store: Store) -> None:
+    with consumer(store, "t") as reading:
+        with pytest.raises(ConsumerStateError, match="unsubscribe before you assign"):
+            reading.assign([T0])
+        reading.unsubscribe()
+        reading.assign([T0])
+        with pytest.raises(ConsumerStateError, match="unsubscribe before you subscribe"):
+            reading.subscribe(["t"])
+        assert reading.assignment() == {T0}
+        assert reading.subscription() == set()
+
+
+def test_a_later_subscription_takes_the_place_of_the_first(store: Store) -> None:
+    store.create_topic("u")
+    with consumer(store, "t") as reading:
+        assert reading.assignment() == {T0, T1, T2}
+        reading.subscribe(["u"])
+        assert reading.subscription() == {"u"}
+        assert reading.assignment() == {TopicPartition("u", 0)}
+        reading.subscribe([])
+        assert reading.assignment() == set()
+
+
+def test_an_assignment_keeps_the_position_of_what_stays(store: Store) -> None:
+    fill(store, T0, 5)
+    with consumer(store) as reading:
+        reading.assign([T0])
+        reading.poll(max_records=3)
+        reading.assign([T0, T1])
+        assert reading.position(T0) == 3
+        reading.assign([])
+        assert reading.assignment() == set()
+
+
+@pytest.mark.parametrize("topics", [[""], [" "], [7], ["gone"]])
+def test_a_topic_that_cannot_be_is_refused(store: Store, topics: list[Any]) -> None:
+    with consumer(store) as reading, pytest.raises((ConfigError, TopicNotFoundError)):
+        reading.subscribe(topics)
+    with consumer(store) as reading, pytest.raises((ConfigError, TopicNotFoundError)):
+        reading.assign([("gone", 0), ("t", 9)])
+
+
+def test_a_pattern_takes_in_topics_that_come_later(store: Store) -> None:
+    store.create_topic("tt")
+    with consumer(store, pattern=re.compile("t+")) as reading:
+        assert reading.subscription() == {"t", "tt"}
+        store.create_topic("ttt")
+        store.create_topic("other")
+        fill(store, TopicPartition("ttt", 0), 1)
+        assert offsets(reading.poll()) == {TopicPartition("ttt", 0): [0]}
+        assert reading.subscription() == {"t", "tt", "ttt"}
+        with pytest.raises(ConfigError, match="give one"):
+            reading.subscribe(["t"], pattern="t")
+        with pytest.raises(ConfigError, match="regular expression"):
+            reading.subscribe(pattern="(")
+
+
+def test_partitions_that_come_later_are_read_and_deleted_topics_are_not(store: Store) -> None:
+    with consumer(store, "t") as reading:
+        store.add_partitions("t", 4)
+        fill(store, TopicPartition("t", 3), 2)
+        assert offsets(reading.poll()) == {TopicPartition("t", 3): [0, 1]}
+        store.delete_topic("t")
+        assert reading.poll() == {}
+        assert reading.assignment() == set()
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_topic_that_is_made_anew_is_read_from_its_start(store: Store, group: str | None) -> None:
+    fill(store, T0, 10)
+    with consumer(store, "t", group=group) as reading:
+        reading.poll()
+        if group:
+            reading.commit()
+        store.delete_topic("t")
+        store.create_topic("t")
+        fill(store, T0, 20)
+        assert offsets(reading.poll()) == {T0: list(range(20))}
+        assert reading.assignment() == {T0}
+
+
+def test_paused_partitions_give_nothing_until_they_are_resumed(store: Store) -> None:
+    fill(store, T0, 3)
+    fill(store, T1, 3)
+    with consumer(store, "t") as reading:
+        reading.pause(T0)
+        assert reading.paused() == {T0}
+        assert offsets(reading.poll()) == {T1: [0, 1, 2]}
+        assert reading.poll() == {}
+        reading.resume(T0)
+        assert offsets(reading.poll()) == {T0: [0, 1, 2]}
+        reading.pause()
+        assert reading.paused() == {T0, T1, T2}
+
+
+def test_a_pause_within_an_iteration_holds_from_the_next_record_on(store: Store) -> None:
+    fill(store, T0, 30)
+    with consumer(store) as reading:
+        reading.assign([T0])
+        seen = []
+        for record in reading:
+            seen.append(record.offset)
+            if len(seen) == 4:
+                reading.pause(T0)
+        assert seen == [0, 1, 2, 3]
+        reading.resume()
+        assert [record.offset for record in reading] == list(range(4, 30))
