@@ -16,6 +16,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
 from kstore.errors import (
@@ -25,6 +26,7 @@ from kstore.errors import (
     InvalidOffsetError,
     PathLike,
     ReadOnlyError,
+    StorageError,
 )
 from kstore.files.fs import File, FileSystem
 from kstore.files.paths import TXN_INDEX_SUFFIX
@@ -144,8 +146,13 @@ class TransactionIndex:
             )
         if self._file is None:
             self._file = self._fs.open(self.path, write=True, create=True, mode=self._mode)
-        # Half an entry, left by an append that failed, is written over.
-        self._file.write_all([ENTRY.pack(VERSION, *transaction)], self.size)
+        try:
+            self._file.write_all([ENTRY.pack(VERSION, *transaction)], self.size)
+        except BaseException:
+            # Readers would take half an entry for damage. Where it stays it is written over by the next one.
+            with suppress(StorageError):
+                self._file.truncate(self.size)
+            raise
         self._last_offset = transaction.last_offset
         self._count += 1
 

@@ -88,7 +88,11 @@ class Model:
 
     def settle(self, found: dict[int, bytes], end: int) -> None:
         """The log was looked at without faults: what is there stays, what is not there does not come back."""
-        there = [batch for batch in self.doubtful if any(found.get(batch.first) == value for value in batch.values)]
+        there = [
+            batch
+            for batch in self.doubtful
+            if any(found.get(offset) == value for offset, value in enumerate(batch.values, start=batch.first))
+        ]
         self.doubtful = [batch for batch in self.doubtful if batch not in there and batch.values]
         self.drop()
         self.certain = sorted([*self.certain, *there], key=lambda batch: batch.first)
@@ -260,6 +264,11 @@ def nothing(life: Life) -> None:
 
 def act_append(life: Life) -> None:
     (batch,) = life.pending
+    if len(batch.values) == 1:
+        offset = life.opened.append(batch.values[0])
+        if offset != batch.first:
+            raise Wrong(f"offset {offset}, expected {batch.first}")
+        return
     info = life.opened.append_many(batch.values)
     if (info.first_offset, info.last_offset) != (batch.first, batch.last):
         raise Wrong(f"{info}, expected offsets {batch.first} to {batch.last}")
@@ -395,7 +404,7 @@ ABORTED, COMMITTED = 1, 2
 
 STEPS: tuple[Step, ...] = (
     append(),
-    append(),
+    append(1),
     append_batches(2),
     transaction(ABORTED, 2, aborts=True),
     append(),
@@ -420,6 +429,6 @@ STEPS: tuple[Step, ...] = (
     REOPEN,
     START_AT,
     append(),
-    append(),
+    append(1),
     REOPEN,
 )

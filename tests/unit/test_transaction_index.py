@@ -257,6 +257,18 @@ def test_half_an_entry_hides_nothing_from_a_reader_and_takes_no_append(path: Pat
     assert path.read_bytes() == encoded(*FOUR)
 
 
+def test_an_append_that_fails_half_way_leaves_readers_no_half_entry(path: Path) -> None:
+    fs = FailingFs()
+    index = TransactionIndex.open(fs, path, 0, writable=True)
+    index.append(FOUR[0])
+    fs.faults.append(Fault(1, 28, written=17, kinds=frozenset({"write_all"})))
+    with pytest.raises(DiskFullError):
+        index.append(FOUR[1])
+    assert TransactionIndex.open(SYSTEM_FS, path, 0).collect_aborted(0, 5).transactions == [FOUR[0]]
+    index.append(FOUR[1])
+    assert path.read_bytes() == encoded(*FOUR[:2])
+
+
 def test_a_giant_index_of_zeros_ends_at_once(path: Path) -> None:
     path.touch()
     with path.open("r+b") as file:
