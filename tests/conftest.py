@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Who runs the tests in the background of a shell script ignores Ctrl-C, and so would all that they start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[EVIDENCE] = Evidence(config.getoption("--evidence-seed"))
 
 
