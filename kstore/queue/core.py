@@ -124,6 +124,10 @@ class QueueCore:
     def end_write(self, token: int, end: int = 0) -> None:
         """What was appended, up to ``end``, is in the state. Needs the lock."""
         del self._writing[token]
+        self.applied(end)
+
+    def applied(self, end: int) -> None:
+        """Everything up to ``end`` that was appended here is in the state. Needs the lock."""
         if end > self._journal_end:
             self._journal_end = end
 

@@ -33,6 +33,7 @@ __all__ = [
     "RETRY",
     "ROWS_MAX",
     "decode_events",
+    "encode_done",
     "encode_events",
     "ranges_of",
 ]
@@ -58,10 +59,13 @@ assert HEAD.size == 5
 assert ONE_DONE.size == HEAD.size + ROWS[DONE].size
 
 
+def encode_done(offset: int) -> bytes:
+    """A group that says of one item that it is done."""
+    return ONE_DONE.pack(DONE, 1, offset, 1)
+
+
 def encode_events(kind: bytes, rows: Sequence[tuple[int, ...]]) -> bytes:
     """One group."""
-    if kind is DONE and len(rows) == 1:
-        return ONE_DONE.pack(DONE, 1, *rows[0])
     pack = ROWS[kind].pack
     return HEAD.pack(kind, len(rows)) + b"".join([pack(*row) for row in rows])
 

@@ -16,7 +16,7 @@ from kstore.files.fork import ForkGuard
 from kstore.log import Log
 from kstore.queue.config import QueueConfig, seconds_of
 from kstore.queue.core import QueueCore
-from kstore.queue.events import DONE, RETRY, encode_events, ranges_of
+from kstore.queue.events import DONE, RETRY, encode_done, encode_events, ranges_of
 from kstore.queue.items import NOTHING, Headers, Marks, Shown, of_user, with_marks
 from kstore.queue.job import Job
 from kstore.queue.look import QueueStats, peeked, stats_of
@@ -92,11 +92,10 @@ class Queue:
         """
         core = self._core
         if not delay and not headers and key is None and not core.config.maxsize and not core.is_closed:
-            info = core.items.append_many((item,))
-            offset = info.first_offset
+            offset, time_ms = core.items.append_single(item) or core.items.append_many((item,))[:3:2]
             with core.lock:
                 if offset == core.state.position:
-                    core.hand_over((Record(offset, info.max_timestamp, "CreateTime", None, item),))
+                    core.hand_over((Record(offset, time_ms, "CreateTime", None, item),))
                 if core.getter_count:
                     core.available.notify()
             return offset
@@ -278,33 +277,24 @@ class Queue:
 
     def ack(self, job: Job) -> None:
         """See ``Job.ack``."""
-        core, state = self._core, self._core.state
-        offset = job.record.offset
+        core = self._core
+        state = core.state
         with core.lock:
-            is_simple = job.is_open and not state.is_shared and not state.unnoted and not core.is_closed
-            if is_simple and (is_simple := state.is_leased(job)):
+            # An append that does not wait for the disk may be made under the lock.
+            is_simple = not (core.is_sync or state.is_shared or state.unnoted or core.is_closed)
+            if is_simple and (is_simple := job.is_open and state.is_leased(job)):
+                offset = job.record.offset
+                end = core.journal.append(encode_done(offset))
                 state.end_lease(job)
-                state.busy.add(offset)
-                token = core.begin_write()
+                state.finish_one(offset)
+                core.applied(end)
+                job.is_open = False
+                if core.joiner_count:
+                    core.note_done()
+                is_due = self._space.is_due
         if not is_simple:
             self.ack_many((job,))
-            return
-        try:
-            end = core.journal.append(encode_events(DONE, ((offset, 1),)))
-        except BaseException:
-            with core.lock:
-                core.end_write(token)
-                state.busy.discard(offset)
-                self._lease_again((job,))
-            raise
-        with core.lock:
-            core.end_write(token, end)
-            state.finish_one(offset)
-            if core.joiner_count:
-                core.note_done()
-            is_due = self._space.is_due
-        job.is_open = False
-        if is_due:
+        elif is_due:
             self._space.tidy()
 
     def ack_many(self, jobs: Sequence[Job]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kstore.errors import ClosedError, KstoreError
 from kstore.queue.core import QueueCore
-from kstore.queue.events import DONE, encode_events, ranges_of
+from kstore.queue.events import encode_done
 from kstore.queue.items import Marks, marks_of, with_marks
 from kstore.queue.journal import SEGMENT_BYTES
 from kstore.queue.leases import Retry
@@ -206,7 +206,7 @@ class QueueSpace:
                 token = core.begin_write()
             end = 0
             try:
-                end = core.journal.append(encode_events(DONE, ranges_of((record.offset,))))
+                end = core.journal.append(encode_done(record.offset))
             finally:
                 with core.lock:
                     core.end_write(token, end)
