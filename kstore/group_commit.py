@@ -93,6 +93,33 @@ class GroupCommit(Generic[Item]):
         if item.error is not None:
             raise item.error
 
+    def alone(self, commit: Callable[[], Result | None]) -> Result | None:
+        """What ``commit()`` returns, which commits one append; None, and it is not called, unless nobody else commits.
+
+        Who comes meanwhile is committed behind it.
+        """
+        leader: Pending[Result] = Pending()
+        started = self._clock.monotonic()
+        try:
+            with self._mutex:
+                # Behind a group the others are on their way back: then there is one to be gathered.
+                if not self._leading and self._last_count <= 1:
+                    self._leading = leader.leads = True
+            return commit() if leader.leads else None
+        finally:
+            try:
+                self._end_alone(leader, started)
+            except BaseException:
+                self._end_alone(leader, started)
+                raise
+
+    def _end_alone(self, leader: Pending[Result], started: float) -> None:
+        took = self._clock.monotonic() - started
+        with self._mutex:
+            if leader.leads:
+                self._commit_seconds += MEAN_WEIGHT * (took - self._commit_seconds)
+            self._pass_on(leader)
+
     def _lead(self, leader: Item) -> None:
         group: list[Item] = []
         started = self._clock.monotonic()
@@ -134,7 +161,7 @@ class GroupCommit(Generic[Item]):
             if item.result is None and item.error is None:
                 item.error = error
 
-    def _pass_on(self, leader: Item) -> None:
+    def _pass_on(self, leader: Pending[Result]) -> None:
         """Where ``leader`` leads, the first of those who wait leads next. Needs the mutex."""
         if leader.leads:
             if self._queue:

@@ -176,6 +176,10 @@ class Log(LogReads, LogTransactions):
 
         Raises: as ``append_many``.
         """
+        if timestamp is None and not headers:
+            single = self.append_single(value, key)
+            if single is not None:
+                return single[0]
         info = self.append_many(
             (value,),
             keys=None if key is None else (key,),
@@ -183,6 +187,20 @@ class Log(LogReads, LogTransactions):
             headers=(tuple(headers),) if headers else None,
         )
         return info.first_offset
+
+    def append_single(self, value: bytes | None, key: bytes | None = None) -> tuple[int, int] | None:
+        """``append`` where that is plain: its offset and timestamp; None, with nothing done, where it is not.
+
+        Raises: as ``append``.
+        """
+        writer = self._writing
+        if type(value) is not bytes or (writer.is_compacted if key is None else type(key) is not bytes):
+            return None
+        try:
+            return writer.append_single(value, key)
+        except Exception as error:
+            writer.context.counters.append_failed(error)
+            raise
 
     def append_many(
         self,

@@ -10,10 +10,13 @@ has failed, poisons the log: it then serves what is known to be durable and take
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+
+import crc32c
 
 from kstore.config import LogConfig
 from kstore.errors import (
@@ -32,15 +35,15 @@ from kstore.log_loader import Loaded
 from kstore.log_producers import PendingProducers
 from kstore.pending_append import PendingAppend
 from kstore.published import Published
-from kstore.record._codec import BatchBuffer, patch_header
-from kstore.record.batch import MAGIC
+from kstore.record._codec import BatchBuffer, encode_single, patch_header
+from kstore.record.batch import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, MAGIC
 from kstore.record.builder import build_batches
 from kstore.record.parse import MAGIC_POSITION, parse_batch
 from kstore.record.walk import OFFSET_MAX
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.rules.sequence import ProducerBatch
 from kstore.segment_tail import SegmentTail
-from kstore.types import LOG_APPEND_TIME, NO_OFFSET, AppendInfo
+from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, AppendInfo
 
 __all__ = ["Headers", "LogAppender"]
 
@@ -48,6 +51,13 @@ Headers = Iterable[tuple[str, bytes | None]]
 
 # In a batch of version 2, bytes from its start.
 LEADER_EPOCH_POSITION = 12
+# A batch of version 2 up to where its CRC begins: base offset, size, leader epoch, magic, CRC.
+BATCH_HEAD = struct.Struct(">qiibI")
+assert BATCH_HEAD.size == CRC_START
+# Larger records alone in their batch are copied less often on the usual way.
+SINGLE_BYTES_MAX = 1 << 14
+# What a record of such a size has around it at the most: the batch's header, and its own fields and lengths.
+SINGLE_OVERHEAD = BATCH_HEADER_BYTES + 16
 # Encode buffers kept for reuse; more appends at the same time make their own.
 SPARE_BUFFERS_MAX = 16
 # A buffer that had to hold more than this is not kept.
@@ -84,6 +94,8 @@ class LogAppender(LogFiles):
         # What is compressed must not grow beyond what a reader takes when it decompresses it.
         self._size_max = min(config.max_message_bytes, config.max_batch_bytes_uncompressed)
         self.is_compacted = config.is_compacted
+        is_plain = self._codec == "none" and self._timestamp_type == CREATE_TIME
+        self._single_bytes_max = min(self._size_max, config.segment_bytes, SINGLE_BYTES_MAX) if is_plain else 0
 
     # --- append -----------------------------------------------------------------------------------------------------
 
@@ -122,6 +134,58 @@ class LogAppender(LogFiles):
             self._spare_buffers.append(buffer)
         assert append.result is not None
         return append.result
+
+    def append_single(self, value: bytes, key: bytes | None) -> tuple[int, int] | None:
+        """Appends one record in a batch of its own, by the shortest way: its offset and timestamp.
+
+        None, and nothing is done, where anything is to be decided: then ``append_many`` is the way.
+        """
+        size = len(value) + SINGLE_OVERHEAD if key is None else len(value) + len(key) + SINGLE_OVERHEAD
+        if size > self._single_bytes_max or self._sync is not self._syncs_writes:
+            return None
+        now_ms = self._clock.now_ms()
+        body = encode_single(value, key, now_ms)
+        if self._group is None:
+            offset = self._commit_single(body, crc32c.crc32c(body), now_ms)
+        else:
+            offset = self._group.alone(lambda: self._commit_single(body, crc32c.crc32c(body), now_ms))
+        return None if offset is None else (offset, now_ms)
+
+    def _commit_single(self, body: bytes, crc: int, now_ms: int) -> int | None:
+        """``_commit`` of what ``encode_single`` gave: its offset; None where that is not plain."""
+        size = CRC_START + len(body)
+        with self._lock:
+            tail, before = self._tail, self.published
+            offset = before.offset
+            if (
+                tail is None
+                or self._closed is not None
+                or self._poisoned is not None
+                or now_ms - self._last_append_ms > tail.idle_ms_max
+                or not tail.takes(tail.position, size, offset, now_ms)
+            ):
+                return None
+            position = tail.position
+            self._last_append_ms = now_ms
+            head = BATCH_HEAD.pack(offset, size - LOG_OVERHEAD_BYTES, self.loaded.leader_epoch, MAGIC, crc)
+            try:
+                self._write_batches(tail, (head + body,), size)
+                tail.note(position, size, offset, now_ms)
+                self._publish(Published._make((offset + 1, tail.base_offset, position + size, offset + 1)))
+                self.producers.passed(offset, offset + 1)
+            except BaseException as error:
+                self._undo(before, error)
+                raise
+            counters = self._counters
+            counters.appends += 1
+            counters.append_batches += 1
+            counters.append_records += 1
+            counters.append_bytes += size
+        if self._sync:
+            counters.group_appends.observe(1)
+        if self._follower_count:
+            self._wake_followers()
+        return offset
 
     def commit(self, append: PendingAppend) -> None:
         """Writes ``append``; returns when it is as durable as the log's setting says.
@@ -163,12 +227,15 @@ class LogAppender(LogFiles):
         if self._sync:
             self._counters.group_appends.observe(len(appends))
         if self._follower_count:
-            with self._grown:
-                self._grown.notify_all()
-                for grown in self._growth_watchers:
-                    grown()
+            self._wake_followers()
         if self._retention_due:
             self._retain_after_roll()
+
+    def _wake_followers(self) -> None:
+        with self._grown:
+            self._grown.notify_all()
+            for grown in self._growth_watchers:
+                grown()
 
     def watch_growth(self, grown: Callable[[], None]) -> None:
         """Has ``grown``, which must be short, called behind each append, until ``unwatch_growth``."""
@@ -308,17 +375,19 @@ class LogAppender(LogFiles):
         """One write for all batches of ``run``, which go into one segment; then their index entries."""
         if not run:
             return
-        size = marks[-1][0] + marks[-1][1] - tail.position
-        if self._syncs_writes:
-            started = self._clock.monotonic()
-            tail.write(run, size, sync=True)
-            self._counters.sync_seconds.observe(self._clock.monotonic() - started)
-        else:
-            tail.write(run, size, sync=False)
+        self._write_batches(tail, run, marks[-1][0] + marks[-1][1] - tail.position)
         for mark in marks:
             tail.note(*mark)
         run.clear()
         marks.clear()
+
+    def _write_batches(self, tail: SegmentTail, batches: Sequence[memoryview | bytes], size: int) -> None:
+        if self._syncs_writes:
+            started = self._clock.monotonic()
+            tail.write(batches, size, sync=True)
+            self._counters.sync_seconds.observe(self._clock.monotonic() - started)
+        else:
+            tail.write(batches, size, sync=False)
 
     def _publish(self, published: Published) -> None:
         """The one store by which an append becomes visible."""

@@ -358,7 +358,8 @@ SYSTEM_FS = OsFileSystem()
 
 def _total_size(buffers: Sequence[Buffer]) -> int:
     if len(buffers) == 1:
-        return memoryview(buffers[0]).nbytes
+        buffer = buffers[0]
+        return len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
     return sum([memoryview(buffer).nbytes for buffer in buffers])
 
 

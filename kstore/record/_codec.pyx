@@ -49,6 +49,7 @@ __all__ = [
     "decode_varint",
     "decode_varlong",
     "encode_batch",
+    "encode_single",
     "encode_varint",
     "encode_varlong",
     "murmur2",
@@ -84,6 +85,7 @@ cdef extern from "Python.h":
 cdef enum:
     MAGIC = 2
     HEADER_SIZE = 61
+    CRC_START = 21
     # What a batch's size field leaves out: the base offset and itself.
     LOG_OVERHEAD = 12
     ATTRIBUTE_LOG_APPEND_TIME = 0x08

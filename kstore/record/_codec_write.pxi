@@ -476,3 +476,30 @@ def encode_batch(
     finally:
         batch.abort()
     return encoded(batch, stop)
+
+
+def encode_single(bytes value, bytes key, int64_t timestamp):
+    """A batch of one record without headers, uncompressed, from where its CRC begins: all that comes before it needs
+    the record's offset. ``timestamp`` is in ms, 0 or more; the caller bounds the sizes of value and key to 1 GiB each.
+    """
+    cdef Fields fields
+    take_bytes(<PyObject*>value, &fields.value, &fields.value_size)
+    take_bytes(<PyObject*>key, &fields.key, &fields.key_size)
+    # Attributes, both deltas, and the count of headers: a byte each.
+    cdef Py_ssize_t body_size = 4 + size_of_field(fields.key_size) + size_of_field(fields.value_size)
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, HEADER_SIZE - CRC_START + size_of_varint(body_size) + body_size)
+    cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(<PyObject*>data)
+    put_big_endian(to, 0, 2)
+    put_big_endian(to + 2, 0, 4)
+    put_big_endian(to + 6, timestamp, 8)
+    put_big_endian(to + 14, timestamp, 8)
+    put_big_endian(to + 22, -1, 8)
+    put_big_endian(to + 30, -1, 2)
+    put_big_endian(to + 32, -1, 4)
+    put_big_endian(to + 36, 1, 4)
+    to = put_varint(to + 40, body_size)
+    to[0] = to[1] = to[2] = 0
+    to = put_field(to + 3, fields.key, fields.key_size)
+    to = put_field(to, fields.value, fields.value_size)
+    to[0] = 0
+    return data
