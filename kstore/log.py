@@ -82,8 +82,9 @@ class Log(LogReads, LogTransactions):
         Args:
             path: the directory of one partition, kstore's or a Kafka broker's.
             read_only: take no lock and never write; the log must exist.
-            shared: write beside other processes that share it too. Linux only; all with one durability. Such a log
-                is not compacted, and takes no transactions (SharedLogError).
+            shared: write beside other processes that share it too. Linux only, on a file system of this machine's own
+                (else StorageError); all with one durability. Such a log is not compacted, and takes no transactions
+                (SharedLogError).
             durability: when an append returns: "sync", its bytes are on disk; "interval", they are written and a
                 thread syncs every ``flush_ms``; "os", they are written, as with Kafka.
             fs, clock: for tests.

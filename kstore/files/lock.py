@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 from kstore.errors import ForkedError, LockedError, PathLike, StorageError
 from kstore.files.fs import storage_error
+from kstore.files.mounts import foreign_type
 from kstore.files.paths import LOCK
 
 __all__ = ["DirectoryLock", "probe_lock"]
@@ -81,7 +82,7 @@ class DirectoryLock:
         ``kind`` is a word for people: what holds it. ``shared`` lets in others that share it, and nobody else.
 
         Raises: LockedError, at once and naming the holder; ReadOnlyError, FileMissingError, StorageError, also where
-        the system has no locks that can be shared.
+        the system, or the file system, has no locks that can be shared.
         """
         self._shared = shared
         self._fd = -1
@@ -251,8 +252,8 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 def _lock_file(path: str, mode: int, *, shared: bool) -> tuple[int, _FileId]:
     """Opens and locks the file that has the name ``path`` when the locks are there."""
-    if shared and OFD_SETLK is None:
-        raise StorageError(errno.ENOTSUP, "this system lacks the locks that writers of one directory can share", path)
+    if shared:
+        _check_shareable(path)
     for _ in range(REPLACED_RETRIES):
         try:
             fd = os.open(path, OPEN_FLAGS | os.O_RDWR | os.O_CREAT, mode)
@@ -272,6 +273,19 @@ def _lock_file(path: str, mode: int, *, shared: bool) -> tuple[int, _FileId]:
             raise
         os.close(fd)
     raise StorageError(errno.EAGAIN, f"replaced by another file {REPLACED_RETRIES} times while it was locked", path)
+
+
+def _check_shareable(path: str) -> None:
+    """Raises: StorageError where locks, or memory that is mapped, need not be everybody's."""
+    if OFD_SETLK is None:
+        raise StorageError(errno.ENOTSUP, "this system lacks the locks that writers of one directory can share", path)
+    if found := foreign_type(os.path.dirname(path)):
+        raise StorageError(
+            errno.ENOTSUP,
+            f"a file system of type {found}, which others may write to past this machine's locks; to be shared it must"
+            " be one of this machine's own",
+            path,
+        )
 
 
 def _open_to_probe(path: str) -> int | None:

@@ -24,9 +24,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kstore.errors import PathLike
+from kstore.files.mounts import foreign_type
 
 __all__ = ["DirectoryWatch"]
 
@@ -47,12 +48,6 @@ EVENT = struct.Struct("@iIII")
 READ_BYTES = 64 * 1024
 # Not for lack of a directory: then there is nothing to watch anywhere.
 EXHAUSTED_ERRNOS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-
-# linux/magic.h: file systems on which others may write without this machine's kernel. A statfs begins with the type.
-NFS, SMB, SMB2, CIFS, FUSE, PLAN9 = 0x6969, 0x517B, 0xFE534D42, 0xFF534D42, 0x65735546, 0x01021997
-CEPH, LUSTRE, GFS2, OCFS2, VBOXSF = 0x00C36400, 0x0BD00BD0, 0x01161970, 0x7461636F, 0x786F4256
-SHARED_TYPES = frozenset({NFS, SMB, SMB2, CIFS, FUSE, PLAN9, CEPH, LUSTRE, GFS2, OCFS2, VBOXSF})
-STATFS_BYTES = 256
 
 
 class DirectoryWatch:
@@ -107,9 +102,7 @@ class _Calls(NamedTuple):
 
     add: Callable[[int, bytes, int], int]
     remove: Callable[[int, int], int]
-    statfs: Callable[[bytes, object], int]
     last_errno: Callable[[], int]
-    buffer: Callable[[int], Any]
 
 
 class _Hub:
@@ -127,7 +120,7 @@ class _Hub:
 
     def add(self, watch: DirectoryWatch) -> bool:
         with self.mutex:
-            if watch._hub is not self and self._is_shared(watch._path):
+            if watch._hub is not self and foreign_type(os.fsdecode(watch._path)):
                 return False
             # The same number again where somebody watches the directory already.
             number = self._calls.add(self.fd, watch._path, MASK)
@@ -137,13 +130,6 @@ class _Hub:
             watch._number, watch._hub = number, self
             self._waiting.setdefault(number, weakref.WeakSet()).add(watch)
             return True
-
-    def _is_shared(self, path: bytes) -> bool:
-        """Whether other machines, or a program, may change the directory without this kernel's knowing."""
-        buffer = self._calls.buffer(STATFS_BYTES)
-        if self._calls.statfs(path, buffer) != 0:
-            return False  # not there: the watch will say so
-        return int.from_bytes(buffer.raw[: struct.calcsize("l")], sys.byteorder) & 0xFFFFFFFF in SHARED_TYPES
 
     def remove(self, watch: DirectoryWatch) -> None:
         with self.mutex:
@@ -223,12 +209,11 @@ def _start() -> _Hub:
     init.argtypes = (ctypes.c_int,)
     add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
     remove.argtypes = (ctypes.c_int, ctypes.c_int)
-    library.statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
     fd = init(IN_CLOEXEC)
     if fd < 0:
         raise OSError(ctypes.get_errno(), f"inotify: {os.strerror(ctypes.get_errno())}")
     try:
-        calls = _Calls(add, remove, library.statfs, ctypes.get_errno, ctypes.create_string_buffer)
+        calls = _Calls(add, remove, ctypes.get_errno)
         return _Hub(calls, fd)
     except RuntimeError:
         # There is no thread. After an interrupt there may be one, and by then its number could be another file's.

@@ -139,7 +139,7 @@ def test_where_nobody_tells_the_watch_says_so(
 
 
 def test_a_file_system_that_others_write_to_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches._Hub, "_is_shared", lambda self, path: True)
+    monkeypatch.setattr(watches, "foreign_type", lambda path: "nfs4")
     assert not DirectoryWatch(tmp_path).arm()
 
 
