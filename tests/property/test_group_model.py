@@ -1,8 +1,9 @@
 """A group of consumers against a plain model: members join, leave, fall silent and are killed, the store is reopened.
 
-The model knows how many records each partition has, what was committed of it, and what each member has had since it got
-the partition. Nothing is lost: at the end every record was handed out. Order is kept: what a member gets of a partition
-goes on where it was, and begins at what was committed.
+The model knows how many records each partition has, what was committed of it, what each member has had since it got
+the partition, and whom the others have taken for dead. Nothing is lost: at the end every record was handed out. Order
+is kept: what a member gets of a partition goes on where it was, and begins at what was committed. What is committed is
+what a member was given, and by nobody else. That the model finds what it looks for is tested too, with faults put in.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,14 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 import kstore
 from kstore import CommitFailedError, TopicPartition
 from kstore.consumer.consumer import Consumer
+from kstore.consumer.fetching import PartitionReader
+from kstore.consumer.group_files import FileGroup
+from kstore.consumer.group_state import GroupState
+from kstore.consumer.groups import Membership, MemoryGroup
+from kstore.consumer.reading import Reading
 from kstore.store import Store
+from kstore.store_consumers import StoreConsumers
+from kstore.transactions.group_records import OffsetAndMetadata
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock
 
@@ -31,23 +40,28 @@ LIMIT_MS = 60_000
 MEMORY = "/dev/shm"
 MEMBER = st.integers(0, 11)
 COUNT = st.integers(1, 12)
+COMMITS = st.sampled_from(["asked", "revoked", "seldom", "always"])
 
 
 class Member:
     """A consumer, and where the model has it. As its listener it hears of partitions that come and go."""
 
-    def __init__(self, model: GroupModel, *, commits_when_revoked: bool, strategy: str) -> None:
+    def __init__(self, model: GroupModel, *, commits: str, strategy: str) -> None:
         self.model = model
-        self.commits_when_revoked = commits_when_revoked
+        # When: "asked" alone; also when "revoked"; by itself at the end too, "seldom", or "always" at each poll.
+        self.commits = commits
         # By partition: the offset that comes next.
         self.next: dict[int, int] = {}
-        # What it has is others', perhaps, and it does not know.
-        self.was_silent = False
+        self.beat = model.clock.monotonic()
+        # The others have taken it for dead; what it has is theirs, and it does not know.
+        self.is_expelled = False
         self.consumer: Consumer = model.store.consumer(
             group="g",
             iteration_timeout_ms=0,
             max_poll_interval_ms=LIMIT_MS,
             max_poll_records=7,
+            enable_auto_commit=commits in ("seldom", "always"),
+            auto_commit_interval_ms=0 if commits == "always" else "1000d",
             partition_assignment_strategy=strategy,
         )
         self.consumer.subscribe(["t"], listener=self)
@@ -57,9 +71,10 @@ class Member:
             self.next[number] = self.model.committed.get(number, 0)
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        if self.commits_when_revoked:
-            offsets = {owner: self.next[owner.partition] for owner in partitions}
+        offsets = {owner: self.next[owner.partition] for owner in partitions}
+        if self.commits == "revoked":
             self.consumer.commit(offsets)
+        if self.commits != "asked":
             self.model.committed.update((owner.partition, offset) for owner, offset in offsets.items())
         self.on_partitions_lost(partitions)
 
@@ -91,9 +106,11 @@ class GroupModel(RuleBasedStateMachine):
         self.committed: dict[int, int] = {}
 
     @initialize(
-        partitions=st.integers(1, 5), strategy=st.sampled_from(["range", "round_robin"]), members=st.integers(1, 3)
+        partitions=st.integers(1, 5),
+        strategy=st.sampled_from(["range", "round_robin"]),
+        members=st.lists(COMMITS, min_size=1, max_size=3),
     )
-    def begin(self, partitions: int, strategy: str, members: int) -> None:
+    def begin(self, partitions: int, strategy: str, members: list[str]) -> None:
         self.strategy = strategy
         self.open("0")
         self.store.create_topic("t", partitions=partitions)
@@ -103,8 +120,8 @@ class GroupModel(RuleBasedStateMachine):
         self.seen = [set() for _ in range(partitions)]
         for number in range(partitions):
             self.append(number, 10)
-        for _ in range(members):
-            self.join(commits_when_revoked=True)
+        for commits in members:
+            self.join(commits)
 
     def picked(self, at: int) -> Member:
         return self.members[at % len(self.members)]
@@ -122,17 +139,41 @@ class GroupModel(RuleBasedStateMachine):
         self.store.log("t", number).append_many([b"x"] * count)
         self.ends[number] += count
 
+    def looks(self, member: Member) -> None:
+        """It asks for records, or joins: whoever was silent for too long is dead to it."""
+        now = self.clock.monotonic()
+        member.beat, member.is_expelled = now, False
+        for other in self.members:
+            other.is_expelled |= now - other.beat > LIMIT_MS / 1000
+
     @precondition(lambda self: len(self.members) < MEMBERS_MAX)
-    @rule(commits_when_revoked=st.booleans())
-    def join(self, commits_when_revoked: bool) -> None:
-        self.members.append(Member(self, commits_when_revoked=commits_when_revoked, strategy=self.strategy))
+    @rule(commits=COMMITS)
+    def join(self, commits: str) -> None:
+        member = Member(self, commits=commits, strategy=self.strategy)
+        self.looks(member)
+        self.members.append(member)
+
+    @precondition(lambda self: 0 < len(self.members) < MEMBERS_MAX)
+    @rule(commits=COMMITS, count=COUNT)
+    def join_those_who_read(self, commits: str, count: int) -> None:
+        """They have read what they have not committed, and give some of it up."""
+        for number in range(len(self.ends)):
+            self.append(number, count)
+        for member in self.members:
+            self.polls(member, count)
+        self.join(commits)
+        self.all_poll(count)
 
     @precondition(lambda self: self.members)
     @rule(at=MEMBER, how=st.sampled_from(["leaves", "is killed"]))
     def part(self, at: int, how: str) -> None:
-        member = self.picked(at)
+        self.ends_life(self.picked(at), how)
+
+    def ends_life(self, member: Member, how: str) -> None:
         self.members.remove(member)
         if how == "leaves":
+            if member.commits in ("seldom", "always") and not member.is_expelled:
+                self.committed.update(member.next)
             member.consumer.close()
         else:
             member.consumer.abandon()
@@ -140,27 +181,47 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(at=MEMBER, count=COUNT)
     def poll(self, at: int, count: int) -> None:
-        member = self.picked(at)
+        self.polls(self.picked(at), count)
+
+    def polls(self, member: Member, count: int) -> None:
+        if member.commits == "always" and not member.is_expelled:
+            self.committed.update(member.next)
+        self.looks(member)
         for owner, records in member.consumer.poll(max_records=count).items():
             for record in records:
                 member.got(owner, record.offset)
-        member.was_silent = False
+
+    @precondition(lambda self: self.members)
+    @rule(count=COUNT)
+    def all_poll(self, count: int) -> None:
+        """Twice: then everybody has what it is to have."""
+        for member in self.members * 2:
+            self.polls(member, count)
 
     @precondition(lambda self: self.members)
     @rule(at=MEMBER, count=COUNT)
     def iterate(self, at: int, count: int) -> None:
         member = self.picked(at)
+        if member.commits == "always" and not member.is_expelled:
+            self.committed.update(member.next)
+        self.looks(member)
         for record in member.consumer:
             member.got(member.consumer.current, record.offset)
             count -= 1
             if not count:
                 break
-        member.was_silent = False
+        if member.commits == "always":
+            # How often it has looked for more on the way is its own affair.
+            for number, offset in self.found().items():
+                if self.committed.get(number, 0) <= offset <= member.next.get(number, 0):
+                    self.committed[number] = offset
 
     @precondition(lambda self: self.members)
     @rule(at=MEMBER)
     def commit(self, at: int) -> None:
-        member = self.picked(at)
+        self.asks_to_commit(self.picked(at))
+
+    def asks_to_commit(self, member: Member) -> None:
         positions = {owner.partition: offset for owner, offset in member.consumer.positions().items()}
         for number, offset in positions.items():
             if member.next[number] != offset:
@@ -168,17 +229,46 @@ class GroupModel(RuleBasedStateMachine):
         try:
             member.consumer.commit()
         except CommitFailedError:
-            if not member.was_silent:
+            if not member.is_expelled:
                 raise
         else:
-            for other in self.members:
-                if other is not member and not other.was_silent and other.next.keys() & positions.keys():
-                    raise Wrong(f"committed {positions}, and another member has {sorted(other.next)}")
-            self.committed.update(positions)
+            # Where there was nothing new to commit it was not found out.
+            if not member.is_expelled:
+                self.committed.update(positions)
 
-    @rule(what=st.sampled_from(["grow", "grow", "fall silent", "reopen", "kill the process"]))
+    @precondition(lambda self: self.members)
+    @rule(at=MEMBER, number=st.integers(0, PARTITIONS_MAX - 1))
+    def commit_what_is_anothers(self, at: int, number: int) -> None:
+        member = self.picked(at)
+        number %= len(self.ends)
+        if number in member.next and not member.is_expelled:
+            return
+        try:
+            member.consumer.commit({TopicPartition("t", number): 1})
+        except CommitFailedError:
+            return
+        raise Wrong(f"a member without partition {number} has committed its offset")
+
+    @rule(what=st.sampled_from(["grow", "fall silent", "reopen", "kill the process"]))
     def disturb(self, what: str) -> None:
         getattr(self, what.replace(" ", "_"))()
+
+    @precondition(lambda self: len(self.members) > 1)
+    @rule(at=MEMBER, then=st.sampled_from(["commits", "leaves", "polls"]))
+    def one_falls_silent(self, at: int, then: str) -> None:
+        """And says something when the others have its partitions."""
+        silent = self.picked(at)
+        for _ in range(3):
+            self.clock.advance(LIMIT_MS // 2)
+            for member in self.members:
+                if member is not silent:
+                    self.polls(member, 3)
+        if then == "commits":
+            self.asks_to_commit(silent)
+        elif then == "leaves":
+            self.ends_life(silent, "leaves")
+        else:
+            self.polls(silent, 3)
 
     def grow(self) -> None:
         if len(self.ends) < PARTITIONS_MAX:
@@ -190,13 +280,10 @@ class GroupModel(RuleBasedStateMachine):
     def fall_silent(self) -> None:
         """Everybody: whoever asks first takes the others for dead."""
         self.clock.advance(LIMIT_MS + 1)
-        for member in self.members:
-            member.was_silent = True
 
     def reopen(self) -> None:
-        for member in self.members:
-            member.consumer.close()
-        self.members.clear()
+        for member in list(self.members):
+            self.ends_life(member, "leaves")
         self.store.close()
         self.open(self.store.path.name)
 
@@ -212,20 +299,29 @@ class GroupModel(RuleBasedStateMachine):
 
     # --- what holds -------------------------------------------------------------------------------------------------
 
+    def found(self) -> dict[int, int]:
+        committed = self.store.consumer_offsets.committed("g")
+        return {owner.partition: one.offset for owner, one in committed.items() if one.offset}
+
     @invariant()
     def committed_offsets_are_those_of_the_model(self) -> None:
         if self.ends:
-            found = {owner.partition: one.offset for owner, one in self.store.consumer_offsets.committed("g").items()}
-            if found != self.committed:
-                raise Wrong(f"committed {found}, expected {self.committed}")
+            # To commit the beginning is nothing.
+            expected = {number: offset for number, offset in self.committed.items() if offset}
+            if self.found() != expected:
+                raise Wrong(f"committed {self.found()}, expected {expected}")
 
     @invariant()
     def no_partition_has_two_owners(self) -> None:
         owned: set[TopicPartition] = set()
         for member in self.members:
-            if not member.was_silent:
-                assert not owned & member.consumer.assignment()
-                owned |= member.consumer.assignment()
+            if not member.is_expelled:
+                mine = member.consumer.assignment()
+                if {number for _, number in mine} != member.next.keys():
+                    raise Wrong(f"a member has {sorted(mine)}, and was told of {sorted(member.next)}")
+                if both := owned & mine:
+                    raise Wrong(f"{sorted(both)} have two owners")
+                owned |= mine
 
     def teardown(self) -> None:
         try:
@@ -243,7 +339,7 @@ class GroupModel(RuleBasedStateMachine):
         for member in self.members:
             member.consumer.abandon()
         self.members.clear()
-        last = Member(self, commits_when_revoked=False, strategy=self.strategy)
+        last = Member(self, commits="asked", strategy=self.strategy)
         self.clock.advance(3001)
         for record in last.consumer:
             last.got(last.consumer.current, record.offset)
@@ -254,7 +350,13 @@ class GroupModel(RuleBasedStateMachine):
                 raise Lost(f"partition {number}: offsets {sorted(missing)[:10]} were never handed out")
 
 
-def run(shared: bool, examples: int, steps: int, tried: Callable[[str, int], None]) -> None:
+def run(
+    shared: bool,
+    examples: int,
+    steps: int,
+    tried: Callable[[str, int], None],
+    phases: Collection[Phase] = (Phase.generate, Phase.shrink),
+) -> None:
     class Model(GroupModel):
         pass
 
@@ -268,7 +370,8 @@ def run(shared: bool, examples: int, steps: int, tried: Callable[[str, int], Non
             deadline=None,
             database=None,
             derandomize=True,
-            phases=[Phase.generate, Phase.shrink],
+            phases=phases,
+            report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         ),
     )
@@ -282,7 +385,83 @@ KINDS = [
 
 @pytest.mark.parametrize("shared", KINDS)
 def test_a_group_is_what_the_model_says(shared: bool, tried: Callable[[str, int], None]) -> None:
-    run(shared, 40, 40, tried)
+    run(shared, 50, 40, tried)
+
+
+# --- that the model finds faults --------------------------------------------------------------------------------------
+
+
+def commits_are_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Membership, "fenced", lambda self, partitions: nullcontext())
+
+
+def who_gives_a_partition_up_reads_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reading, "drop", lambda self, owners: None)
+
+
+def two_own_a_partition(patch: pytest.MonkeyPatch) -> None:
+    def due(state: GroupState, member_id: str) -> frozenset[TopicPartition]:
+        return frozenset(state.target[member_id]) - state.members[member_id].owned
+
+    patch.setattr(GroupState, "due", due)
+
+
+def nobody_is_dead(patch: pytest.MonkeyPatch) -> None:
+    for box in (MemoryGroup, FileGroup):
+        patch.setattr(box, "dead", lambda self, members: set())
+
+
+def an_offset_is_committed_back(patch: pytest.MonkeyPatch) -> None:
+    commit = StoreConsumers.commit
+
+    def back(self: StoreConsumers, group: str, offsets: dict[TopicPartition, int]) -> None:
+        commit(self, group, {owner: max(offset - 1, 0) for owner, offset in offsets.items()})
+
+    patch.setattr(StoreConsumers, "commit", back)
+
+
+def a_close_commits_nothing(patch: pytest.MonkeyPatch) -> None:
+    close = Consumer.close
+    patch.setattr(Consumer, "close", lambda self, commit=True: close(self, commit=False))
+
+
+def what_is_revoked_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    commit = Consumer._auto_commit
+    patch.setattr(Consumer, "_auto_commit", lambda self, only=None: None if only else commit(self))
+
+
+def a_new_owner_passes_over_a_record(patch: pytest.MonkeyPatch) -> None:
+    begin = Reading._begin_at
+
+    def beyond(self: Reading, reader: PartitionReader, committed: OffsetAndMetadata) -> None:
+        begin(self, reader, committed._replace(offset=committed.offset + 1))
+
+    patch.setattr(Reading, "_begin_at", beyond)
+
+
+FAULTS = [
+    commits_are_not_fenced,
+    who_gives_a_partition_up_reads_on,
+    two_own_a_partition,
+    nobody_is_dead,
+    an_offset_is_committed_back,
+    a_close_commits_nothing,
+    what_is_revoked_is_not_committed,
+    a_new_owner_passes_over_a_record,
+]
+
+
+@pytest.mark.parametrize("shared", KINDS)
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.__name__ for fault in FAULTS])
+def test_the_model_finds_a_fault(
+    fault: Callable[[pytest.MonkeyPatch], None], shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises((Wrong, Lost)):
+        run(shared, 50, 40, lambda kind, count: None, phases=[Phase.generate])
+
+
+# --- for long ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.soak
