@@ -19,6 +19,7 @@ __all__ = [
     "WAIT_SECONDS",
     "Ended",
     "at_every_point",
+    "cancelled_at",
     "opened",
     "run",
     "stepped",
@@ -136,6 +137,21 @@ class _CancelledAt:
                 error = thrown
 
 
+async def cancelled_at(point: int, cancel: Cancel, awaitable: Awaitable[Any]) -> Ended:
+    """Awaits something in a task, and cancels that at the ``point``-th time that it waits."""
+    what = _CancelledAt(awaitable, point, cancel)
+
+    async def wait() -> Any:
+        return await what
+
+    task = asyncio.create_task(wait())
+    await asyncio.wait([task])
+    try:
+        return Ended(task.result(), None, not what.is_reached)
+    except (Exception, asyncio.CancelledError) as error:
+        return Ended(None, error, not what.is_reached)
+
+
 async def at_every_point(
     cancel: Cancel, begin: Callable[[int], Awaitable[Any]], check: Callable[[int, Ended], Awaitable[object]]
 ) -> int:
@@ -143,21 +159,10 @@ async def at_every_point(
 
     Returns how many points there are.
     """
-    for point in count(1):
-        what = _CancelledAt(begin(point), point, cancel)
-
-        async def wait(what: _CancelledAt = what) -> Any:
-            return await what
-
-        task = asyncio.create_task(wait())
-        await asyncio.wait([task])
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if task.cancelled():
-            try:
-                task.result()
-            except asyncio.CancelledError as cancelled:
-                error = cancelled
-        await check(point, Ended(None if error is not None else task.result(), error, not what.is_reached))
-        if not what.is_reached:
+    point = 0
+    while True:
+        point += 1
+        ended = await cancelled_at(point, cancel, begin(point))
+        await check(point, ended)
+        if ended.is_last:
             return point - 1
-    raise AssertionError("there is no end of counting")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kstore.aio.polling import LoopConsumer, Polled
 from kstore.aio.producing import Producer
-from kstore.aio.threads import Threads
+from kstore.aio.threads import Threads, to_the_end
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import Piece
 from kstore.consumer.sharing import GroupMetadata
@@ -167,8 +167,11 @@ class Consumer:
                 await self._threads.run(partial(self.sync.give_back, found))
 
     async def _call(self, call: Callable[[], Result]) -> Result:
-        """Does something else in a thread, when it is this consumer's turn."""
+        """Does something else in a thread, when it is this consumer's turn. Cancelled, also before, it is done."""
         self._threads.check_fork()
+        return await to_the_end(asyncio.ensure_future(self._called(call)))
+
+    async def _called(self, call: Callable[[], Result]) -> Result:
         async with self._turn:
             await self._settle_piece()
             await self._settle_poll()
