@@ -316,6 +316,10 @@ class Store(StoreTopics):
         """The open producers of this store, by client id; the second with the same one has ``#2`` behind it."""
         return self._producer_host.live_producers()
 
+    def live_consumers(self) -> dict[str, Consumer]:
+        """The open consumers of this store, named as ``live_producers`` are."""
+        return self._consumer_host.live_consumers()
+
     # --- consumers --------------------------------------------------------------------------------------------------
 
     def consumer(
@@ -346,8 +350,7 @@ class Store(StoreTopics):
         return None if found is None else found.offset
 
     def group_members(self, group: str) -> dict[TopicPartition, str]:
-        """Which partitions are read by members of a group now, and the names of these: in this process, or in all
-        that share the store. What another process does that has the store for itself is not known here."""
+        """Who of a group reads which partitions now: members in this process, or in all that share the store."""
         self._check_open()
         return self._consumer_host.members(group)
 

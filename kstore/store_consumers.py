@@ -77,7 +77,7 @@ class StoreConsumers:
         self._offsets = offsets
         self._mutex = threading.Lock()
         self._groups: dict[str, GroupBox] = {}
-        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._consumers: weakref.WeakValueDictionary[str, Consumer] = weakref.WeakValueDictionary()
 
     @property
     def offsets(self) -> GroupOffsets:
@@ -111,16 +111,26 @@ class StoreConsumers:
     def made(self, consumer: AnyConsumer) -> AnyConsumer:
         """Keeps in mind a consumer of the store, as long as it lives."""
         with self._mutex:
-            self._consumers.add(consumer)
+            taken = self._open_consumers()
+            name, number = consumer.client_id, 1
+            while name in taken:
+                number += 1
+                name = f"{consumer.client_id}#{number}"
+            self._consumers[name] = consumer
         return consumer
+
+    def live_consumers(self) -> dict[str, Consumer]:
+        """The open consumers, by names that no two of them have: the client id, and a number if that was taken."""
+        with self._mutex:
+            return self._open_consumers()
+
+    def _open_consumers(self) -> dict[str, Consumer]:
+        return {name: consumer for name, consumer in list(self._consumers.items()) if not consumer.closed}
 
     def close(self) -> None:
         """No consumer reads on."""
-        with self._mutex:
-            consumers = list(self._consumers)
-        for consumer in consumers:
-            if not consumer.closed:
-                consumer.abandon()
+        for consumer in self.live_consumers().values():
+            consumer.abandon()
 
 
 def set_back_offsets(

@@ -12,9 +12,11 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from kstore.consumer.consumer_metrics import consumer_metrics, partition_metrics
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.host import ConsumerHost
 from kstore.consumer.offsets import Offsets
@@ -253,7 +255,8 @@ class Consumer(Sharing):
         self._check_woken()
         if self._assigned is None and not self._wanted:
             raise ConsumerStateError("nothing to read: subscribe to topics, or assign partitions")
-        if self.config.enable_auto_commit and self._clock.monotonic() >= self._commit_due:
+        now = self._counters.asked_at = self._clock.monotonic()
+        if self.config.enable_auto_commit and now >= self._commit_due:
             self._auto_commit()
         if self._assigned is None:
             self._share()
@@ -363,6 +366,21 @@ class Consumer(Sharing):
         found = self._host.offsets.committed(self._required_group())
         wanted = topic_partitions(partitions) if partitions else list(self._reading.readers)
         return {owner: found[owner] for owner in wanted if owner in found}
+
+    # --- metrics ----------------------------------------------------------------------------------------------------
+
+    @property
+    def store_path(self) -> Path:
+        return self._host.path
+
+    def metrics(self) -> dict[str, float]:
+        """What it has counted, and what is so now: see ``kstore.metrics.CONSUMER_METRICS``. For any thread."""
+        readers = list(self._reading.readers.values())
+        return consumer_metrics(self._counters, self._reading.counters, readers, self._clock.monotonic())
+
+    def partition_metrics(self) -> dict[TopicPartition, dict[str, float]]:
+        """The same of each partition: see ``kstore.metrics.CONSUMER_PARTITION_METRICS``. For any thread."""
+        return partition_metrics(list(self._reading.readers.values()))
 
     # --- end --------------------------------------------------------------------------------------------------------
 

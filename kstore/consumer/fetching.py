@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.consumer.pieces import ListPiece, Piece, RecordPiece
+from kstore.consumer.reading_counters import ReadingCounters
 from kstore.errors import CorruptBatchError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
@@ -50,10 +51,12 @@ class PartitionReader:
     __slots__ = (
         "_arrow",
         "_columns",
+        "_counters",
         "_decode",
         "_end",
         "_items",
         "_lent",
+        "_lent_from",
         "_next_offset",
         "_offsets",
         "_options",
@@ -78,8 +81,10 @@ class PartitionReader:
         isolation_level: IsolationLevel,
         on_corrupt: OnCorrupt,
         turn_bytes: int,
+        counters: ReadingCounters,
     ) -> None:
         self.owner = owner
+        self._counters = counters
         self.log = log
         self.isolation_level = isolation_level
         self.on_corrupt = on_corrupt
@@ -97,6 +102,7 @@ class PartitionReader:
         self._offsets: Sequence[int] = ()
         # What gives records of that batch to somebody else.
         self._lent: RecordCursor | None = None
+        self._lent_from = 0
         self._decode: Any = None
         self._next_offset = 0
         self._runs: Iterator[_Run] | None = None
@@ -111,6 +117,18 @@ class PartitionReader:
     def seek(self, offset: int | None) -> None:
         self.position = offset
         self.stop()
+
+    def leave(self, offset: int, unused_count: int = 0) -> None:
+        """Of what was lent, or given, it was used what lies below ``offset``; reading goes on there."""
+        if self._lent is not None:
+            self._counters.records += offset - self._lent_from
+        self._counters.records -= unused_count
+        self.seek(offset)
+
+    def known_position(self) -> int | None:
+        """The position, within what is lent too; any thread may ask."""
+        cursor = self._lent
+        return self.position if cursor is None else cursor.next_offset
 
     def stop(self) -> None:
         """Lets go of what was read ahead; reading goes on at ``position``."""
@@ -146,6 +164,7 @@ class PartitionReader:
                 else:
                     self.position = found[-1].offset + 1
                 if found:
+                    self._counters.records += len(found)
                     return found
             if not self._open_run(_records):
                 return []
@@ -158,6 +177,7 @@ class PartitionReader:
         assert self._items is not None
         if isinstance(self._items, RecordCursor):
             self._lent = self._items
+            self._lent_from = self._items.next_offset
             return RecordPiece(self, self._items, count)
         # Message sets of versions 0 and 1.
         records = self.take(count)
@@ -168,6 +188,7 @@ class PartitionReader:
         cursor, self._lent = self._lent, None
         if cursor is not None:
             self.position = cursor.next_offset
+            self._counters.records += cursor.next_offset - self._lent_from
             if not cursor.has_more:
                 self._items = None
                 self.position = self._next_offset
@@ -188,6 +209,7 @@ class PartitionReader:
                 else:
                     self.position = offsets[-1] + 1
                 if found:
+                    self._counters.records += len(found)
                     return found, offsets
             if not self._open_run(_values):
                 return [], ()
@@ -213,6 +235,7 @@ class PartitionReader:
             return False
         self._items, self._offsets, self._next_offset = iter(run.items), run.offsets, run.next_offset
         self._size += run.size
+        self._counters.bytes += run.size
         return True
 
     def _next_run(self, decode: Any) -> _Run | None:
@@ -256,6 +279,7 @@ class PartitionReader:
                 return None
         if batch.num_rows > count:
             batch, self._columns = batch.slice(0, count), batch.slice(count)
+        self._counters.records += batch.num_rows
         self.position = batch.column("offset")[-1].as_py() + 1
         return batch
 
@@ -284,6 +308,7 @@ class PartitionReader:
             self.position = max(self.position or 0, self._end)
             return None
         self._size += batch.nbytes
+        self._counters.bytes += batch.nbytes
         return batch
 
 

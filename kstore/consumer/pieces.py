@@ -22,7 +22,7 @@ class Reader(Protocol):
     def position(self) -> int | None: ...
     @property
     def paused(self) -> bool: ...
-    def seek(self, offset: int | None) -> None: ...
+    def leave(self, offset: int, unused_count: int = 0) -> None: ...
     def stop(self) -> None: ...
     def lend(self, count: int) -> Piece | None: ...
     def lend_values(self, count: int) -> Piece | None: ...
@@ -75,7 +75,7 @@ class RecordPiece:
             return
         offset = self._cursor.next_offset
         self._cursor.end()
-        self.reader.seek(offset)
+        self.reader.leave(offset)
 
 
 class ListPiece:
@@ -100,8 +100,9 @@ class ListPiece:
         return self.reader.lend(count) if self._offsets is None else self.reader.lend_values(count)
 
     def end(self) -> None:
-        if length_hint(self.items):
+        if rest := length_hint(self.items):
             offset = self.position()
+            assert offset is not None
             # Beyond the last one: what holds the iterator finds it exhausted.
             self.items.__setstate__(len(self._items))  # type: ignore[attr-defined]
-            self.reader.seek(offset)
+            self.reader.leave(offset, rest)

@@ -11,6 +11,7 @@ from kstore.consumer.config import ConsumerConfig
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.host import ConsumerHost
 from kstore.consumer.pieces import Piece
+from kstore.consumer.reading_counters import ReadingCounters
 from kstore.errors import ConsumerStateError, NoOffsetError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
@@ -33,6 +34,7 @@ class Reading:
         self._group = group
         # In the order in which they have their turns.
         self.readers: dict[TopicPartition, PartitionReader] = {}
+        self.counters = ReadingCounters()
 
     # --- which ------------------------------------------------------------------------------------------------------
 
@@ -47,6 +49,7 @@ class Reading:
                     config.isolation_level,
                     config.on_corrupt,
                     config.max_partition_fetch_bytes,
+                    self.counters,
                 )
         self._count()
 

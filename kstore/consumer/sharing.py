@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from kstore.consumer.config import ConsumerConfig, next_client_id
+from kstore.consumer.consumer_metrics import ConsumerCounters
 from kstore.consumer.deserializers import Deserializers
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.groups import Membership
@@ -77,6 +78,7 @@ class Sharing:
             raise ConfigError("enable_auto_commit is True, expected False without a group")
         self._deserializers = Deserializers(self.config.key_deserializer, self.config.value_deserializer)
         self._clock = host.clock
+        self._counters = ConsumerCounters(self._clock.monotonic())
         self._waiter = self._made_waiter()
         self._reading = Reading(host, self.config, group)
         self._wanted = Wanted()
@@ -222,6 +224,7 @@ class Sharing:
             self._gain(come)
 
     def _share_with_group(self, membership: Membership, *, has_changed: bool) -> None:
+        before = membership.owned
         change = membership.sync(self._topics_now, has_changed=has_changed)
         if change.lost:
             self._reading.drop(change.lost)
@@ -237,6 +240,8 @@ class Sharing:
             self._listen()
         if has_changed and (anew := membership.owned - self._reading.readers.keys()):
             self._gain(anew)
+        if membership.owned != before or change.lost:
+            self._counters.rebalances += 1
 
     def _gain(self, owners: Collection[TopicPartition]) -> None:
         self._reading.add(sorted(owners))
@@ -284,12 +289,20 @@ class Sharing:
             offsets = {TopicPartition(*owner): offset for owner, offset in offsets.items()}
         if not offsets:
             return
-        membership = self._membership
-        with membership.fenced(offsets) if membership is not None else nullcontext():
-            if producer is not None:
-                producer.send_offsets(offsets, group)
-                return
-            self._host.commit(group, offsets)
+        counters, started = self._counters, self._clock.monotonic()
+        counters.commits += 1
+        try:
+            membership = self._membership
+            with membership.fenced(offsets) if membership is not None else nullcontext():
+                if producer is not None:
+                    producer.send_offsets(offsets, group)
+                    return
+                self._host.commit(group, offsets)
+        except BaseException:
+            counters.commit_errors += 1
+            raise
+        finally:
+            counters.commit_seconds += self._clock.monotonic() - started
         for owner, committed in offsets.items():
             reader = self._reading.readers.get(owner)
             if reader is not None:

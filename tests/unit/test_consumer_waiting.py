@@ -21,6 +21,7 @@ from kstore import (
 )
 from kstore.clock import SYSTEM_CLOCK
 from kstore.consumer.fetching import PartitionReader
+from kstore.consumer.reading_counters import ReadingCounters
 from kstore.consumer.waiting import LogWaiter
 from kstore.store import Store
 from tests.consumer_helpers import T0, T1, T2, consumer, fill, offsets, opened
@@ -216,7 +217,7 @@ def test_a_wake_that_is_late_to_say_so_has_nobody_wait_in_vain_or_look_without_a
             looks += 1
             return super().has_more()
 
-    reader = Looking(T0, log, "read_uncommitted", "raise", 1 << 20)
+    reader = Looking(T0, log, "read_uncommitted", "raise", 1 << 20, ReadingCounters())
     reader.seek(0)
     waiter._event.set()
     waiter.wait([reader], 0.2)

@@ -16,6 +16,8 @@ import kstore
 from kstore.errors import PoisonedError, SyncFailedError
 from kstore.files.local import SYSTEM_FS
 from kstore.metrics import (
+    CONSUMER_METRICS,
+    CONSUMER_PARTITION_METRICS,
     COUNTED,
     METRICS,
     PRODUCER_METRICS,
@@ -32,6 +34,15 @@ from tests.fake_fs import FailingFs, Fault
 from tests.log_cases import edit
 
 ROOT = Path(__file__).resolve().parents[2]
+# In the order of the document.
+TABLES = (
+    (*METRICS, *STORE_METRICS),
+    PRODUCER_METRICS,
+    PRODUCER_TOPIC_METRICS,
+    CONSUMER_METRICS,
+    CONSUMER_PARTITION_METRICS,
+)
+ALL = tuple(metric for rows in TABLES for metric in rows)
 
 
 @pytest.fixture
@@ -59,9 +70,9 @@ def test_a_compacted_log_has_the_rest_of_the_table_too(tmp_path: Path) -> None:
 
 
 def test_names_and_meanings_are_fit_for_prometheus() -> None:
-    for rows in ((*METRICS, *STORE_METRICS), PRODUCER_METRICS, PRODUCER_TOPIC_METRICS):
+    for rows in TABLES:
         assert len({metric.name for metric in rows}) == len(rows)
-    for metric in (*METRICS, *STORE_METRICS, *PRODUCER_METRICS, *PRODUCER_TOPIC_METRICS):
+    for metric in ALL:
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", metric.name)
         assert metric.meaning.endswith(".")
         assert metric.unit
@@ -434,6 +445,8 @@ def test_prometheus_gets_every_metric_with_type_and_meaning(log: kstore.Log) -> 
         "kstore_": (*METRICS, *STORE_METRICS),
         "kstore_producer_": PRODUCER_METRICS,
         "kstore_producer_topic_": PRODUCER_TOPIC_METRICS,
+        "kstore_consumer_": CONSUMER_METRICS,
+        "kstore_consumer_partition_": CONSUMER_PARTITION_METRICS,
     }
     for prefix, metric in [(prefix, metric) for prefix, rows in tables.items() for metric in rows]:
         name = f"{prefix}{metric.name}" + ("_total" if metric.kind == "counter" else "")
@@ -521,6 +534,6 @@ def test_the_document_has_the_rows_of_the_table() -> None:
             metric.unit,
             metric.meaning,
         ]
-        for metric in (*METRICS, *STORE_METRICS, *PRODUCER_METRICS, *PRODUCER_TOPIC_METRICS)
+        for metric in ALL
     ]
     assert rows == expected
