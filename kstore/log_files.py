@@ -121,14 +121,20 @@ class LogFiles:
 
     def _replace_active(self, old: LogSegment, new: LogSegment) -> SegmentTail:
         base_offset = new.base_offset
+        is_flushed = self._recovery_point >= base_offset
+        if is_flushed:
+            # Should it end before the old segment's indexes are on disk, recovery must look at them.
+            known = self._known()
+            self._recovery_point = old.base_offset
+            self._store_state_or(known)
         new.create()
         if self._sync:
             # Until then a crash may lose the new file's name, with what was acknowledged in it.
             self.context.fs.sync_dir(self.context.directory)
         tail = new.activate()
         sealed = old.tail
-        # Indexes are hints, but below the recovery point nothing looks after them any more; and it may be here already.
-        old.seal(sync=self._sync or self._recovery_point >= base_offset)
+        # Indexes are hints, but below the recovery point nothing looks after them any more.
+        old.seal(sync=self._sync or is_flushed)
         if (old.base_offset, old.size) == (self.published.base_offset, self.published.position):
             # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
             self.producers.snapshot(base_offset)
@@ -140,7 +146,9 @@ class LogFiles:
             known = self._known()
             self._recovery_point = base_offset
             self._store_state_or(known)
-        elif sealed is not None:
+        elif is_flushed:
+            self._recovery_point = base_offset
+        if not self._sync and sealed is not None:
             self._unflushed.append(sealed)
             self._flush_soon()
         self._seal_before_append = False

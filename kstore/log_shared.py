@@ -7,14 +7,15 @@ moves the durable end. Where a sync has failed the record says so, and nobody wr
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kstore.errors import ClosedError, SharedLogError, SyncFailedError
+from kstore.errors import ClosedError, SharedLogError, StorageError, SyncFailedError
 from kstore.files.fs import File
 from kstore.files.lock import DirectoryLock
-from kstore.files.paths import LOG_SUFFIX
+from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.files.watch import DirectoryWatch
 from kstore.log_catch_up import CatchingUp
 from kstore.log_following import wait_beyond
@@ -30,6 +31,8 @@ from kstore.segment_tail import SegmentTail
 from kstore.state.shared_slot import SharedSlot, SharedState
 
 __all__ = ["SharedWriter"]
+
+logger = logging.getLogger(__name__)
 
 
 class SharedWriter(CatchingUp):
@@ -175,6 +178,8 @@ class SharedWriter(CatchingUp):
                 except FileNotFoundError:
                     continue  # deleted since
                 file.fdatasync()
+                if tail is None:
+                    self._sync_indexes_of(path)
             fs.sync_dir(self.context.directory)
         except SyncFailedError as error:
             if self._turn.is_mine:
@@ -183,6 +188,14 @@ class SharedWriter(CatchingUp):
                 with self._lock:
                     self._poison(error)
             raise
+
+    def _sync_indexes_of(self, path: Path) -> None:
+        """Puts the indexes of a sealed segment on disk, whoever sealed it, as far as they can be: they are hints."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            try:
+                self.context.fs.open(path.with_suffix(suffix), write=True).fdatasync()
+            except StorageError as error:
+                logger.warning("%s: not synced: %s", path.with_suffix(suffix), error)
 
     # --- read ---------------------------------------------------------------------------------------------------------
 

@@ -19,11 +19,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 from unittest import mock
 from uuid import uuid4
 
-from kstore import log_dir, log_writer, store
+from kstore import log_dir, log_shared_open, log_writer, store
 from kstore.errors import ClosedError, PathLike
 from kstore.files import boot
 from kstore.files.fs import Advice, FileStat, FileSystem, storage_error
@@ -330,6 +330,35 @@ class _FreeLock:
         assert self.held
 
 
+class _FreeSharedLock(_FreeLock):
+    """In the place of one that is shared: its turn is always free, since one thread does all; who is open is known."""
+
+    live: ClassVar[list[tuple[str, int]]] = []
+
+    def __init__(self, directory: PathLike, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> None:
+        assert shared
+        super().__init__(directory)
+        self._name = os.fspath(directory)
+        self._has_turn = False
+
+    def take_turn(self) -> None:
+        self._has_turn = True
+
+    def end_turn(self) -> None:
+        self._has_turn = False
+
+    def go_live(self) -> None:
+        assert self._has_turn
+        self.live.append((self._name, id(self)))
+
+    def others_live(self) -> bool:
+        return any(name == self._name and who != id(self) for name, who in self.live)
+
+    def release(self) -> None:
+        super().release()
+        self.live[:] = [one for one in self.live if one != (self._name, id(self))]
+
+
 class _AtOnce:
     """In the place of ``ThreadPoolExecutor``: one after the other, so that what is done is the same each time."""
 
@@ -371,6 +400,8 @@ def in_memory() -> Iterator[Machine]:
         for module, name, fake in (
             (log_writer, "DirectoryLock", _FreeLock),
             (log_writer, "probe_lock", lambda directory: None),
+            (log_shared_open, "DirectoryLock", _FreeSharedLock),
+            (log_shared_open, "probe_lock", lambda directory, *, shared: None),
             (log_dir, "DirectoryLock", _FreeLock),
             (store, "ThreadPoolExecutor", _AtOnce),
             (boot, "LINUX_BOOT_ID", machine),

@@ -188,11 +188,12 @@ class LogLife:
 
 
 def appends(life: LogLife) -> None:
-    """Appends of every size, rolls and growing indexes on the way, a flush, a close, and it goes on."""
+    """Appends of every size, rolls and growing indexes on the way, a roll behind a flush, a close, and it goes on."""
     log = life.open()
     for _ in range(6):
         life.append(log)
     life.flush(log)
+    log.roll()
     for size in (1, 250, 120, 20):
         life.append(log, size=size)
     log = life.reopened(log)

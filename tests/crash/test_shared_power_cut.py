@@ -1,0 +1,54 @@
+"""Power cuts in the life of a log that two writers share: what was acknowledged is there, whoever opens it next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kstore.types import Durability
+from tests.crash.log_life import DURABILITIES
+from tests.crash.power_cut_lives import indexes_that_grow_early
+from tests.crash.power_cuts import SOAK_STATES, cut_power
+from tests.crash.shared_power_lives import SHARED_LIVES, shared_lived
+from tests.memory_fs import Machine, in_memory
+
+# Writers that were killed are not closed.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+STATES = {"sync": 600, "interval": 200, "os": 200}
+VARIANTS = range(2)
+
+CASES = pytest.mark.parametrize(
+    ("name", "durability"),
+    [
+        pytest.param(name, durability, marks=pytest.mark.promise(f"power cut: {durability}"))
+        for name in SHARED_LIVES
+        for durability in DURABILITIES
+    ],
+)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    with in_memory() as machine, indexes_that_grow_early():
+        yield machine
+
+
+@CASES
+def test_a_power_cut_takes_nothing_that_was_acknowledged_to_any_writer(
+    name: str, durability: Durability, machine: Machine, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    counts = cut_power(shared_lived(name, durability), machine, count=STATES[durability], seed=seed)
+    assert counts.states > STATES[durability] // 2
+    tried("states", counts.states)
+
+
+@pytest.mark.soak
+@CASES
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_many_power_cuts_take_nothing_that_was_acknowledged_to_any_writer(
+    name: str, durability: Durability, variant: int, machine: Machine, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    counts = cut_power(shared_lived(name, durability, variant), machine, count=SOAK_STATES // 100, seed=seed + 1)
+    tried("states", counts.states)
