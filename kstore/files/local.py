@@ -131,7 +131,10 @@ class OsFile:
         count = len(buffers)
         try:
             if count == 1:
-                written = os.pwrite(self._fd, buffers[0], position)
+                buffer = buffers[0]
+                written = os.pwrite(self._fd, buffer, position)
+                if type(buffer) is bytes and written == len(buffer):
+                    return
             else:
                 written = os.pwritev(self._fd, buffers, position) if count <= BUFFERS_PER_WRITE else 0
         except OSError as error:
@@ -357,9 +360,6 @@ SYSTEM_FS = OsFileSystem()
 
 
 def _total_size(buffers: Sequence[Buffer]) -> int:
-    if len(buffers) == 1:
-        buffer = buffers[0]
-        return len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
     return sum([memoryview(buffer).nbytes for buffer in buffers])
 
 

@@ -36,7 +36,8 @@ class Journal:
     def append(self, value: bytes) -> int:
         """Appends one record; returns the offset behind it. As durable as the log's setting. Raises: as ``Log``."""
         self.size += len(value) + BATCH_BYTES
-        return self.log.append(value) + 1
+        single = self.log.append_single(value)
+        return (self.log.append(value) if single is None else single[0]) + 1
 
     def append_rows(self, kind: bytes, rows: Sequence[tuple[int, ...]], notes: bytes = b"") -> int:
         """Appends events of a kind; a crash may leave the first of them only, where they are very many."""
