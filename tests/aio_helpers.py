@@ -47,7 +47,7 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     try:
         return asyncio.run(limited())
     finally:
-        gc.collect()
+        gc.collect(1)
         assert complaints == []
 
 

@@ -50,7 +50,8 @@ class Queue:
         self._puts: Gathering[_Put, int] = Gathering(threads, self._put_all, _size_of)
         self._acks: Gathering[SyncJob, None] = Gathering(threads, self._ack_all)
         # Set, and made anew, when items were got, or done, by tasks: there may be room, and nothing may be left.
-        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._changed: asyncio.Future[None] = self._loop.create_future()
 
     def __repr__(self) -> str:
         return f"aio.{self.sync!r}"
@@ -204,8 +205,8 @@ class Queue:
                 return False
 
     def _change(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed.set_result(None)
+        self._changed = self._loop.create_future()
 
     async def qsize(self) -> int:
         """See ``kstore.Queue.qsize``."""
@@ -232,17 +233,12 @@ class Queue:
         """The store closes it."""
 
 
-async def _is_set(changed: asyncio.Event, deadline: float | None) -> bool:
+async def _is_set(changed: asyncio.Future[None], deadline: float | None) -> bool:
     """Waits until it is, or others may have made a change of which nobody tells; False at the deadline."""
     rest = LOOK_SECONDS if deadline is None else deadline - asyncio.get_running_loop().time()
-    if rest <= 0:
-        return False
-    try:
-        async with asyncio.timeout(min(rest, LOOK_SECONDS)):
-            await changed.wait()
-    except TimeoutError:
-        pass
-    return True
+    if rest > 0:
+        await asyncio.wait([changed], timeout=min(rest, LOOK_SECONDS))
+    return rest > 0
 
 
 class Job:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import kstore
 import kstore.aio
 from kstore.errors import ForkedError
 from kstore.files.paths import TopicPartition
-from tests.aio_helpers import opened, run, values_in
+from tests.aio_helpers import WAIT_SECONDS, opened, run, values_in
 from tests.loop_fs import LoopFs
 
 # A later Python warns of a fork beside threads.
@@ -70,6 +71,95 @@ def test_a_store_s_own_producer_writes_nothing_on_a_loop_s_thread(tmp_path: Path
             run(send(producer))
             assert fs.on_loop == []
     assert len(values_in(tmp_path)) == 2_001
+
+
+# --- loops that end, and several of them ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 20, 60])
+def test_what_waits_when_its_loop_ends_is_done_or_not_and_the_store_closes(tmp_path: Path, turns: int) -> None:
+    said: list[bytes] = []
+
+    async def main() -> kstore.aio.Store:
+        # Nobody closes it on the loop.
+        store = await kstore.aio.open(tmp_path / "data", durability="os")
+        await store.create_topic("orders")
+        queue, log = await store.queue("jobs"), await store.log("orders")
+        consumer = await store.consumer("orders", group="g")
+        sender, other = store.producer(linger_ms=5_000, client_id="sender"), store.producer(transactional_id="t")
+        await queue.put(b"first")
+        job = await queue.get()
+
+        async def put(value: bytes) -> None:
+            try:
+                await queue.put(value)
+            except asyncio.CancelledError as error:
+                if error.__notes__ != ["it was done"]:
+                    raise
+            said.append(value)
+
+        async def transact() -> None:
+            async with other.transaction():
+                await other.send_and_wait("orders", b"in a transaction")
+
+        async def send() -> None:
+            await sender.send("orders", b"a")
+            await sender.flush()
+
+        waits: tuple[Awaitable[Any], ...] = (
+            *(put(b"%d" % number) for number in range(3)),
+            *(queue.get_many(1, lease_seconds=seconds) for seconds in (30, 40)),
+            *(job.ack(), queue.join(), anext(consumer), log.append(b"a"), transact(), send()),
+            *(anext(log.read(follow=True)) for _ in range(2)),
+        )
+        tasks.extend(asyncio.ensure_future(wait) for wait in waits)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        producers.extend((sender, other))
+        return store
+
+    tasks: list[asyncio.Future[Any]] = []
+    producers: list[kstore.aio.Producer] = []
+    store = run(main())
+    assert all(task.done() for task in tasks)
+    assert not [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    for producer in producers:
+        producer._producer.close()
+    store.sync.close()
+    with kstore.open(tmp_path / "data") as again:
+        left = {shown.value for shown in again.queue("jobs").peek(100)}
+    got = {job.value for task in tasks[3:5] if not task.cancelled() for job in task.result()}
+    assert set(said) <= left | got
+    assert b"first" not in left
+
+
+def test_loops_in_several_threads_share_a_store(tmp_path: Path) -> None:
+    async def work(producer: kstore.Producer, number: int) -> None:
+        """What is awaited of a store of threads is told to the loop that awaits it."""
+        deliveries = [producer.send("orders", b"%d %d" % (number, count)) for count in range(200)]
+        await asyncio.gather(*deliveries)
+
+    async def own(number: int) -> None:
+        (tmp_path / f"own-{number}").mkdir()
+        async with opened(tmp_path / f"own-{number}", durability="os") as store:
+            queue, log = await store.queue("jobs"), await store.log("orders")
+            await asyncio.gather(*(queue.put(b"%d" % count) for count in range(100)))
+            await asyncio.gather(*(log.append(b"%d" % count) for count in range(100)))
+            jobs = await queue.get_many(100)
+            await asyncio.gather(*(job.ack() for job in jobs))
+            assert await queue.join(5)
+            assert [value async for value in log.read_values()] == [b"%d" % count for count in range(100)]
+
+    with kstore.open(tmp_path / "data", durability="os") as store, ThreadPoolExecutor(4) as pool:
+        store.create_topic("orders")
+        with store.producer() as producer:
+            done = [pool.submit(run, work(producer, number)) for number in range(2)]
+            done += [pool.submit(run, own(number)) for number in range(2)]
+            for future in done:
+                future.result(WAIT_SECONDS)
+    for number in range(2):
+        found = [value for value in values_in(tmp_path) if value is not None and value.startswith(b"%d " % number)]
+        assert found == [b"%d %d" % (number, count) for count in range(200)]
 
 
 # --- forks ------------------------------------------------------------------------------------------------------------
