@@ -116,16 +116,19 @@ def test_what_waits_when_its_loop_ends_is_done_or_not_and_the_store_closes(tmp_p
         for _ in range(turns):
             await asyncio.sleep(0)
         producers.extend((sender, other))
+        consumers.append(consumer)  # closed with the store
         return store
 
     tasks: list[asyncio.Future[Any]] = []
     producers: list[kstore.aio.Producer] = []
+    consumers: list[kstore.aio.Consumer] = []
     store = run(main())
     assert all(task.done() for task in tasks)
     assert not [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
     for producer in producers:
         producer._producer.close()
     store.sync.close()
+    assert consumers[0].closed
     with kstore.open(tmp_path / "data") as again:
         left = {shown.value for shown in again.queue("jobs").peek(100)}
     got = {job.value for task in tasks[3:5] if not task.cancelled() for job in task.result()}
