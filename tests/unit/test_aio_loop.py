@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -17,7 +18,11 @@ import kstore.aio
 from kstore.errors import ForkedError
 from kstore.files.paths import TopicPartition
 from tests.aio_helpers import WAIT_SECONDS, opened, run, values_in
+from tests.evidence import Hung
+from tests.fake_fs import SYNCS, Operation
 from tests.loop_fs import LoopFs
+
+Result = TypeVar("Result")
 
 # A later Python warns of a fork beside threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -71,6 +76,65 @@ def test_a_store_s_own_producer_writes_nothing_on_a_loop_s_thread(tmp_path: Path
             run(send(producer))
             assert fs.on_loop == []
     assert len(values_in(tmp_path)) == 2_001
+
+
+class TurningFs(LoopFs):
+    """Its syncs end when the loop has gone on meanwhile; where that waits for a sync, they do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turned = threading.Condition()
+        self.turns = 0
+        self.held: list[str] = []
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if operation.kind in SYNCS or operation.kind == "write_and_sync":
+            with self.turned:
+                wanted = self.turns + 2
+                if not self.turned.wait_for(lambda: self.turns >= wanted, WAIT_SECONDS / 10):
+                    self.held.append(f"{operation.kind} {operation.path}")
+        return super().perform(operation, action)
+
+    async def turn(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            with self.turned:
+                self.turns += 1
+                self.turned.notify_all()
+
+
+def test_the_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Path, tried: Callable[[str, int], None]) -> None:
+    fs = TurningFs()
+
+    async def main() -> None:
+        turning = asyncio.create_task(fs.turn())
+        async with opened(tmp_path, fs=fs, segment_bytes="32KiB") as store:
+            queue, log = await store.queue("jobs"), await store.log("orders")
+
+            async def use(number: int) -> None:
+                await queue.put(b"%d" % number)
+                async with queue.get():
+                    await log.append(b"%d" % number)
+                await producer.send_and_wait("orders", b"%d" % number)
+                await producer.send("orders", bytes(20_000))
+
+            async with store.producer(buffer_memory="64KiB") as producer:
+                for _ in range(5):
+                    await asyncio.gather(*(use(number) for number in range(20)))
+                    await asyncio.gather(producer.flush(), log.flush(), queue.stats(), store.metrics())
+            async with store.producer(transactional_id="t") as other, other.transaction():
+                await other.send("orders", b"b")
+            async with store.consumer("orders", group="g") as consumer:
+                await anext(consumer)
+                await consumer.commit()
+        turning.cancel()
+
+    run(main())
+    if fs.held:
+        raise Hung(f"the loop stood still for {fs.held[:5]}")
+    assert fs.on_loop == []
+    assert fs.sync_count > 20
+    tried("faults", fs.sync_count)
 
 
 # --- loops that end, and several of them ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tools.bench.aio_lines import aio, aio_loop
 from tools.bench.append_lines import append_many, append_one
 from tools.bench.arrow_lines import arrow
 from tools.bench.compaction_lines import compaction, compaction_beside
@@ -58,6 +59,8 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         producer_memory,
         consumer,
         queue,
+        aio,
+        aio_loop,
         follow,
         shared,
         spark,
