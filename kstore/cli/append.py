@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO
 
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import DURABILITY
 from kstore.cli.record_json import InputError, JsonRecord
 from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
 from kstore.cli.status import OK
@@ -46,13 +47,7 @@ Examples:
     metavar="N",
     help="Append at most N records at a time.",
 )
-@click.option(
-    "--durability",
-    type=click.Choice(list(get_args(Durability))),
-    default="sync",
-    show_default=True,
-    help="When a batch counts as appended: on disk (sync), or written (interval, os).",
-)
+@DURABILITY
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the log; may be repeated.")
 @click.option("--quiet", is_flag=True, help="Do not print which offsets were given.")
 def command(

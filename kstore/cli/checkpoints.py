@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import table
@@ -49,14 +50,7 @@ Exit status:
 
 @click.command("checkpoints", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print the checkpoints of a store.")
 @click.argument("directory", type=click.Path())
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: a table. json: one object a partition.",
-)
+@format_option("text: a table. json: one object a partition.")
 def command(directory: str, form: str) -> int:
     """Print what the checkpoint files in DIRECTORY, kstore's or a Kafka broker's, say of each partition.
 

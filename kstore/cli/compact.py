@@ -10,6 +10,7 @@ import click
 
 from kstore.cleaner import CompactionReport
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
@@ -43,14 +44,7 @@ Exit status:
 @click.option("--delete-retention", default="1d", show_default=True, help="How long tombstones stay (ms, 1h, 7d).")
 @click.option("--map-size", default="128MiB", show_default=True, help="Memory for keys; 24 bytes each.")
 @click.option("--bytes-per-second", default=None, help="A bound for what is read and written, like 20MiB.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: what was done, in words. json: one object a log.",
-)
+@format_option("text: what was done, in words. json: one object a log.")
 def command(
     directories: tuple[str, ...],
     roll: bool,

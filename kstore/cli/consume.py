@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import BinaryIO, get_args
+from typing import BinaryIO
 
 import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.offset_type import OffsetType, Place, begin_offset, end_offset
+from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT
 from kstore.cli.record_format import FormatError, RecordFormat
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.cli.status import OK
@@ -17,7 +18,7 @@ from kstore.consumer.consumer import Consumer
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
 from kstore.store import Store
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME, IsolationLevel
+from kstore.types import CREATE_TIME, LOG_APPEND_TIME
 
 __all__ = ["command"]
 
@@ -77,20 +78,8 @@ Exit status:
 @click.option("--key-delimiter", "-K", metavar="TEXT", help="Print the key and TEXT in front of the value.")
 @click.option("--null", "-Z", is_flag=True, help="Print NULL for a null value or key.")
 @click.option("--group", "-G", metavar="GROUP", help="Read as a member of this group, and commit.")
-@click.option(
-    "--isolation-level",
-    type=click.Choice(list(get_args(IsolationLevel))),
-    default="read_uncommitted",
-    show_default=True,
-    help="read_committed: leave out records of transactions that were aborted or are open.",
-)
-@click.option(
-    "--on-corrupt",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="At a damaged batch: stop, or go on behind it.",
-)
+@ISOLATION_LEVEL
+@ON_CORRUPT
 def command(
     directory: str,
     topics: tuple[str, ...],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import OK
 from kstore.files.paths import topic_partition
@@ -30,14 +31,7 @@ Exit status:
 @click.argument("directory", type=click.Path())
 @click.argument("partition", metavar="TOPIC-PARTITION")
 @click.option("--before", type=int, required=True, metavar="OFFSET", help="The new start; -1 for the high watermark.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: a sentence. json: one object.",
-)
+@format_option("text: a sentence. json: one object.")
 def command(directory: str, partition: str, before: int, form: str) -> int:
     """Delete the records below an offset from TOPIC-PARTITION of the store in DIRECTORY, durably.
 

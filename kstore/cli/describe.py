@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, table
@@ -33,14 +34,7 @@ Exit status:
 @click.command("describe", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print what a store holds.")
 @click.argument("directory", type=click.Path())
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: a table a topic. json: one object a topic, with every setting.",
-)
+@format_option("text: a table a topic. json: one object a topic, with every setting.")
 def command(directory: str, topics: tuple[str, ...], form: str) -> int:
     """Describe the topics of the store in DIRECTORY: offsets, segments and sizes of each partition, and settings.
 

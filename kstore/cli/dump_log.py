@@ -22,6 +22,7 @@ from kstore.cli.dump.output import Output
 from kstore.cli.dump.printer import Printer, Shown
 from kstore.cli.dump.snapshot_file import dump_producer_snapshot
 from kstore.cli.dump.text import TextPrinter
+from kstore.cli.options import format_option
 from kstore.cli.status import DAMAGED, OK, USAGE
 from kstore.errors import CorruptDataError, StorageError
 from kstore.files.fs import FileSystem
@@ -121,14 +122,7 @@ def _decoder_class(context: click.Context, parameter: click.Parameter, value: st
 @click.option("--remote-log-metadata-decoder", is_flag=True, help="Records of __remote_log_metadata.")
 @click.option("--share-group-state-decoder", is_flag=True, help="Records of __share_group_state.")
 @click.option("--skip-record-metadata", is_flag=True, help="Of each record print key and value only.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: Kafka's lines. json: one object a line, damage and mismatches too.",
-)
+@format_option("text: Kafka's lines. json: one object a line, damage and mismatches too.")
 @click.option("--past-damage", is_flag=True, help="Go on behind damage in the same file, at the next whole batch.")
 def command(
     paths: tuple[str, ...],

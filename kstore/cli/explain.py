@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
@@ -33,14 +34,7 @@ Exit status:
 @click.argument("directory", type=click.Path())
 @click.option("--offset", type=click.IntRange(0), metavar="N", help="The record at this offset.")
 @click.option("--time", "time_ms", type=TimeType(), help="The first record at or after this time.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: a line a step. json: one object with the steps and the record.",
-)
+@format_option("text: a line a step. json: one object with the steps and the record.")
 def command(directory: str, offset: int | None, time_ms: int | None, form: str) -> int:
     """Show the way of a lookup in the log in DIRECTORY: the segment, the part of the index and the entry in it, the
     bytes that are scanned from there, the batch and the record.

@@ -11,6 +11,7 @@ from typing import BinaryIO, get_args
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, lost_line
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
@@ -48,20 +49,8 @@ Exit status:
 @click.option("--columns", metavar="NAME,...", help=f"For a table, of {', '.join(COLUMNS)}. Default: all there can be.")
 @click.option("--start", type=int, metavar="N", help="Begin at this offset. Default: the first record.")
 @click.option("--stop", type=int, metavar="N", help="End before this offset. Default: the high watermark.")
-@click.option(
-    "--isolation-level",
-    type=click.Choice(list(get_args(IsolationLevel))),
-    default="read_uncommitted",
-    show_default=True,
-    help="read_committed: leave out records of transactions that were aborted or are open.",
-)
-@click.option(
-    "--on-corrupt",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="At a damaged batch: stop, or go on behind it.",
-)
+@ISOLATION_LEVEL
+@ON_CORRUPT
 @click.option(
     "--compression",
     type=click.Choice(list(get_args(Compression))),
@@ -164,8 +153,4 @@ def _written(file: str) -> Iterator[BinaryIO]:
 
 def _report(corrupt: list[CorruptRange]) -> None:
     for lost in corrupt:
-        print(
-            f"kstore: {lost.path}: offsets {lost.first} to {lost.last} are damaged"
-            f" at position {lost.position}: {lost.reason}",
-            file=sys.stderr,
-        )
+        print(lost_line(lost), file=sys.stderr)

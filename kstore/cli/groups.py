@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import OK
 from kstore.cli.table import table
@@ -58,7 +59,7 @@ Exit status:
 @click.option("--execute", is_flag=True, help="Do it. Without this it is only shown.")
 @click.option("--dry-run", is_flag=True, help="Only show it; the default.")
 @click.option("--read-only", is_flag=True, help="Only look, as is done anyway without --execute.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option()
 def command(
     directory: str,
     described: tuple[str, ...],

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.status import DAMAGED, OK
 from kstore.handover import HandoverReport, from_broker, to_broker
 from kstore.rules.handover import parse_topic_id
@@ -85,14 +86,7 @@ class _ModeType(click.ParamType):  # type: ignore[type-arg]  # not generic in cl
 )
 @click.option("--mode", type=_ModeType(), metavar="MODE", help="Give every file this mode, as 0660. Default: as it is.")
 @click.option("--force", is_flag=True, help="Hand over logs with damage in them too.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: a line for each thing. json: one object.",
-)
+@format_option("text: a line for each thing. json: one object.")
 def command(
     directory: str,
     direction: str | None,

@@ -6,12 +6,13 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
 from kstore.cli.append import command as append_command
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import DURABILITY
 from kstore.cli.progress import progress
 from kstore.cli.settings import parse_settings
 from kstore.cli.status import OK
@@ -46,13 +47,7 @@ Exit status:
 @click.argument("directory", type=click.Path())
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--format", "form", type=click.Choice(FORMS), help="Default: what the name of FILE ends in.")
-@click.option(
-    "--durability",
-    type=click.Choice(list(get_args(Durability))),
-    default="sync",
-    show_default=True,
-    help="When a batch counts as appended: on disk (sync), or written (interval, os).",
-)
+@DURABILITY
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the log; may be repeated.")
 def command(directory: str, file: str, form: str | None, durability: Durability, settings: tuple[str, ...]) -> int:
     """Append the rows of FILE to the log in DIRECTORY, which is created where there is none.

@@ -8,6 +8,7 @@ import sys
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option, lost_line
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
 from kstore.mirror import MirroredLog, mirror, size_of
@@ -61,14 +62,7 @@ def _options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     callback=_options,
     help="An option for the store's library (fsspec, HDFS); may be given more than once.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: one line a log. json: one object a log.",
-)
+@format_option("text: one line a log. json: one object a log.")
 def command(
     source: str,
     target: str,
@@ -103,11 +97,7 @@ def command(
 
 def _complain(result: MirroredLog) -> None:
     for lost in result.damage:
-        print(
-            f"kstore: {lost.path}: offsets {lost.first} to {lost.last} are damaged"
-            f" at position {lost.position}: {lost.reason}",
-            file=sys.stderr,
-        )
+        print(lost_line(lost), file=sys.stderr)
     if result.error is not None:
         print(f"kstore: {_said(result)}", file=sys.stderr)
 

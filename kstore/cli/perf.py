@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.perf_consumer import command as consumer
 from kstore.cli.producing import opened_producer, parse_producer_settings, store_options
 from kstore.cli.progress import LiveLine
@@ -88,14 +89,7 @@ command.add_command(consumer)
     help=f"Commit a transaction that is so old; {TRANSACTION_MS} by default.",
 )
 @store_options
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: Kafka's line. json: one object, with more.",
-)
+@format_option("text: Kafka's line. json: one object, with more.")
 def producer(
     directory: str,
     topic: str,

@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import FAILED, OK
 from kstore.consumer_perf import KINDS, ConsumerPerfReport, measure
@@ -49,7 +50,7 @@ Exit status:
     "--fetch-size", type=click.IntRange(KIB), default=MIB, metavar="BYTES", help="max_partition_fetch_bytes; 1 MiB."
 )
 @click.option("--hide-header", is_flag=True, help="Print no names of columns.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option()
 def command(
     directory: str,
     topics: tuple[str, ...],

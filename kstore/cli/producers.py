@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import OK
 from kstore.cli.table import table
@@ -32,14 +33,7 @@ NONE = "-"
 
 @click.command("producers", cls=KstoreCommand, epilog=EXAMPLES, short_help="List who writes to a log with sequences.")
 @click.argument("directory", type=click.Path())
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: a table. json: one object a line.",
-)
+@format_option("text: a table. json: one object a line.")
 def command(directory: str, form: str) -> int:
     """List the idempotent and transactional producers that the log in DIRECTORY, kstore's or a Kafka broker's, knows.
 

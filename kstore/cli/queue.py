@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import OK
 from kstore.errors import Empty, TopicNotFoundError
@@ -38,14 +39,7 @@ Exit status:
   2  bad usage
 """
 
-FORMAT = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json: one object a line.",
-)
+FORMAT = format_option("json: one object a line.")
 SHARED = click.option("--shared", is_flag=True, help="Beside other processes that share the store.")
 COUNT = click.option("--count", type=click.IntRange(1), metavar="N", help="At most so many.")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, get_args
+from typing import BinaryIO
 
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, format_option, lost_line
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.time_type import TimeType
@@ -48,29 +49,10 @@ Exit status:
 @click.option("--time", "time_ms", type=TimeType(), help="Begin at the first record at or after this time.")
 @click.option("--count", type=click.IntRange(0), metavar="N", help="Stop after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records at the end, until interrupted.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: the value's bytes and a line break. json: one object a line.",
-)
+@format_option("text: the value's bytes and a line break. json: one object a line.")
 @click.option("--key-separator", metavar="TEXT", help="In text, print the key and TEXT in front of the value.")
-@click.option(
-    "--isolation-level",
-    type=click.Choice(list(get_args(IsolationLevel))),
-    default="read_uncommitted",
-    show_default=True,
-    help="read_committed: leave out records of transactions that were aborted or are open.",
-)
-@click.option(
-    "--on-corrupt",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="At a damaged batch: stop, or go on behind it.",
-)
+@ISOLATION_LEVEL
+@ON_CORRUPT
 def command(
     directory: str,
     offset: int | None,
@@ -161,11 +143,7 @@ class _Printer:
     def _lost(self, lost: CorruptRange) -> None:
         self.flush()
         self.is_damaged = True
-        print(
-            f"kstore: {lost.path}: offsets {lost.first} to {lost.last} are damaged"
-            f" at position {lost.position}: {lost.reason}",
-            file=sys.stderr,
-        )
+        print(lost_line(lost), file=sys.stderr)
 
 
 def _policy(on_corrupt: str) -> OnCorrupt:

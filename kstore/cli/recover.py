@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
@@ -37,14 +38,7 @@ Exit status:
 @click.command("recover", cls=KstoreCommand, epilog=EXAMPLES, short_help="Recover logs after an unclean end.")
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
 @click.option("--dry-run", is_flag=True, help="Only say what would be done: no byte is changed, no lock taken.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: what was done, in words. json: one object a log.",
-)
+@format_option("text: what was done, in words. json: one object a log.")
 def command(directories: tuple[str, ...], dry_run: bool, form: str) -> int:
     """Recover the logs in DIRECTORIES, each of them one partition or holding partitions.
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
@@ -48,14 +49,7 @@ BAR_WIDTH = 40
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
 @click.option("--deep", is_flag=True, help="Check, decompress and count every record too: keys, tombstones, ratios.")
 @click.option("--segments", is_flag=True, help="Each segment too.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help='text: tables. json: one object a line, of type "log", "segment", "finding" or "total".',
-)
+@format_option('text: tables. json: one object a line, of type "log", "segment", "finding" or "total".')
 def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str) -> int:
     """Count what the logs in DIRECTORIES, kstore's or a Kafka broker's, are made of.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.settings import config_option, parse_settings
 from kstore.cli.status import OK
@@ -41,14 +42,7 @@ Exit status:
 @click.option("--partitions", type=click.IntRange(1), metavar="N", help="So many partitions; of a new topic: 1.")
 @config_option
 @click.option("--reset", multiple=True, metavar="NAME", help="A setting that is to be the store's again.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: a table. json: one object a topic.",
-)
+@format_option("text: a table. json: one object a topic.")
 def command(
     directory: str,
     listing: bool,

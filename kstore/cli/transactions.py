@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import OK
 from kstore.cli.table import table
@@ -43,14 +44,7 @@ NONE = "-"
     metavar="PRODUCER_ID",
     help="Abort this producer's transaction; may be given again. No writer may have the log open.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: a table. json: one object a line.",
-)
+@format_option("text: a table. json: one object a line.")
 def command(directory: str, hanging_ms: int, aborted: tuple[int, ...], form: str) -> int:
     """List the transactions that are open in the log in DIRECTORY, kstore's or a Kafka broker's, the oldest first.
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
@@ -39,14 +40,7 @@ COLUMNS = ("log", "segments", "batches", "records", "bytes", "start", "stable", 
 
 @click.command("verify", cls=KstoreCommand, epilog=EXAMPLES, short_help="Check every batch, index entry and snapshot.")
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help='text: a table, then what was found. json: one object a line, of type "log" or "finding".',
-)
+@format_option('text: a table, then what was found. json: one object a line, of type "log" or "finding".')
 @click.option("--quiet", "-q", is_flag=True, help="Tell of damage only, not of what is merely worth knowing.")
 def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     """Read every file of the logs in DIRECTORIES, kstore's or a Kafka broker's, and hold them against each other.

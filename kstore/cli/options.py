@@ -1,0 +1,51 @@
+"""Options that several commands have, each with one name and one meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args
+
+import click
+
+from kstore.types import CorruptRange, Durability, IsolationLevel
+
+__all__ = ["DURABILITY", "ISOLATION_LEVEL", "ON_CORRUPT", "format_option", "lost_line"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+ISOLATION_LEVEL = click.option(
+    "--isolation-level",
+    type=click.Choice(list(get_args(IsolationLevel))),
+    default="read_uncommitted",
+    show_default=True,
+    help="read_committed: leave out records of transactions that were aborted or are open.",
+)
+ON_CORRUPT = click.option(
+    "--on-corrupt",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="At a damaged batch: stop, or go on behind it.",
+)
+DURABILITY = click.option(
+    "--durability",
+    type=click.Choice(list(get_args(Durability))),
+    default="sync",
+    show_default=True,
+    help="When a batch counts as appended: on disk (sync), or written (interval, os).",
+)
+
+
+def format_option(help_line: str | None = None) -> Callable[[Command], Command]:
+    """``--format text|json``, which says what that is here."""
+    return click.option(
+        "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help=help_line
+    )
+
+
+def lost_line(lost: CorruptRange) -> str:
+    """What is said of damage that is left out."""
+    return (
+        f"kstore: {lost.path}: offsets {lost.first} to {lost.last} are damaged"
+        f" at position {lost.position}: {lost.reason}"
+    )
