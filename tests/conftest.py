@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,16 @@ def tried(record_property: Callable[[str, object], None]) -> Callable[[str, int]
         record_property("tried", [kind, number])
 
     return count
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory in memory where there is such a place, for who tries the order of operations and not the disk."""
+    shared_memory = Path("/dev/shm")
+    parent = shared_memory if shared_memory.is_dir() else None
+    path = Path(tempfile.mkdtemp(prefix="kstore-faults-", dir=parent))
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture(autouse=True)

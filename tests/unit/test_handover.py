@@ -64,6 +64,11 @@ Rows = list[tuple[int, bytes | None]]
 
 
 @pytest.fixture
+def tmp_path(directory: Path) -> Path:
+    return directory
+
+
+@pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Two logs, closed in order: a-0 begins at offset 7, inside a segment; b-0 has several segments."""
     root = tmp_path / "store"

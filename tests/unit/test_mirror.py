@@ -30,6 +30,11 @@ SEGMENT_BYTES = 2_000
 
 
 @pytest.fixture
+def tmp_path(directory: Path) -> Path:
+    return directory
+
+
+@pytest.fixture
 def memory() -> Iterator[str]:
     store = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
     store.store.clear()
