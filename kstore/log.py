@@ -395,11 +395,10 @@ class Log(LogReads, LogTransactions):
 
         Raises: SyncFailedError, StorageError: the log is closed all the same, and recovers when it is next opened.
         """
-        if self._closed:
-            return
         self._closed = True
         if self._guard.forked:
             return  # the files are the parent's
+        # Also where it was closed: an interrupt may have come before they were.
         if self._writer is not None:
             self._writer.close()
         if self._view is not None:

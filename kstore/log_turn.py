@@ -73,6 +73,10 @@ class TurnTaker(LogWriter):
     def _tell(self) -> None:
         """Stores the record, if anything has changed."""
         published, before, tail = self.published, self._seen, self._tail
+        if tail is not None and tail.base_offset != published.base_offset and self._poisoned is None:
+            # An interrupt came between a roll and what is published of it.
+            published = published._replace(base_offset=tail.base_offset, position=tail.position)
+            self.published = published
         state, epoch = self._state_file.current, self.loaded.epochs.latest_epoch
         is_changing, end, durable_end = self._is_changing, published.offset, self._durable_end
         flags = (POISONED if self._poisoned is not None else 0) | (SEALED if self._seal_before_append else 0)

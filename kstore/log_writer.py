@@ -393,7 +393,11 @@ class LogWriter(LogAppender):
                     if self._poisoned is None:
                         self._close_in_order()
                 finally:
-                    self._let_go()
+                    try:
+                        self._let_go()
+                    except BaseException:
+                        self._let_go()  # what an interrupt has left
+                        raise
         finally:
             with self._grown:
                 self._grown.notify_all()

@@ -116,7 +116,7 @@ class DirectoryLock:
         if self._fd < 0:
             return
         with _mutex:
-            fd, self._fd = self._fd, -1
+            fd = self._fd
             if fd < 0:
                 return
             others = [held for held in _held.pop(self._id, ()) if held.fd != fd]
@@ -128,6 +128,8 @@ class DirectoryLock:
                 if not self._shared:
                     _write_holder(fd, b"")  # of those who share it the others may go on
                 _unlock(fd)
+            # Only now: an interrupt before this leaves what a second call can do.
+            self._fd = -1
             os.close(fd)
 
     # --- shared ---------------------------------------------------------------------------------------------------

@@ -104,11 +104,11 @@ def in_finalizer(frame: FrameType | None) -> bool:
 def is_between(frame: FrameType, *, comes_back: bool) -> bool:
     """Whether no signal is ever taken at a frame's line, though a trace function sees it.
 
-    At a ``try:`` nothing runs, and CPython leaves it out of what the block around it catches; back at a ``with`` the
-    block is being left.
+    At a ``try:`` or a ``pass`` nothing runs, and CPython leaves it out of what the block around it catches; back at a
+    ``with`` the block is being left.
     """
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    return text == "try:" or (comes_back and text.startswith("with "))
+    return text in ("try:", "pass") or (comes_back and text.startswith("with "))
 
 
 def interrupt(path: Path, durability: Durability, step: Step, number: int) -> bool:

@@ -1,0 +1,106 @@
+"""One of two writers of a log meets a fault at each file operation, an interrupt at each line: the other goes on."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kstore.errors import KstoreError
+from kstore.types import Durability
+from tests.crash.shared_pair import STEPS, Pair
+from tests.evidence import VERDICTS, Crashed, Untyped, verdict_of
+from tests.fake_fs import CHANGES, READS, FailingFs, Fault
+
+ROOT = Path(__file__).parents[2]
+DURABILITIES: tuple[Durability, ...] = ("sync", "os")
+# In ``make test`` only so many operations, and lines, apart.
+STRIDE_OPERATIONS, STRIDE_LINES = 3, 37
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's"),
+    # What was given up behind a fault is not closed.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+CASES = pytest.mark.parametrize(
+    ("durability", "name"), [(durability, name) for durability in DURABILITIES for name in STEPS]
+)
+
+
+def fail_all(directory: Path, durability: Durability, name: str, first: int, stride: int) -> int:
+    """Lets every ``stride``-th operation of the step fail, from ``first`` on; returns how many did."""
+    number = first
+    while True:
+        path = directory / str(number)
+        fs = FailingFs()
+        pair = Pair(path, durability, fs)
+        pair.begin()
+        pair.prepare(name)
+        fault = Fault(
+            number, errno.ENOSPC if number % 2 else errno.EIO, written=lambda size: size // 2, kinds=CHANGES | READS
+        )
+        fs.faults.append(fault)
+        try:
+            STEPS[name](pair)
+        except KstoreError:
+            pass
+        except Exception as error:
+            raise Untyped(f"operation {number}: {error!r}") from error
+        fs.faults.clear()
+        if not fs.failures:
+            pair.one.close()
+            pair.two.close()
+            return (number - first) // stride
+        try:
+            pair.go_on()
+            pair.end()
+        except Exception as error:
+            error.add_note(f"operation {number}, {fs.failures}")
+            raise
+        shutil.rmtree(path)
+        number += stride
+
+
+def interrupt_all(directory: Path, durability: Durability, name: str, first: int, stride: int) -> int:
+    program = [sys.executable, "-m", "tests.crash.shared_interrupted_life"]
+    command = [*program, str(directory), durability, name, str(first), str(stride)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    if ended.returncode:
+        said = [line for line in ended.stderr.splitlines() if line.startswith("tests.evidence.")]
+        raise VERDICTS.get(verdict_of(said[-1] if said else ""), Crashed)(f"status {ended.returncode}: {ended.stderr}")
+    return int(ended.stdout)
+
+
+@CASES
+def test_a_failed_operation_of_one_writer_keeps_the_other_from_nothing(
+    durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    tried("faults", fail_all(directory, durability, name, 1 + seed % STRIDE_OPERATIONS, STRIDE_OPERATIONS))
+
+
+@CASES
+def test_an_interrupt_of_one_writer_keeps_the_other_from_nothing(
+    durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    tried("faults", interrupt_all(directory, durability, name, 1 + seed % STRIDE_LINES, STRIDE_LINES))
+
+
+@pytest.mark.soak
+@CASES
+def test_any_failed_operation_of_one_writer_keeps_the_other_from_nothing(
+    durability: Durability, name: str, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    tried("faults", fail_all(directory, durability, name, 1, 1))
+
+
+@pytest.mark.soak
+@CASES
+def test_an_interrupt_at_any_line_of_one_writer_keeps_the_other_from_nothing(
+    durability: Durability, name: str, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    tried("faults", interrupt_all(directory, durability, name, 1, 1))
