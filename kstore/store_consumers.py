@@ -99,14 +99,14 @@ class StoreConsumers:
             return box
 
     def members(self, name: str) -> dict[TopicPartition, str]:
-        """Who of a group reads which partitions now: the names of the clients."""
+        """Who of a group reads which partitions now: the ids of members: a client's, and a UUID behind it."""
         box = self._groups.get(name) or self._group_files(name, False)
         if box is None:
             return {}
         _, state = box.look()
         dead = box.dead(state.members)
-        living = [member for member_id, member in state.members.items() if member_id not in dead]
-        return {owner: member.client_id for member in living for owner in member.owned}
+        living = [name for name in state.members if name not in dead]
+        return {owner: name for name in living for owner in state.members[name].owned}
 
     def made(self, consumer: AnyConsumer) -> AnyConsumer:
         """Keeps in mind a consumer of the store, as long as it lives."""

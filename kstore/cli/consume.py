@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import BinaryIO, get_args
 
 import click
 
@@ -18,7 +18,7 @@ from kstore.consumer.consumer import Consumer
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
 from kstore.store import Store
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME
+from kstore.types import CREATE_TIME, LOG_APPEND_TIME, Durability
 
 __all__ = ["command"]
 
@@ -78,6 +78,13 @@ Exit status:
 @click.option("--key-delimiter", "-K", metavar="TEXT", help="Print the key and TEXT in front of the value.")
 @click.option("--null", "-Z", is_flag=True, help="Print NULL for a null value or key.")
 @click.option("--group", "-G", metavar="GROUP", help="Read as a member of this group, and commit.")
+@click.option(
+    "--durability",
+    type=click.Choice(list(get_args(Durability))),
+    default="sync",
+    show_default=True,
+    help="With --group: what the others that have the store open opened it with.",
+)
 @ISOLATION_LEVEL
 @ON_CORRUPT
 def command(
@@ -93,6 +100,7 @@ def command(
     key_delimiter: str | None,
     null: bool,
     group: str | None,
+    durability: Durability,
     isolation_level: str,
     on_corrupt: str,
 ) -> int:
@@ -108,7 +116,7 @@ def command(
     if group is None and begin is not None and begin.kind == "stored":
         raise click.UsageError("--offset stored goes with --group")
     with (
-        Store(directory, read_only=group is None, shared=group is not None, create=False) as store,
+        _opened(directory, durability, as_member=group is not None) as store,
         store.consumer(group=group, isolation_level=isolation_level, on_corrupt=on_corrupt) as consumer,
     ):
         run = _Run(consumer, line, sys.stdout.buffer, count)
@@ -193,6 +201,12 @@ class _Run:
         self._parts.clear()
         self._size = 0
         self._out.write(data)
+
+
+def _opened(directory: str, durability: Durability, *, as_member: bool) -> Store:
+    if as_member:
+        return Store(directory, shared=True, durability=durability, create=False)
+    return Store(directory, read_only=True, create=False)
 
 
 def _places(places: tuple[Place, ...]) -> tuple[Place | None, int | None]:

@@ -175,6 +175,16 @@ def test_a_member_of_a_group_goes_on_and_commits(run: Run, data: Path) -> None:
     assert out == ""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="writers share a store on Linux only")
+def test_a_member_opens_the_store_as_the_others_do(run: Run, data: Path) -> None:
+    with kstore.open(data, shared=True, durability="os") as store:
+        store.log("orders").append(b"x")
+        status, _, err = run("consume", "-G", "billing", "-e", data, "orders")
+        assert (status, "durability is 'sync', expected 'os'" in err) == (FAILED, True)
+        status, out, _ = run("consume", "-G", "billing", "-e", "--durability", "os", data, "orders")
+        assert (status, out) == (OK, "v3\nv4\nx\n")
+
+
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
@@ -212,13 +222,21 @@ def test_of_a_topic_that_is_not_here_only_what_was_committed_is_known(run: Run, 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="writers share a store on Linux only")
 def test_members_in_any_process_are_named_and_keep_offsets_from_being_reset(run: Run, data: Path) -> None:
-    with kstore.open(data, shared=True) as store, store.consumer("orders", group="billing", client_id="me"):
+    with (
+        kstore.open(data, shared=True) as store,
+        store.consumer("orders", group="billing", client_id="me") as one,
+        store.consumer("orders", group="billing", client_id="me") as other,
+    ):
+        for consumer in (one, other, one, other):
+            consumer.poll()
         _, out, _ = run("groups", data, "--describe", "billing")
-        assert [line.split()[-1] for line in out.splitlines()[1:]] == ["me", "me"]
+        # Also those whose clients have one name are told apart.
+        named = [one.group_metadata().member_id, other.group_metadata().member_id]
+        assert sorted(line.split()[-1] for line in out.splitlines()[1:]) == sorted(named)
         status, _, err = run("groups", data, "--reset-offsets", "billing", "--to-latest", "--execute")
         assert status == FAILED
         assert "locked" in err
-        with pytest.raises(kstore.ConsumerStateError, match="has members: me"):
+        with pytest.raises(kstore.ConsumerStateError, match="has members: me-"):
             reset_offsets(store, "billing", [])
     _, out, _ = run("groups", data, "--describe", "billing")
     assert [line.split()[-1] for line in out.splitlines()[1:]] == ["-", "-"]
