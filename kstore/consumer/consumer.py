@@ -22,7 +22,7 @@ from kstore.consumer.host import ConsumerHost
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import ListPiece, Piece
 from kstore.consumer.sharing import UNSTABLE_WAIT_SECONDS, WAIT_SECONDS_MAX, Sharing
-from kstore.consumer.wanted import RebalanceListener, topic_partitions
+from kstore.consumer.wanted import RebalanceListener, topic_partition, topic_partitions
 from kstore.errors import ClosedError, ConfigError, ConsumerStateError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
 from kstore.log_reads import TimePoint
@@ -86,9 +86,7 @@ class Consumer(Sharing):
         Raises: ConsumerStateError (nothing to read was ever said), WakeupError, NoOffsetError, OffsetOutOfRangeError,
         RecordDeserializationError, CorruptBatchError, StorageError: records before the damage came before it.
         """
-        count = self.config.max_poll_records if max_records is None else max_records
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError(f"max_records is {max_records!r:.80}, expected an int from 1 on")
+        count = _count(self.config.max_poll_records if max_records is None else max_records)
         with self._used():
             found: Any = self._awaited(lambda: self._reading.records(count), timeout)
             if found and not self._deserializers.is_plain:
@@ -119,9 +117,10 @@ class Consumer(Sharing):
         """
         from kstore.consumer.columns import reading_options, table_of
 
+        count = _count(max_records)
         with self._used():
             wanted = reading_options(options)
-            pieces = self._awaited(lambda: self._reading.columns(max_records, wanted), timeout)
+            pieces = self._awaited(lambda: self._reading.columns(count, wanted), timeout)
             return table_of(pieces or [], options)
 
     def __iter__(self) -> Iterator[Any]:
@@ -269,7 +268,7 @@ class Consumer(Sharing):
         Raises: ConsumerStateError, NoOffsetError, StorageError; WakeupError where an open transaction has to decide.
         """
         with self._used():
-            return self._position(self._reading.reader(TopicPartition(*partition)))
+            return self._position(self._reading.reader(topic_partition(partition)))
 
     def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
         """Goes on at ``offset`` in a partition. See ``seek_to_time`` too.
@@ -280,7 +279,7 @@ class Consumer(Sharing):
         number = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ConfigError(f"an offset to seek is {offset!r:.80}, expected an int from 0 on")
-        for reader in self._chosen([TopicPartition(*partition)]):
+        for reader in self._chosen([topic_partition(partition)]):
             reader.seek(number)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -339,7 +338,10 @@ class Consumer(Sharing):
 
     def offsets_for_times(self, times: Mapping[TopicPartition, TimePoint]) -> dict[TopicPartition, int | None]:
         """The first offset at or after a time, by partition; None where there is none. See ``Log.offset_for_time``."""
-        return {TopicPartition(*owner): self._log(owner).offset_for_time(when) for owner, when in times.items()}
+        return {
+            topic_partition(owner): self._log(topic_partition(owner)).offset_for_time(when)
+            for owner, when in times.items()
+        }
 
     def _log(self, owner: tuple[str, int]) -> Any:
         self._check_open()
@@ -429,3 +431,10 @@ class Consumer(Sharing):
         if not getattr(self, "_closed", True) and not self._guard.forked:
             self.abandon()
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2)
+
+
+def _count(max_records: int) -> int:
+    """Raises: ConfigError."""
+    if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
+        raise ConfigError(f"max_records is {max_records!r:.80}, expected an int from 1 on")
+    return max_records

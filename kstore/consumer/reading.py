@@ -12,6 +12,7 @@ from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.host import ConsumerHost
 from kstore.consumer.pieces import Piece
 from kstore.consumer.reading_counters import ReadingCounters
+from kstore.consumer.wanted import topic_partition
 from kstore.errors import ConsumerStateError, NoOffsetError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
@@ -64,16 +65,16 @@ class Reading:
 
     def reader(self, owner: TopicPartition) -> PartitionReader:
         """Raises: ConsumerStateError."""
-        found = self.readers.get(TopicPartition(*owner))
+        found = self.readers.get(owner)
         if found is None:
-            raise ConsumerStateError(f"{TopicPartition(*owner)} is not one of this consumer's partitions")
+            raise ConsumerStateError(f"{owner} is not one of this consumer's partitions")
         return found
 
     def chosen(self, owners: Collection[TopicPartition] | None) -> list[PartitionReader]:
         """Those of ``owners``; of all where none are given. Raises: ConsumerStateError."""
         if not owners:
             return list(self.readers.values())
-        return [self.reader(owner) for owner in owners]
+        return [self.reader(topic_partition(owner)) for owner in owners]
 
     # --- where ------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import Piece
 from kstore.consumer.reading import Reading
 from kstore.consumer.waiting import LogWaiter
-from kstore.consumer.wanted import RebalanceListener, Wanted, topic_partitions
+from kstore.consumer.wanted import RebalanceListener, Wanted, topic_partition, topic_partitions
 from kstore.errors import ClosedError, ConfigError, ConsumerStateError, KstoreError, WakeupError
 from kstore.files.fork import ForkGuard
 from kstore.files.paths import TopicPartition
@@ -286,7 +286,7 @@ class Sharing:
                 owner: offset for owner, offset in positions.items() if self._reading.readers[owner].committed != offset
             }
         else:
-            offsets = {TopicPartition(*owner): offset for owner, offset in offsets.items()}
+            offsets = {topic_partition(owner): offset for owner, offset in offsets.items()}
         if not offsets:
             return
         counters, started = self._counters, self._clock.monotonic()

@@ -11,7 +11,7 @@ from kstore.consumer.host import ConsumerHost
 from kstore.errors import ConfigError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
 
-__all__ = ["RebalanceListener", "Wanted", "topic_partitions"]
+__all__ = ["RebalanceListener", "Wanted", "topic_partition", "topic_partitions"]
 
 
 class RebalanceListener(Protocol):
@@ -30,14 +30,16 @@ class RebalanceListener(Protocol):
         ...
 
 
+def topic_partition(owner: tuple[str, int]) -> TopicPartition:
+    """Raises: ConfigError."""
+    if not isinstance(owner, tuple) or len(owner) != 2 or not isinstance(owner[0], str):
+        raise ConfigError(f"a partition is {owner!r:.80}, expected a TopicPartition: a topic and a number")
+    return TopicPartition(*owner)
+
+
 def topic_partitions(owners: Iterable[tuple[str, int]]) -> list[TopicPartition]:
     """Raises: ConfigError."""
-    found = []
-    for owner in owners:
-        if not isinstance(owner, tuple) or len(owner) != 2 or not isinstance(owner[0], str):
-            raise ConfigError(f"a partition is {owner!r:.80}, expected a TopicPartition: a topic and a number")
-        found.append(TopicPartition(*owner))
-    return found
+    return [topic_partition(owner) for owner in owners]
 
 
 class Wanted:

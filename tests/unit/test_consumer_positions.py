@@ -127,3 +127,20 @@ def test_lag_is_what_lies_before_it(store: Store) -> None:
     with consumer(store, "t") as reading:
         reading.poll(max_records=4)
         assert reading.lag() == {T0: 6, T1: 0, T2: 0}
+
+
+def test_what_is_no_partition_is_refused_everywhere(store: Store) -> None:
+    with consumer(store, "t", group="g") as reading:
+        for call in (
+            lambda wrong: reading.position(wrong),
+            lambda wrong: reading.seek(wrong, 0),
+            lambda wrong: reading.seek_to_end(wrong),
+            lambda wrong: reading.pause(wrong),
+            lambda wrong: reading.commit({wrong: 1}),
+            lambda wrong: reading.committed(wrong),
+            lambda wrong: reading.end_offsets([wrong]),
+            lambda wrong: reading.offsets_for_times({wrong: 1}),
+        ):
+            for wrong in ("t", ("t",), (0, "t"), None):
+                with pytest.raises(ConfigError, match="expected a TopicPartition"):
+                    call(wrong)

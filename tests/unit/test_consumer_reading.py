@@ -56,8 +56,11 @@ def test_the_default_of_a_poll_is_max_poll_records(store: Store) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, True, "7"])
 def test_a_poll_for_no_number_of_records_is_refused(store: Store, count: Any) -> None:
-    with consumer(store, "t") as reading, pytest.raises(ConfigError, match="max_records"):
-        reading.poll(max_records=count)
+    with consumer(store, "t") as reading:
+        with pytest.raises(ConfigError, match="max_records"):
+            reading.poll(max_records=count)
+        with pytest.raises(ConfigError, match="max_records"):
+            reading.to_arrow(count)
 
 
 def test_partitions_take_turns(store: Store) -> None:
