@@ -10,8 +10,10 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
-from kstore.cli.record_json import compact
+from kstore.cli.record_json import add_bytes, compact, header_fields
+from kstore.cli.record_lines import line_batches
 from kstore.cli.status import OK
+from kstore.cli.time_type import timestamp_text
 from kstore.errors import Empty, TopicNotFoundError
 from kstore.log import Log
 from kstore.queue.items import Shown
@@ -86,8 +88,10 @@ def _stats(directory: str, name: str, form: str) -> int:
     if form == "json":
         print(compact(found))
     else:
+        oldest_ms = found.pop("oldest_ms")
         for key, value in found.items():
             print(f"{key:13} {value:,}" if isinstance(value, int) else f"{key:13} {value}")
+        print(f"{'oldest':13} {'-' if oldest_ms is None else timestamp_text(oldest_ms)}")
     return OK
 
 
@@ -95,7 +99,10 @@ def _stats(directory: str, name: str, form: str) -> int:
 @click.option("--count", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="At most so many.")
 @FORMAT
 def _peek(directory: str, name: str, count: int, form: str) -> int:
-    """Print the oldest items of QUEUE that are not done. Nothing is written, and nothing leased."""
+    """Print the oldest items of QUEUE that are not done. Nothing is written, and nothing leased.
+
+    In JSON, bytes that are no UTF-8 are in base64, under key_base64 or value_base64.
+    """
     with Store(directory, read_only=True) as store:
         for number, shown in enumerate(_view(store, name).pending()):
             if number == count:
@@ -117,9 +124,10 @@ def _write(value: bytes | None) -> None:
 
 def _fields(shown: Shown) -> dict[str, Any]:
     fields: dict[str, Any] = {"offset": shown.offset, "timestamp": shown.timestamp}
-    for name, data in (("key", shown.key), ("value", shown.value)):
-        fields[name] = None if data is None else data.decode("utf-8", "backslashreplace")
+    add_bytes(fields, "key", shown.key)
+    add_bytes(fields, "value", shown.value)
     return fields | {
+        "headers": header_fields(shown.headers),
         "delivery_count": shown.delivery_count,
         "due_ms": shown.due_ms or None,
         "is_leased": shown.is_leased,
@@ -130,15 +138,19 @@ def _fields(shown: Shown) -> dict[str, Any]:
 @click.option("--delay", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Delivered that much later.")
 @SHARED
 def _put(directory: str, name: str, delay: float, shared: bool) -> int:
-    """Put each line of standard input into QUEUE, which is made if there is none."""
+    """Put each line of standard input into QUEUE, which is made if there is none.
+
+    Lines are put as they come: a slow writer's at once, a fast one's many at a time.
+    """
     count = 0
     with Store(directory, background=False, shared=shared) as store:
         queue = store.queue(name)
-        while lines := [line.rstrip(b"\n") for line in sys.stdin.buffer.readlines(1 << 20)]:
-            for at in range(0, len(lines), CHUNK):
-                queue.put_many(lines[at : at + CHUNK], delay=delay)
-            count += len(lines)
-    print(f"{count:,} items were put into {name}", file=sys.stderr)
+        try:
+            for lines in line_batches(sys.stdin.buffer, CHUNK):
+                queue.put_many(lines, delay=delay)
+                count += len(lines)
+        finally:
+            print(f"{count:,} items were put into {name}", file=sys.stderr)
     return OK
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 from click.testing import CliRunner, Result
 
 import kstore
 from kstore.cli.queue import command
+from kstore.cli.status import BROKEN_PIPE, INTERRUPTED
+from kstore.cli.time_type import timestamp_text
 
 
 def run(*arguments: str | Path, given: bytes = b"", status: int = 0) -> Result:
@@ -73,3 +79,56 @@ def test_a_queue_that_there_is_not_is_an_error(tmp_path: Path) -> None:
 
 def test_a_delay_below_zero_is_bad_usage(tmp_path: Path) -> None:
     run("put", "--delay", "-1", tmp_path / "s", "jobs", status=2)
+
+
+def test_peek_shows_bytes_that_are_no_text_and_headers(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        store.queue("jobs").put(b"\xff\x00", key=b"\\xff", headers=(("h", b"1"), ("h", b"\xfe")))
+    shown = json.loads(run("peek", "--format", "json", tmp_path / "s", "jobs").stdout)
+    assert (shown["key"], shown["value_base64"], "value" in shown) == ("\\xff", "/wA=", False)
+    assert shown["headers"] == [{"key": "h", "value": "1"}, {"key": "h", "value_base64": "/g=="}]
+
+
+def test_the_oldest_item_has_a_time_that_can_be_read(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        queue = store.queue("jobs")
+        queue.put(b"a")
+        put_ms = queue.peek()[0].timestamp
+        assert f"oldest        {timestamp_text(put_ms)}\n" in run("stats", tmp_path / "s", "jobs").stdout
+        queue.get().ack()
+        assert "oldest        -\n" in run("stats", tmp_path / "s", "jobs").stdout
+
+
+def test_a_line_is_put_when_it_comes_and_stays_after_an_interrupt(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kstore.cli.main", "queue", "put", str(tmp_path / "s"), "jobs"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as putting:
+        assert putting.stdin is not None
+        assert putting.stderr is not None
+        putting.stdin.write(b"a\n")
+        putting.stdin.flush()
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (tmp_path / "s" / "jobs-0" / "kstore.state").exists():
+            time.sleep(0.01)
+        with kstore.open(tmp_path / "s", read_only=True) as store:
+            assert next(iter(store.log("jobs").read_values(follow=True, timeout=30))) == b"a"
+        putting.send_signal(signal.SIGINT)
+        assert putting.wait(30) == INTERRUPTED
+        assert b"1 items were put into jobs" in putting.stderr.read()
+    assert run("drain", tmp_path / "s", "jobs").stdout_bytes == b"a\n"
+
+
+def test_a_reader_that_goes_away_leaves_what_it_has_not_read(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        store.queue("jobs").put_many([b"%d" % number for number in range(50_000)])
+    command = [sys.executable, "-m", "kstore.cli.main", "queue", "drain", str(tmp_path / "s"), "jobs"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as draining:
+        assert draining.stdout is not None
+        assert [draining.stdout.readline() for _ in range(3)] == [b"0\n", b"1\n", b"2\n"]
+        draining.stdout.close()
+        assert draining.wait(60) == BROKEN_PIPE
+        assert draining.stderr is not None
+        assert draining.stderr.read() == b""
+    left = run("drain", tmp_path / "s", "jobs").stdout_bytes.splitlines(keepends=True)
+    assert left[-1] == b"49999\n"
+    drained = 50_000 - len(left)
+    assert left[0] == b"%d\n" % drained
