@@ -19,12 +19,14 @@ from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOut
 from kstore.log import Log
 from kstore.log_reader import LogReader
 from kstore.queue.config import QueueConfig
-from kstore.queue.events import END, MOVED, RETRY, ROWS_MAX, encode_events
+from kstore.queue.events import DONE, END, GAP, MOVED, RETRY, ROWS_MAX, encode_events
 from kstore.queue.items import Marks, marks_of
 from kstore.queue.job import Job
 from kstore.queue.journal import Journal
+from kstore.queue.known import OF_SNAPSHOT
 from kstore.queue.leases import Claim, Retry
-from kstore.queue.state import OF_SNAPSHOT, QueueState
+from kstore.queue.snapshot import snapshot_of
+from kstore.queue.state import QueueState
 from kstore.record._codec import Record
 from kstore.types import CorruptRange
 
@@ -74,17 +76,21 @@ class QueueCore:
         self._load()
 
     def _load(self) -> None:
-        state = self.state
+        state, start = self.state, self.items.start_offset
         self._read_on(None)
         end = self.items.high_watermark
+        if start > 0 and not self._journal_end:
+            self._doubt()  # the journal is not the one that the items had
         if state.known_end > end:
             # A power cut took items that were not on disk yet, or the topic was made anew. Others will have their
             # offsets, of which nothing is known: that must be said before the first is put.
             logger.warning("%s: the journal knows items to %d, the log ends at %d", self.name, state.known_end, end)
-            state.cut_to(end)
             self.journal.append(encode_events(END, [(end,)]))
             self.journal.flush()
-        state.raise_floor(self.items.start_offset)
+            self._read_on(self._journal_end)
+            # Whoever cannot read this any more must not believe what was said before.
+            self.journal.rewrite(*self.snapshot())
+        state.raise_floor(start)
         self._void_claims()
 
     def _void_claims(self) -> None:
@@ -99,15 +105,24 @@ class QueueCore:
             self.journal.append_rows(RETRY, rows)
             self._read_on(self._journal_end)
 
+    def _doubt(self) -> None:
+        """The journal may have said, where nobody can read it, that copies count: those that are there now do."""
+        row = (self.items.high_watermark,)
+        logger.warning("%s: copies of items are delivered, even if they are done: the journal is damaged", self.name)
+        self.journal.append(encode_events(GAP, [row]))
+        self.journal.flush()
+        self._read_on(self._journal_end)
+
     def is_void(self, claim: Claim) -> bool:
         """Whether who had it is gone for sure: nobody else has the store now."""
         return True
 
-    def _read_on(self, start: int | None) -> None:
-        """Takes in the journal from ``start`` on; what comes while it is read is not skipped."""
-        for offset, kind, row in self.journal.read(start):
-            self.state.apply(kind, row)
-            self._journal_end = offset + 1
+    def _read_on(self, start: int | None, stop: int | None = None) -> None:
+        """Takes in the journal from ``start`` on, None for all that is needed."""
+        replayed = self.journal.replay(self.state, start, stop)
+        self._journal_end = replayed.end
+        if replayed.is_damaged:
+            self._doubt()
 
     def check_open(self) -> None:
         if self.is_closed:
@@ -135,6 +150,11 @@ class QueueCore:
     def applied_end(self) -> int:
         """Everything in the journal below it is in the state. Needs the lock."""
         return min(self._writing.values(), default=self._journal_end)
+
+    def snapshot(self) -> tuple[list[bytes], int]:
+        """What stands for the journal up to an offset, and that. Needs the lock."""
+        end = self.applied_end
+        return snapshot_of(self.state, end), end
 
     def notes(self) -> bytes:
         """Deliveries that nobody has written down yet, for the next record. Needs the lock."""
@@ -208,8 +228,8 @@ class QueueCore:
             self._damaged(offset, offset, error.reason)
             return None
         except OffsetOutOfRangeError:
-            pass
-        self.state.finish((offset,))  # somebody has deleted it
+            self.refresh()  # where others have moved it was said before they deleted it
+        self.state.finish((offset,))
         return None
 
     def fill(self) -> bool:
@@ -221,7 +241,7 @@ class QueueCore:
             chunk = list(islice(self._reader, self._chunk_count)) if self._reader is not None else []
         except OffsetOutOfRangeError:
             self._reader = None  # somebody has deleted what was to be read; the start has moved
-            state.raise_floor(self.items.start_offset)
+            self._raise_floor()
             return True
         except BaseException:
             self._reader = None
@@ -242,7 +262,7 @@ class QueueCore:
         """Whether there is something new to be read."""
         state, items = self.state, self.items
         if state.position < items.start_offset:
-            state.raise_floor(items.start_offset)
+            self._raise_floor()
         bound, committed = self.readable_end()
         if bound <= state.position:
             return False
@@ -255,12 +275,19 @@ class QueueCore:
         )
         return True
 
+    def _raise_floor(self) -> None:
+        """What lies below the log's start is done; but first what the journal says of where it lives on."""
+        start = self.items.start_offset
+        self.refresh()
+        self.state.raise_floor(start)
+
     def readable_end(self) -> tuple[int, bool]:
         """Where items end that may be delivered, and whether there may be transactions among them."""
         items = self.items
-        # Where no producer ever wrote there are no transactions to look for.
+        end = items.high_watermark
+        # Where no producer ever wrote there are no transactions to look for; looked at behind the end.
         committed = items.writer.producers.in_use
-        return (items.last_stable_offset if committed else items.high_watermark), committed
+        return (items.last_stable_offset if committed else end), committed
 
     def _offer(self, chunk: Sequence[Record | CorruptRange]) -> None:
         state = self.state
@@ -360,6 +387,35 @@ class QueueCore:
                 self.state.apply(MOVED, row)
         return end
 
+    def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
+        """Leased items are done; returns the journal's end behind that. Raises: as ``Journal.append``."""
+        return self.journal.append_rows(DONE, rows, notes)
+
+    def nack(self, job: Job, due_ms: int) -> bool:
+        """Gives a leased item back, which may be delivered again from ``due_ms`` on; whether it still was leased.
+
+        Takes the lock. Raises: ClosedError, and as ``Journal.append``: it comes back all the same.
+        """
+        state = self.state
+        with self.lock:
+            self.check_open()
+            if not job.is_open or not state.is_leased(job):
+                return False
+            state.end_lease(job)
+            state.busy.add(job.offset)
+            job.is_open = False
+            token = self.begin_write()
+        end = 0
+        try:
+            end = self.journal.append(encode_events(RETRY, [(job.offset, job.delivery_count, due_ms, 0)]))
+        finally:
+            with self.lock:
+                self.end_write(token, end)
+                state.busy.discard(job.offset)
+                state.give_back(job.offset, job.delivery_count, due_ms)
+                self.wake_getters()
+        return True
+
     def extended(self, job: Job, seconds: float) -> bool:
         """Tells others that a lease goes on; whether it does. Needs the lock."""
         return True
@@ -372,11 +428,14 @@ class QueueCore:
     def leased_count(self) -> int:
         return self.state.leased_count
 
+    def leased_now(self, now: float) -> int:
+        """How many items are leased, by leases that are not over. Needs the lock."""
+        return sum(lease.deadline > now for lease in self.state.leases.held())
+
     def give_up_leases(self) -> None:
         """At the end: what is leased here may be delivered again, by others too. Needs the lock."""
-        for group in self.state.leases.values():
-            for lease in group.values():
-                self.state.retries[lease.offset] = Retry(lease.delivery_count, 0)
+        for lease in self.state.leases.held():
+            self.state.retries[lease.offset] = Retry(lease.delivery_count, 0)
 
     def close(self) -> None:
         """Whoever waits is told. Needs no lock."""

@@ -7,47 +7,67 @@ A record's value is any number of groups, each a byte that names the kind, how m
     R     offset int64, count uint32, due_ms int64, owner uint64   the item was delivered so often, and waits until then
     M     old int64, new int64                                  the item lives on in its copy at ``new``
     B     old int64, new int64, owner uint64                    M, by who leases it; void if somebody else does
+    A     first int64, count uint32                             D, said of leases: so are copies that count by then
     C     offset int64, count uint32, owner uint64, now_ms int64, expires_ms int64   somebody leases the item
+    O     boot uint64, uint64                                   leases of other boots of the machine are over
     F     floor int64                                           everything below is done
     E     end int64                                             the items end there: what was said of others is void
+    G     end int64                                             what was said before may be lost: copies below count
+    S     as_of int64, id uint64, part uint32, parts uint32, boot uint64, uint64   the record is of a snapshot
+    H     as C                                                  in a snapshot: somebody leases the item
 
 All numbers are big-endian. Times of leases are those of the machine's monotonic clock; ``due_ms`` is since the epoch.
-Every kind says something that stays true, so that a reader may begin anywhere: what came before is repeated behind it.
+A snapshot says what was known where the journal ended at ``as_of``. Whoever begins to read begins with the last one
+that is whole, and goes on at its ``as_of``; others know what it says, and hear nothing new.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from kstore.errors import CorruptFileError
 
 __all__ = [
+    "ACKED",
+    "BOOT",
     "CLAIM",
     "DONE",
     "END",
     "FLOOR",
+    "GAP",
+    "HELD",
     "MOVED",
     "MOVED_BY",
     "RETRY",
     "ROWS_MAX",
+    "SNAPSHOT",
+    "Event",
     "decode_events",
     "encode_done",
     "encode_events",
     "ranges_of",
 ]
 
-DONE, RETRY, MOVED, MOVED_BY, CLAIM, FLOOR, END = b"D", b"R", b"M", b"B", b"C", b"F", b"E"
+DONE, RETRY, MOVED, MOVED_BY, ACKED, CLAIM = b"D", b"R", b"M", b"B", b"A", b"C"
+BOOT, FLOOR, END, GAP, SNAPSHOT, HELD = b"O", b"F", b"E", b"G", b"S", b"H"
+
+# A kind, and its row.
+Event = tuple[bytes, tuple[int, ...]]
 
 ROWS = {
     DONE: struct.Struct(">qI"),
     RETRY: struct.Struct(">qIqQ"),
     MOVED: struct.Struct(">qq"),
     MOVED_BY: struct.Struct(">qqQ"),
+    ACKED: struct.Struct(">qI"),
     CLAIM: struct.Struct(">qIQqq"),
+    BOOT: struct.Struct(">QQ"),
     FLOOR: struct.Struct(">q"),
     END: struct.Struct(">q"),
+    GAP: struct.Struct(">q"),
+    SNAPSHOT: struct.Struct(">qQIIQQ"),
+    HELD: struct.Struct(">qIQqq"),
 }
 HEAD = struct.Struct(">cI")
 COUNT_MAX = 2**32 - 1
@@ -70,7 +90,7 @@ def encode_events(kind: bytes, rows: Sequence[tuple[int, ...]]) -> bytes:
     return HEAD.pack(kind, len(rows)) + b"".join([pack(*row) for row in rows])
 
 
-def decode_events(value: bytes) -> Iterator[tuple[bytes, tuple[Any, ...]]]:
+def decode_events(value: bytes) -> Iterator[Event]:
     """Each row with its kind. Raises: CorruptFileError."""
     at, end = 0, len(value)
     while at < end:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 from kstore.errors import CorruptFileError
 from kstore.log import Log
-from kstore.queue.events import ROWS_MAX, decode_events, encode_events
+from kstore.queue.events import GAP, ROWS_MAX, Event, decode_events, encode_events
+from kstore.queue.known import KnownItems
+from kstore.queue.leases import Lease
+from kstore.queue.snapshot import last_snapshot
 from kstore.types import CorruptRange
 
-__all__ = ["SEGMENT_BYTES", "Journal"]
+__all__ = ["SEGMENT_BYTES", "Journal", "Replayed"]
 
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 1 << 20
 # What a batch and a record add to a value, about.
 BATCH_BYTES = 75
+
+LeaseT = TypeVar("LeaseT", bound=Lease)
+
+
+class Replayed(NamedTuple):
+    """Where the events that were taken in end; whether some cannot be read, which nobody has said yet."""
+
+    end: int
+    is_damaged: bool
 
 
 class Journal:
@@ -56,23 +68,52 @@ class Journal:
         if not self._is_sync:
             self.log.flush()
 
-    def read(self, start: int | None = None) -> Iterator[tuple[int, bytes, tuple[Any, ...]]]:
-        """The events from ``start`` on, each with the offset of its record. What is damaged is passed over, with a
-        warning: items whose end is lost are delivered again. Raises: OffsetOutOfRangeError, StorageError."""
+    def read(self, start: int) -> Iterator[tuple[int, list[Event] | None]]:
+        """The events from ``start`` on: those of each record, with its offset; None for records that cannot be read,
+        with the offset of the last of them. Raises: OffsetOutOfRangeError, StorageError."""
+        expected = start
         for record in self.log.read(start, on_corrupt="yield"):
             if isinstance(record, CorruptRange):
-                logger.warning(
-                    "%s: offsets %d to %d are damaged: items that are done may be delivered again",
-                    self.log.path,
-                    record.first,
-                    record.last,
-                )
+                logger.warning("%s: offsets %d to %d are damaged", self.log.path, record.first, record.last)
+                expected = record.last + 1
+                yield record.last, None
                 continue
+            if record.offset != expected:
+                logger.warning("%s: offsets %d to %d are not there", self.log.path, expected, record.offset - 1)
+                yield record.offset - 1, None
+            expected = record.offset + 1
             try:
-                for kind, row in decode_events(record.value or b""):
-                    yield record.offset, kind, row
+                events = list(decode_events(record.value or b""))
             except CorruptFileError as error:
                 logger.warning("%s: the record at offset %d is passed over: %s", self.log.path, record.offset, error)
+                yield record.offset, None
+            else:
+                yield record.offset, events
+
+    def replay(self, state: KnownItems[LeaseT], start: int | None = None, stop: int | None = None) -> Replayed:
+        """Takes the events from ``start`` on into ``state``, or all that are needed, from the last snapshot on.
+
+        Raises: OffsetOutOfRangeError, StorageError.
+        """
+        end, is_damaged = start or 0, False
+        if start is None:
+            end = self.log.start_offset
+            found = last_snapshot((events or () for _, events in self.read(end)), end)
+            if found is not None:
+                end, snapshot = found
+                state.restore(snapshot)
+            # What was removed was removed because of a snapshot.
+            is_damaged = found is None and end > 0
+        for offset, events in self.read(end):
+            if stop is not None and offset >= stop:
+                break
+            for kind, row in events or ():
+                state.apply(kind, row)
+                if kind == GAP:
+                    is_damaged = False  # who found it has said so
+            is_damaged |= events is None
+            end = offset + 1
+        return Replayed(end, is_damaged)
 
     def rewrite(self, values: Sequence[bytes], first_needed: int) -> None:
         """Appends a snapshot, and removes the segments below ``first_needed``, which it makes needless."""

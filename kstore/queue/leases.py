@@ -1,10 +1,16 @@
-"""The values that a queue's state is made of. No I/O here."""
+"""Who has an item, and until when; and other values that a queue's state is made of. No I/O here."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple, Protocol, TypeVar
 
-__all__ = ["Claim", "Item", "Lease", "Retry"]
+__all__ = ["ByDeadline", "Claim", "Item", "Lease", "Leases", "Retry", "numbers_of"]
+
+# So many groups of leases that are as long as each other; whatever else there is shares one group.
+GROUPS_MAX = 8
+OTHERS = -1.0
 
 
 class Item(Protocol):
@@ -46,3 +52,99 @@ class Claim(NamedTuple):
     deliveries: int
     expires_ms: int
     claimed_ms: int
+
+
+LeaseT = TypeVar("LeaseT", bound=Lease)
+
+
+class ByDeadline(dict[int, LeaseT]):
+    """Leases by offset, given in any order; ``values()`` begins with the one that ends first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Names what is not here any more, too.
+        self._heap: list[tuple[float, int]] = []
+
+    def __setitem__(self, offset: int, lease: LeaseT) -> None:
+        super().__setitem__(offset, lease)
+        heappush(self._heap, (lease.deadline, offset))
+        if len(self._heap) > 2 * len(self) + 16:
+            self._heap = [(held.deadline, held.offset) for held in super().values()]
+            heapify(self._heap)
+
+    def values(self) -> Iterator[LeaseT]:  # type: ignore[override]  # as far as leases are looked at
+        while self._heap:
+            deadline, offset = self._heap[0]
+            first = self.get(offset)
+            if first is not None and first.deadline == deadline:
+                yield first
+                yield from (lease for lease in super().values() if lease is not first)
+                return
+            heappop(self._heap)
+
+
+class Leases(dict[float, dict[int, LeaseT]]):
+    """Who has which items here: groups of leases that are as long as each other, in the order in which they end."""
+
+    def give(self, lease: LeaseT) -> None:
+        """A lease that begins now."""
+        group = self.get(lease.seconds)
+        if group is None:
+            group = self.setdefault(lease.seconds, {}) if len(self) < GROUPS_MAX else self._others()
+        group[lease.offset] = lease
+
+    def give_again(self, lease: LeaseT) -> None:
+        """A lease that began before others of its length."""
+        self._others()[lease.offset] = lease
+
+    def _others(self) -> dict[int, LeaseT]:
+        group = self.get(OTHERS)
+        if group is None:
+            group = self[OTHERS] = ByDeadline()
+        return group
+
+    def of(self, offset: int) -> LeaseT | None:
+        """Who has an item."""
+        for group in self.values():
+            if (lease := group.get(offset)) is not None:
+                return lease
+        return None
+
+    def has(self, lease: LeaseT) -> bool:
+        """Whether ``lease`` itself is here."""
+        group, offset = self.get(lease.seconds), lease.offset
+        if group is not None and group.get(offset) is lease:
+            return True
+        group = self.get(OTHERS)
+        return group is not None and group.get(offset) is lease
+
+    def end(self, lease: LeaseT) -> None:
+        seconds, offset = lease.seconds, lease.offset
+        group = self.get(seconds)
+        if group is None or group.get(offset) is not lease:
+            seconds = OTHERS
+            group = self[seconds]
+        del group[offset]
+        if not group and len(self) > 1:
+            del self[seconds]
+
+    def forget_below(self, floor: int) -> None:
+        for group in self.values():
+            for offset in [offset for offset in group if offset < floor]:
+                del group[offset]
+
+    def first(self) -> Iterator[LeaseT]:
+        """Those of which one ends first."""
+        return (next(iter(group.values())) for group in list(self.values()) if group)
+
+    def held(self) -> list[LeaseT]:
+        return [lease for group in self.values() for lease in group.values()]
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.values()))
+
+
+def numbers_of(boot: bytes) -> tuple[int, int]:
+    """The id of a start of the machine as the journal has it."""
+    return int.from_bytes(boot[:8], "big"), int.from_bytes(boot[8:], "big")

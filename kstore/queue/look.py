@@ -35,11 +35,10 @@ def stats_of(core: QueueCore, dead_count: int) -> QueueStats:
         core.check_open()
         core.refresh()
         state = core.state
-        state.expire(core.clock.monotonic())
         end = core.items.high_watermark
         return QueueStats(
             state.pending_count(end) - len(state.unconfirmed),
-            core.leased_count,
+            core.leased_now(core.clock.monotonic()),
             state.delayed_count,
             sum(1 for retry in state.retries.values() if retry.deliveries),
             len(state.damaged),
@@ -53,7 +52,7 @@ def stats_of(core: QueueCore, dead_count: int) -> QueueStats:
 def peeked(core: QueueCore, count: int) -> list[Shown]:
     """See ``Queue.peek``."""
     shown: list[Shown] = []
-    now_ms = core.clock.now_ms()
+    now, now_ms = core.clock.monotonic(), core.clock.now_ms()
     with core.lock:
         core.check_open()
         core.refresh()
@@ -66,12 +65,16 @@ def peeked(core: QueueCore, count: int) -> list[Shown]:
         offset = record.offset
         with core.lock:
             state = core.state
-            if state.is_done(offset) or (marks.moved_from is not None and offset not in state.moved):
+            known, lease, claim = state.retries.get(offset), state.lease_of(offset), state.claims.get(offset)
+            if not state.is_live(offset, marks.moved_from):
                 continue
-            known, lease = state.retries.get(offset), state.lease_of(offset)
         deliveries, due_ms = known or (marks.delivery_count, marks.due_ms)
         if lease is not None:
             deliveries = lease.delivery_count
+        is_leased = lease is not None and lease.deadline > now
+        is_elsewhere = claim is not None and claim.expires_ms > now * 1000
+        if core.state.is_spent(deliveries) and not is_leased and not is_elsewhere:
+            continue  # a dead letter by the next get
         shown.append(
             Shown(
                 offset,
@@ -81,7 +84,7 @@ def peeked(core: QueueCore, count: int) -> list[Shown]:
                 of_user(record.headers),
                 deliveries,
                 due_ms if due_ms > now_ms else 0,
-                lease is not None,
+                is_leased,
             )
         )
     return shown

@@ -16,7 +16,7 @@ from kstore.files.fork import ForkGuard
 from kstore.log import Log
 from kstore.queue.config import QueueConfig, seconds_of
 from kstore.queue.core import QueueCore
-from kstore.queue.events import DONE, RETRY, encode_done, encode_events, ranges_of
+from kstore.queue.events import encode_done, ranges_of
 from kstore.queue.items import NOTHING, Headers, Marks, Shown, of_user, with_marks
 from kstore.queue.job import Job
 from kstore.queue.look import QueueStats, peeked, stats_of
@@ -316,7 +316,7 @@ class Queue:
             notes = core.notes()
             token = core.begin_write()
         try:
-            end = core.journal.append_rows(DONE, ranges_of(offsets), notes)
+            end = core.write_done(ranges_of(offsets), notes)
         except BaseException:
             with core.lock:
                 core.end_write(token)
@@ -336,33 +336,16 @@ class Queue:
 
     def _lease_again(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            self._core.state.lease((job,), job.seconds)
+            self._core.state.lease_again(job)
 
     def nack(self, job: Job, delay: float = 0) -> None:
         """See ``Job.nack``."""
-        core, state = self._core, self._core.state
+        core = self._core
         seconds = seconds_of(delay)
+        if not core.nack(job, core.clock.now_ms() + round(seconds * 1000) if seconds else 0):
+            raise _lost(job)
         with core.lock:
-            core.check_open()
-            if not job.is_open or not state.is_leased(job):
-                raise _lost(job)
-            state.end_lease(job)
-            state.busy.add(job.offset)
-            token = core.begin_write()
-        job.is_open = False
-        due_ms = core.clock.now_ms() + round(seconds * 1000) if seconds else 0
-        end = 0
-        try:
-            row = (job.offset, job.delivery_count, due_ms, job.owner)
-            end = core.journal.append(encode_events(RETRY, (row,)))
-        finally:
-            with core.lock:
-                core.end_write(token, end)
-                core.refresh()
-                state.busy.discard(job.offset)
-                state.give_back(job.offset, job.delivery_count, due_ms)
-                has_dead = bool(state.dead)
-                core.wake_getters()
+            has_dead = bool(core.state.dead)
         if has_dead:
             self._bury_all()
         if self._space.is_due:
@@ -397,9 +380,7 @@ class Queue:
         if job is None:
             me = threading.get_ident()
             with self._core.lock:
-                mine = [
-                    held for group in self._core.state.leases.values() for held in group.values() if held.thread == me
-                ]
+                mine = [held for held in self._core.state.leases.held() if held.thread == me]
             if not mine:
                 raise ValueError("task_done() was called more often than this thread got items")
             job = min(mine, key=lambda held: held.offset)
@@ -457,24 +438,37 @@ class Queue:
         return self._core.is_closed
 
     def retry_dead(self, count: int | None = None) -> int:
-        """Puts dead letters, all or ``count``, into the queue again, as if they were new; returns how many.
+        """Puts dead letters, all or ``count``, into the queue again, as if they were new, as many as there is room for;
+        returns how many.
 
         A crash on the way may leave some in both. Raises: as ``put``.
         """
         dead = self._dead_letters(create=False)
         moved = 0
-        while dead is not None and (count is None or moved < count):
+        while dead is not None:
+            wanted = RETRY_COUNT if count is None else min(RETRY_COUNT, count - moved)
+            if self.maxsize:
+                wanted = min(wanted, self.maxsize - self.qsize())
+            if wanted <= 0:
+                break
             try:
-                jobs = dead.get_many(RETRY_COUNT if count is None else min(RETRY_COUNT, count - moved), block=False)
+                jobs = dead.get_many(wanted, block=False)
             except Empty:
                 break
-            self.put_many(
-                [job.value for job in jobs],
-                keys=[job.key for job in jobs],
-                headers=[job.headers for job in jobs],
-            )
-            if not self._core.is_sync:
-                self._core.items.flush()
+            try:
+                self.put_many(
+                    [job.value for job in jobs],
+                    block=False,
+                    keys=[job.key for job in jobs],
+                    headers=[job.headers for job in jobs],
+                )
+                if not self._core.is_sync:
+                    self._core.items.flush()
+            except BaseException as error:
+                dead.give_back(jobs)
+                if isinstance(error, Full):
+                    break  # others were quicker
+                raise
             dead.ack_many(jobs)
             moved += len(jobs)
         return moved

@@ -3,7 +3,8 @@
 A lease is then an event too: whoever wants items appends a claim, and reads the journal up to it. The first claim of an
 item that is free wins, for everybody alike, since all read the same events in the same order. When a lease is over is
 told by the machine's monotonic clock, which is one for all processes; so the items of a worker that was killed come
-back when its leases are over. A claim that is ahead of the clock is of before the machine was started: it is void.
+back when its leases are over. The clock begins anew with the machine: the first to open the queue then says which start
+of it this is, which ends the leases of all before.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import random
 from collections.abc import Sequence
 
 from kstore.errors import OffsetOutOfRangeError
+from kstore.files.boot import boot_id
 from kstore.queue.core import QueueCore
-from kstore.queue.events import CLAIM, MOVED_BY, RETRY, encode_events
+from kstore.queue.events import ACKED, BOOT, CLAIM, MOVED_BY, RETRY, encode_events
 from kstore.queue.job import Job
-from kstore.queue.leases import Claim, Retry
+from kstore.queue.leases import Claim, Retry, numbers_of
 
 __all__ = ["SharedCore"]
 
@@ -33,6 +35,10 @@ class SharedCore(QueueCore):
         self.state.is_shared = True
         self._random = random.SystemRandom()
         super()._load()
+        boot = numbers_of(boot_id())
+        if self.state.boot != boot:
+            self.journal.append(encode_events(BOOT, [boot]))
+            self.refresh()
 
     # --- the journal ------------------------------------------------------------------------------------------------
 
@@ -42,14 +48,18 @@ class SharedCore(QueueCore):
             return
         self._read_on(self._journal_end)
 
-    def _read_on(self, start: int | None) -> None:
+    def _read_on(self, start: int | None, stop: int | None = None) -> None:
         for _ in range(READS_MAX):
             try:
-                super()._read_on(start)
+                super()._read_on(start, stop)
                 return
             except OffsetOutOfRangeError:
                 start = None  # somebody has just written it anew, and removed what was being read
-        super()._read_on(start)
+        super()._read_on(start, stop)
+
+    def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
+        # It may come late, behind a move by who got an item when the lease was over.
+        return self.journal.append_rows(ACKED, rows, notes)
 
     def end_write(self, token: int, end: int = 0) -> None:
         # What was written is taken in when it is read, in its place among what others wrote.
@@ -62,8 +72,8 @@ class SharedCore(QueueCore):
     # --- claims -----------------------------------------------------------------------------------------------------
 
     def is_void(self, claim: Claim) -> bool:
-        # The clock begins anew with the machine: what it has not come to yet is of those who died with the last start.
-        # Of that start, too, may be what it has come to; it is over when its lease would be.
+        # Where the system does not tell one start of the machine from another: what the clock has not come to yet is of
+        # an earlier one. What it has come to may be, too; it is over when its lease would be.
         return claim.claimed_ms > int(self.clock.monotonic() * 1000)
 
     def claim(self, offsets: Sequence[tuple[int, int]], seconds: float) -> int:
@@ -115,6 +125,31 @@ class SharedCore(QueueCore):
         self.refresh()
         return self.state.is_leased(job)
 
+    def nack(self, job: Job, due_ms: int) -> bool:
+        # Under the lock: whether it came too late is told by its place among what others said.
+        state = self.state
+        with self.lock:
+            self.check_open()
+            self.refresh()
+            if not job.is_open or not state.is_leased(job):
+                return False
+            is_leased = True
+            try:
+                row = (job.offset, job.delivery_count, due_ms, job.owner)
+                end = self.journal.append(encode_events(RETRY, [row]))
+                self._read_on(self._journal_end, end - 1)
+                is_leased = state.is_leased(job)
+            finally:
+                if is_leased:
+                    job.is_open = False
+                    state.end_lease(job)
+                    state.put_back((), (job.offset,))  # when its claim is over, should nobody hear of this
+            self.refresh()
+            if is_leased and state.retries.get(job.offset) == (job.delivery_count, due_ms):
+                state.give_back(job.offset, job.delivery_count, due_ms)
+            self.wake_getters()
+        return is_leased
+
     # --- wait, end --------------------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
@@ -132,8 +167,11 @@ class SharedCore(QueueCore):
     def leased_count(self) -> int:
         return len(self.state.claims)
 
+    def leased_now(self, now: float) -> int:
+        return sum(claim.expires_ms > now * 1000 for claim in self.state.claims.values())
+
     def give_up_leases(self) -> None:
-        leases = [lease for group in self.state.leases.values() for lease in group.values()]
+        leases = self.state.leases.held()
         if leases:
             self.journal.append_rows(RETRY, [(lease.offset, lease.delivery_count, 0, lease.owner) for lease in leases])
 

@@ -104,8 +104,7 @@ class QueueSpace:
         core = self._core
         with core.lock:
             core.refresh()
-            values = core.state.snapshot()
-            first_needed = core.applied_end
+            values, first_needed = core.snapshot()
         core.journal.rewrite(values, first_needed)
 
     # --- what holds others back -------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from kstore.files.boot import boot_id
 from kstore.log import Log
+from kstore.queue.events import GAP
 from kstore.queue.items import Shown, marks_of, of_user
 from kstore.queue.journal import Journal
-from kstore.queue.leases import Retry
+from kstore.queue.leases import Retry, numbers_of
 from kstore.queue.state import QueueState
 from kstore.record._codec import Record
 from kstore.types import CorruptRange
@@ -42,8 +44,12 @@ class QueueView:
         self._end = items.high_watermark
         self._state: QueueState[Record, None] = QueueState(is_shared=True)  # type: ignore[type-var]  # it leases none
         if journal is not None:
-            for _, kind, row in Journal(journal, is_sync=True).read():
-                self._state.apply(kind, row)
+            replayed = Journal(journal, is_sync=True).replay(self._state)
+            # What was moved meanwhile is where it is now.
+            self._end = max(self._end, *(copy + 1 for copy in self._state.moved), 0)
+            if replayed.is_damaged or (items.start_offset > 0 and not replayed.end):
+                self._state.apply(GAP, (self._end,))
+        self._has_leases = self._state.boot == numbers_of(boot_id())
 
     def pending(self) -> Iterator[Shown]:
         """The items that are not done, oldest first. Raises: StorageError."""
@@ -52,13 +58,13 @@ class QueueView:
         start = max(state.floor, items.start_offset)
         if start >= self._end:
             return
-        for record in items.read(start, self._end, on_corrupt="yield"):
+        for record in items.read(start, self._end, isolation_level="read_committed", on_corrupt="yield"):
             if isinstance(record, CorruptRange):
                 self._damaged += record.last - record.first + 1
                 continue
             marks = marks_of(record)
             offset = record.offset
-            if state.is_done(offset) or (marks.moved_from is not None and offset not in state.moved):
+            if not state.is_live(offset, marks.moved_from):
                 continue
             count, due_ms = state.retries.get(offset) or Retry(marks.delivery_count, marks.due_ms)
             claim = state.claims.get(offset)
@@ -70,7 +76,7 @@ class QueueView:
                 of_user(record.headers),
                 count,
                 due_ms if due_ms > now_ms else 0,
-                claim is not None and claim.expires_ms > mono_ms,
+                self._has_leases and claim is not None and claim.expires_ms > mono_ms,
             )
 
     def counts(self) -> QueueCounts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from unittest import mock
 
 import pytest
 
-from kstore.errors import ConfigError, Empty
+from kstore.errors import ConfigError, DiskFullError, Empty, LeaseLostError
+from kstore.queue.leases import GROUPS_MAX
 from kstore.queue.queue import Queue
+from kstore.queue.state import QueueState
 from kstore.store import Store
 from tests.fake_clock import ManualClock
+from tests.unit.test_queue_state import Held, Item
 
 
 @pytest.fixture
@@ -57,7 +61,24 @@ def test_a_restart_of_the_machine_ends_all_leases(tmp_path: Path, shared: bool, 
             assert (job.value, job.delivery_count) == (b"a", count)
 
 
-def test_a_lease_of_before_a_restart_lasts_no_longer_than_it_was(tmp_path: Path) -> None:
+def test_a_restart_of_the_machine_is_told_by_its_id(tmp_path: Path) -> None:
+    """The clock has come to where it was when the machine went down."""
+    dead = a_worker_dies(tmp_path, StartedAnew(100), lease_seconds=600)
+    clock = StartedAnew(101)
+    with mock.patch("kstore.queue.shared.boot_id", return_value=b"the next boot..."):
+        stores = [Store(dead, clock=clock, background=False, durability="os", shared=True) for _ in range(3)]
+        one, other = [store.queue("jobs", lease_seconds=30) for store in stores[:2]]
+        job = one.get_nowait()
+        assert (job.value, job.delivery_count) == (b"a", 2)
+        one._space.rewrite()
+        # It ends those of before, and no other.
+        assert values(other) == values(stores[2].queue("jobs")) == []
+        job.ack()
+        for store in stores:
+            store.close()
+
+
+def test_a_lease_of_before_a_restart_that_is_not_told_lasts_no_longer_than_it_was(tmp_path: Path) -> None:
     dead = a_worker_dies(tmp_path, StartedAnew(100), lease_seconds=60)
     clock = StartedAnew(101)
     with Store(dead, clock=clock, background=False, durability="os", shared=True) as store:
@@ -89,7 +110,7 @@ def test_the_late_word_of_a_lease_leaves_the_next_one_alone(
     one.put(b"a")
     one.get_nowait()
     clock.advance(31_000)
-    one.stats()  # it knows now that its lease is over
+    one._core.state.expire(clock.monotonic())
     job = other.get_nowait()
     if is_nacked:
         job.nack(delay=60)
@@ -180,3 +201,122 @@ def test_who_waits_beside_an_open_transaction_sleeps(tmp_path: Path, clock: Manu
             assert core.take(store.queue("jobs"), 1, 1.0) == []
             core.wait(1.0)
         assert waited == [1]
+
+
+def no_space(*_: object, **__: object) -> int:
+    raise DiskFullError(28, "no space", "a file")
+
+
+@pytest.mark.parametrize("is_acked", [False, True], ids=["has it", "has acked it"])
+def test_a_nack_of_what_somebody_else_has_is_told(tmp_path: Path, clock: ManualClock, is_acked: bool) -> None:
+    stores = shared_by(tmp_path, clock, 2)
+    one, other = [store.queue("jobs", lease_seconds=30) for store in stores]
+    one.put(b"a")
+    job = one.get_nowait()
+    clock.advance(31_000)
+    taken = other.get_nowait()
+    if is_acked:
+        taken.ack()
+    with pytest.raises(LeaseLostError, match="its lease is over"):
+        job.nack(delay=60)
+    one.check()
+    assert (one._core.state.retries == {}) == is_acked
+    if not is_acked:
+        taken.nack()
+        assert values(one) == [b"a"]
+    for store in stores:
+        store.close()
+
+
+def test_a_nack_that_comes_too_late_on_its_way_is_told(tmp_path: Path, clock: ManualClock) -> None:
+    stores = shared_by(tmp_path, clock, 2)
+    one, other = [store.queue("jobs", lease_seconds=30) for store in stores]
+    one.put(b"a")
+    job = one.get_nowait()
+    append = one._core.journal.append
+    taken = []
+
+    def late(value: bytes) -> int:
+        clock.advance(31_000)
+        taken.append(other.get_nowait())
+        return append(value)
+
+    with mock.patch.object(one._core.journal, "append", late), pytest.raises(LeaseLostError):
+        job.nack()
+    assert values(one) == []
+    taken[0].ack()
+    for store in stores:
+        store.close()
+
+
+def test_a_nack_that_fails_gives_the_item_back_when_its_lease_is_over(tmp_path: Path, clock: ManualClock) -> None:
+    (store,) = shared_by(tmp_path, clock, 1)
+    with store:
+        queue = store.queue("jobs", lease_seconds=30)
+        queue.put(b"a")
+        job = queue.get_nowait()
+        with mock.patch.object(queue._core.journal, "append", no_space), pytest.raises(DiskFullError):
+            job.nack()
+        queue.check()
+        assert values(queue) == []
+        clock.advance(30_000)
+        assert values(queue) == [b"a"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_lease_ends_in_time_though_its_ack_failed(tmp_path: Path, clock: ManualClock, count: int) -> None:
+    with Store(tmp_path / "store", clock=clock, background=False, durability="os") as store:
+        queue = store.queue("jobs", lease_seconds=10)
+        queue.put_many([b"a", b"b", b"c"])
+        jobs = queue.get_many(count)
+        clock.advance(9000)
+        later = queue.get_nowait()
+        journal = queue._core.journal
+        with (
+            mock.patch.object(journal, "append", no_space),
+            mock.patch.object(journal, "append_rows", no_space),
+            pytest.raises(DiskFullError),
+        ):
+            jobs[0].ack() if count == 1 else queue.ack_many(jobs)
+        clock.advance(1000)
+        assert [job.delivery_count for job in queue.get_many(count)] == [2] * count
+        later.ack()
+
+
+def test_dead_letters_are_put_again_as_far_as_there_is_room(tmp_path: Path, clock: ManualClock) -> None:
+    with Store(tmp_path / "store", clock=clock, background=False, durability="os") as store:
+        queue = store.queue("jobs", max_deliveries=1, maxsize=2)
+        for number in range(5):
+            queue.put(b"%d" % number)
+            queue.get_nowait().nack()
+        assert (queue.retry_dead(), queue.retry_dead(), queue.dead_letters.stats().leased) == (2, 0, 0)
+        assert values(queue) == [b"0", b"1"]
+        assert queue.retry_dead(1) == 1
+        with mock.patch.object(queue._core.items, "append_many", no_space), pytest.raises(DiskFullError):
+            queue.retry_dead()
+        assert (queue.dead_letters.stats().leased, queue.retry_dead()) == (0, 1)
+        assert values(queue) == [b"2", b"3"]
+
+
+def test_leases_of_any_length_end_in_their_order() -> None:
+    state: QueueState[Item, Held] = QueueState()
+    generator = random.Random(1)
+    held = [Held(offset, generator.uniform(0, 100)) for offset in range(300)]
+    for lease in held:
+        lease.seconds = lease.deadline
+        state.offer(Item(lease.offset))
+    state.take(300, 0, 0)
+    for lease in held:
+        state.lease([lease], lease.seconds)
+    assert len(state.leases) <= GROUPS_MAX + 1
+    for lease in held[::3]:
+        state.end_lease(lease)
+    for lease in held[::6]:
+        state.lease_again(lease)
+    left = [lease for number, lease in enumerate(held) if number % 3 or number % 6 == 0]
+    assert all(state.is_leased(lease) and state.lease_of(lease.offset) is lease for lease in left)
+    for now in range(0, 101, 5):
+        expected = [lease for lease in left if lease.deadline > now]
+        state.expire(now)
+        assert state.leased_count == len(expected)
+        assert state.wait_seconds(now, 0) == (min(lease.deadline for lease in expected) - now if expected else None)

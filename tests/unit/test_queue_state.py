@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstore.errors import CorruptFileError
-from kstore.queue.events import CLAIM, DONE, END, FLOOR, MOVED, MOVED_BY, RETRY, decode_events, encode_events, ranges_of
+from kstore.queue.events import (
+    ACKED,
+    BOOT,
+    CLAIM,
+    DONE,
+    END,
+    FLOOR,
+    GAP,
+    HELD,
+    MOVED,
+    MOVED_BY,
+    RETRY,
+    SNAPSHOT,
+    decode_events,
+    encode_events,
+    ranges_of,
+)
+from kstore.queue.snapshot import snapshot_of
 from kstore.queue.state import QueueState
 
 
@@ -117,7 +135,7 @@ def test_a_snapshot_says_all_that_is_needed() -> None:
     state.give_back(2, 3, 77)
     state.apply(MOVED, (6, 9))
     again: State = QueueState()
-    for value in state.snapshot():
+    for value in snapshot_of(state, 0):
         for kind, row in decode_events(value):
             again.apply(kind, row)
     assert (again.floor, again.done, again.retries, again.moved) == (2, {4, 5, 6}, {2: (3, 77)}, {9: 6})
@@ -140,9 +158,14 @@ def test_events_come_back_as_they_were() -> None:
         RETRY: [(5, 1, 99, 2**64 - 1)],
         MOVED: [(1, 9)],
         MOVED_BY: [(1, 9, 2**60)],
-        CLAIM: [(5, 1, 2**60, -1, 10)],
+        ACKED: [(1, 2)],
+        CLAIM: [(5, 1, 2**60, 1, 10)],
+        HELD: [(5, 1, 2**60, 1, 10)],
+        BOOT: [(2**64 - 1, 1)],
         FLOOR: [(7,)],
         END: [(8,)],
+        GAP: [(9,)],
+        SNAPSHOT: [(1, 2, 3, 4, 5, 6)],
     }
     value = b"".join(encode_events(kind, rows) for kind, rows in groups.items())
     assert list(decode_events(value)) == [(kind, row) for kind, rows in groups.items() for row in rows]
@@ -265,3 +288,53 @@ def test_a_move_by_who_has_the_items_counts_once() -> None:
         state.apply(MOVED_BY, (0, 2, 7))
     state.check()
     assert (state.is_done(0), sorted(taken(state))) == (True, [1, 2])
+
+
+class NeverWalked(dict[int, int]):
+    """What may hold very many."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("all are looked at for one")
+
+    def items(self) -> Any:
+        raise AssertionError("all are looked at for one")
+
+
+def test_a_copy_is_found_without_a_look_at_all_others() -> None:
+    state = with_items(100)
+    for copy in range(100, 200):
+        state.offer(Item(copy), moved_from=copy - 100)
+    state.offer(Item(200), moved_from=0)
+    state.unconfirmed = NeverWalked(state.unconfirmed)
+    state.apply(MOVED, (0, 100))
+    state.finish([1])
+    assert (state.is_done(0), state.is_done(100), state.is_done(200), state.is_done(101)) == (True, False, True, True)
+    assert len(state.unconfirmed) == 98
+
+
+def test_copies_count_where_the_journal_was_damaged() -> None:
+    state = with_items(4)
+    taken(state)
+    state.offer(Item(4), moved_from=0)
+    state.offer(Item(5), moved_from=0)
+    state.offer(Item(6), moved_from=1)
+    state.finish([1])
+    state.apply(GAP, (9,))
+    state.offer(Item(7), moved_from=1)
+    state.offer(Item(8), moved_from=2)
+    state.offer(Item(9), moved_from=3)
+    assert taken(state) == [4, 5, 7, 8]
+    assert (state.is_done(2), state.is_done(3), state.unconfirmed) == (True, False, {9: 3})
+    state.finish([3])
+    assert state.is_done(9)
+
+
+def test_a_claim_is_of_one_start_of_the_machine() -> None:
+    state = with_items(1, is_shared=True)
+    taken(state)
+    state.apply(BOOT, (1, 1))
+    state.apply(CLAIM, (0, 1, 7, 5, 10**9))
+    state.apply(BOOT, (1, 1))
+    assert taken(state) == []
+    state.apply(BOOT, (1, 2))
+    assert taken(state) == [0]

@@ -1,0 +1,330 @@
+"""What became of the items of a queue, as its journal says. No I/O, no clock, no threads.
+
+An item is known by its offset. Everything below ``floor`` is done, and above it what is in ``done``. Of an item that
+was copied to the end either the original counts or the copy: the copy from the event on that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappush
+from typing import Any, Generic, TypeVar
+
+from kstore.queue.events import (
+    ACKED,
+    BOOT,
+    CLAIM,
+    DONE,
+    END,
+    FLOOR,
+    GAP,
+    HELD,
+    MOVED,
+    MOVED_BY,
+    RETRY,
+    SNAPSHOT,
+    Event,
+)
+from kstore.queue.leases import Claim, Lease, Leases, Retry
+
+__all__ = ["OF_SNAPSHOT", "KnownItems"]
+
+# The owner that a snapshot, or a late word of a lease, names: all but the count yields to what is known.
+OF_SNAPSHOT = 2**64 - 1
+NO_BOOT = (0, 0)
+
+LeaseT = TypeVar("LeaseT", bound=Lease)
+
+
+class KnownItems(Generic[LeaseT]):
+    """What is known of the items of one queue. Not thread-safe."""
+
+    def __init__(self, *, is_shared: bool = False) -> None:
+        """``is_shared``: items are also leased, and done, by others, who say so in the journal only."""
+        self.is_shared = is_shared
+        self.floor = 0
+        self.done: set[int] = set()
+        # The next offset that was not read yet.
+        self.position = 0
+        self.retries: dict[int, Retry] = {}
+        # Copies that count, each with the item that it is of; and those of which that is not known yet, both ways.
+        self.moved: dict[int, int] = {}
+        self.unconfirmed: dict[int, int] = {}
+        self._copies: dict[int, list[int]] = {}
+        # Copies below it count, if nothing is known of them: the journal may have said so where it was damaged.
+        self.gap_end = 0
+        self.leases: Leases[LeaseT] = Leases()
+        self.claims: dict[int, Claim] = {}
+        # The start of the machine that claims are of.
+        self.boot = NO_BOOT
+        # What is out of reach for a while: being acknowledged, moved, or made a dead letter.
+        self.busy: set[int] = set()
+        # Deliveries that the journal does not know of yet, each with the owner of its lease.
+        self.unnoted: dict[int, tuple[int, int]] = {}
+        # Offsets that cannot be read.
+        self.damaged: set[int] = set()
+        # The journal says nothing of what lies from here on.
+        self._known_stop = 0
+        # Heaps: what may be delivered again, what waits for a time of day, and what somebody else leases.
+        self._again: list[int] = []
+        self._delayed: list[tuple[int, int]] = []
+        self._claimed: list[tuple[int, int]] = []
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def apply(self, kind: bytes, row: Sequence[int]) -> None:
+        """Takes in one event of the journal."""
+        if kind in (BOOT, SNAPSHOT, HELD):
+            if kind == BOOT:
+                self._start_anew((row[0], row[1]))
+            return
+        self._known_stop = max(
+            self._known_stop,
+            row[0] + (row[1] if kind in (DONE, ACKED) else 1),
+            row[1] + 1 if kind in (MOVED, MOVED_BY) else 0,
+        )
+        if kind == DONE:
+            first, count = row
+            self.finish(range(first, first + count))
+        elif kind == ACKED:
+            self._acked(*row)
+        elif kind == RETRY:
+            offset, count, due_ms, owner = row
+            self._retried(offset, Retry(count, due_ms), owner)
+        elif kind == MOVED:
+            self._move(*row)
+        elif kind == MOVED_BY:
+            self._move_by(*row)
+        elif kind == CLAIM:
+            self._claim(*row)
+        elif kind == FLOOR:
+            self.raise_floor(row[0])
+        elif kind == END:
+            self.cut_to(row[0])
+        elif kind == GAP:
+            self._count_copies(row[0])
+
+    def restore(self, events: Iterable[Event]) -> None:
+        """Takes in a whole snapshot, where nothing is known of what came before or what is known is older."""
+        claims, self.claims = self.claims, {}
+        for kind, row in events:
+            if kind == HELD:
+                offset, count, owner, claimed_ms, expires_ms = row
+                self._claim(offset, count, owner, claimed_ms, expires_ms)
+            elif kind == SNAPSHOT:
+                self.boot = (row[4], row[5])
+            else:
+                self.apply(kind, (*row[:3], 0) if kind == RETRY else row)
+        for offset in claims.keys() - self.claims.keys():
+            self._set_free(offset)
+
+    def raise_floor(self, floor: int) -> None:
+        """Everything below ``floor`` is done."""
+        if floor <= self.floor:
+            return
+        self.floor = floor
+        self.position = max(self.position, floor)
+        for known in (self.done, self.damaged, self.busy):
+            known.difference_update([offset for offset in known if offset < floor])
+        tables: list[dict[int, Any]] = [self.retries, self.moved, self.claims, self.unnoted]
+        for table in tables:
+            for offset in [offset for offset in table if offset < floor]:
+                del table[offset]
+        self.leases.forget_below(floor)
+        for copy in [copy for copy in self.unconfirmed if copy < floor]:
+            self._no_copy(copy)
+        self.finish([copy for copy, old in self.unconfirmed.items() if old < floor])
+
+    def cut_to(self, end: int) -> None:
+        """The items end at ``end``: offsets from there on will be those of other items. Before anything is read."""
+        self.floor = min(self.floor, end)
+        self.position = min(self.position, end)
+        self.done = {offset for offset in self.done if offset < end}
+        tables: list[dict[int, Any]] = [self.retries, self.moved, self.claims]
+        for table in tables:
+            for offset in [offset for offset in table if offset >= end]:
+                del table[offset]
+        self._known_stop = min(self._known_stop, end)
+        self.gap_end = min(self.gap_end, end)
+
+    @property
+    def known_end(self) -> int:
+        """The end of what the journal speaks of."""
+        return max(
+            self.floor, self.gap_end, 1 + max(max(table, default=-1) for table in (self.done, self.retries, self.moved))
+        )
+
+    # --- leases -----------------------------------------------------------------------------------------------------
+
+    def _retried(self, offset: int, retry: Retry, owner: int) -> None:
+        if self.is_done(offset):
+            return
+        known, claim = self.retries.get(offset), self.claims.get(offset)
+        if owner == OF_SNAPSHOT and (known is not None or claim is not None):
+            if known is not None and known.deliveries < retry.deliveries:
+                self.retries[offset] = Retry(retry.deliveries, known.due_ms)  # it counted leases that were given up
+            return
+        if claim is not None:
+            if owner and claim.owner != owner:
+                return  # somebody else has it since
+            del self.claims[offset]
+        elif 0 < owner < OF_SNAPSHOT and known is not None:
+            retry = Retry(retry.deliveries, known.due_ms)  # it comes late: somebody else has had it since
+        self.retries[offset] = retry if known is None else Retry(max(known.deliveries, retry.deliveries), retry.due_ms)
+        if offset < self.position:
+            self._wait(offset, retry.due_ms)
+
+    def _claim(self, offset: int, count: int, owner: int, now_ms: int, expires_ms: int) -> None:
+        claim = self.claims.get(offset)
+        if self.is_done(offset) or (claim is not None and claim.owner != owner and claim.expires_ms > now_ms):
+            return
+        self.claims[offset] = Claim(owner, count, expires_ms, now_ms)
+        lease = self.leases.of(offset)
+        if lease is not None and lease.owner != owner:
+            self.leases.end(lease)  # it was over, and somebody else has the item now
+            heappush(self._claimed, (expires_ms, offset))
+        known = self.retries.get(offset)
+        if known is None or known.deliveries < count:
+            self.retries[offset] = Retry(count, 0 if known is None else known.due_ms)
+
+    def _start_anew(self, boot: tuple[int, int]) -> None:
+        """The machine was started: nobody is left of those who had leases, whose times say nothing now."""
+        if boot == self.boot:
+            return
+        self.boot = boot
+        claims, self.claims = self.claims, {}
+        for offset in claims:
+            self._set_free(offset)
+
+    def _set_free(self, offset: int) -> None:
+        """Nobody has the item any more."""
+        if (lease := self.leases.of(offset)) is not None:
+            self.leases.end(lease)
+        if offset < self.position and not self.is_done(offset):
+            self._wait(offset, self.retries.get(offset, Retry(0, 0)).due_ms)
+
+    def _wait(self, offset: int, due_ms: int) -> None:
+        if due_ms:
+            heappush(self._delayed, (due_ms, offset))
+        else:
+            heappush(self._again, offset)
+
+    # --- copies -----------------------------------------------------------------------------------------------------
+
+    def _move(self, old: int, new: int) -> None:
+        # First: copies of an item that is done do not count.
+        was_read = new in self.unconfirmed
+        self._no_copy(new)
+        if not self.is_done(new):
+            self.moved[new] = old
+        self.finish((old,))
+        if was_read:
+            self._wait(new, self.retries.get(new, Retry(0, 0)).due_ms)
+
+    def _move_by(self, old: int, new: int, owner: int) -> None:
+        """As ``_move``, by who leased the item then, and may say so late."""
+        claim = self.claims.get(old)
+        if self.moved.get(new) == old or (claim is not None and claim.owner != owner):
+            return  # known, or somebody else has it since: the copy is done when the item is
+        if self.is_done(old):
+            self.finish((new,))
+            return
+        if (known := self.retries.get(old)) is not None and not self.is_done(new):
+            self.retries[new] = known
+        self._move(old, new)
+
+    def _acked(self, first: int, count: int) -> None:
+        acked = range(first, first + count)
+        late = {offset for offset in acked if self.is_done(offset)}
+        if late:
+            # They were copied meanwhile, as their leases were over.
+            self.finish([new for new, old in self.moved.items() if old in late])
+        self.finish(acked)
+
+    def _doubt(self, copy: int, old: int) -> None:
+        """Whether a copy that was read counts is not known yet."""
+        self.unconfirmed[copy] = old
+        self._copies.setdefault(old, []).append(copy)
+
+    def _no_copy(self, copy: int) -> None:
+        """A copy is none of those of which it is not known whether they count."""
+        old = self.unconfirmed.pop(copy, None)
+        if old is not None and (copies := self._copies.get(old)) is not None:
+            copies.remove(copy)
+            if not copies:
+                del self._copies[old]
+
+    def _count_copies(self, end: int) -> None:
+        """Which copies below ``end`` count was lost: an item may come twice, but none is lost with it."""
+        self.gap_end = max(self.gap_end, end)
+        found = [(old, new) for new, old in self.unconfirmed.items() if new < end]
+        for _, new in found:
+            self._no_copy(new)
+        for old, new in found:
+            self._move(old, new)
+            self._wait(new, self.retries.get(new, Retry(0, 0)).due_ms)
+
+    # --- done -------------------------------------------------------------------------------------------------------
+
+    def is_done(self, offset: int) -> bool:
+        return offset < self.floor or offset in self.done
+
+    def is_live(self, offset: int, moved_from: int | None) -> bool:
+        """Whether an item is not done, and not a copy that does not count."""
+        return not self.is_done(offset) and (moved_from is None or offset in self.moved or offset < self.gap_end)
+
+    def finish(self, offsets: Iterable[int]) -> None:
+        """Items are done; what is known of them is forgotten."""
+        done = self.done
+        for offset in offsets:
+            if offset >= self.floor:
+                done.add(offset)
+                if self.retries or self.moved or self.claims or self.busy or self.unconfirmed:
+                    self._forget(offset)
+        self._advance()
+
+    def finish_fast(self, offsets: Sequence[int]) -> None:
+        """As ``finish``, for many items."""
+        # Where it is shared the journal may have been read meanwhile, and the floor be above them.
+        if self.is_shared or self.retries or self.moved or self.claims or self.unconfirmed:
+            self.finish(offsets)
+            return
+        if self.busy:
+            self.busy.difference_update(offsets)
+        self.done.update(offsets)
+        self._advance()
+
+    def finish_one(self, offset: int) -> None:
+        """As ``finish``, for one that was busy."""
+        if self.retries or self.moved or self.claims or self.unconfirmed:
+            self.finish((offset,))
+            return
+        self.busy.discard(offset)
+        if offset != self.floor:
+            self.done.add(offset)
+            return
+        self.floor = offset + 1
+        if self.done:
+            self._advance()
+
+    def _forget(self, offset: int) -> None:
+        self.retries.pop(offset, None)
+        self.unnoted.pop(offset, None)
+        self.moved.pop(offset, None)
+        self._no_copy(offset)
+        if self.claims.pop(offset, None) is not None and (lease := self.leases.of(offset)) is not None:
+            self.leases.end(lease)
+        self.busy.discard(offset)
+        while copies := self._copies.get(offset):
+            copy = copies[-1]
+            self._no_copy(copy)
+            self.finish((copy,))
+
+    def _advance(self) -> None:
+        floor, done = self.floor, self.done
+        while floor in done:
+            done.discard(floor)
+            floor += 1
+        self.floor = floor
+        if self.position < floor:
+            self.position = floor

@@ -1,0 +1,81 @@
+"""Snapshots of a queue's journal: how a state is one, and how one is found. No I/O here.
+
+A snapshot is one record or more; each begins with what tells which snapshot it is a part of (``S``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from kstore.queue.events import (
+    DONE,
+    FLOOR,
+    GAP,
+    HELD,
+    MOVED,
+    RETRY,
+    ROWS_MAX,
+    SNAPSHOT,
+    Event,
+    encode_events,
+    ranges_of,
+)
+from kstore.queue.known import OF_SNAPSHOT, KnownItems
+from kstore.queue.leases import Lease
+
+__all__ = ["last_snapshot", "snapshot_of"]
+
+LeaseT = TypeVar("LeaseT", bound=Lease)
+
+
+def snapshot_of(state: KnownItems[LeaseT], as_of: int) -> list[bytes]:
+    """All that the journal has to say of items that are not done; what it said below ``as_of`` is in ``state``."""
+    # First which copies count: a copy of what is done is none, unless that was said before.
+    groups: list[tuple[bytes, Sequence[tuple[int, ...]]]] = [
+        (MOVED, sorted((old, new) for new, old in state.moved.items())),
+        (FLOOR, [(state.floor,)]),
+        (DONE, ranges_of(state.done)),
+        (GAP, [(state.gap_end,)] if state.gap_end else []),
+        (
+            RETRY,
+            sorted(
+                (offset, *retry, OF_SNAPSHOT) for offset, retry in state.retries.items() if not state.is_done(offset)
+            ),
+        ),
+        (
+            HELD,
+            [
+                (offset, claim.deliveries, claim.owner, claim.claimed_ms, claim.expires_ms)
+                for offset, claim in state.claims.items()
+            ],
+        ),
+    ]
+    values = [
+        encode_events(kind, rows[at : at + ROWS_MAX]) for kind, rows in groups for at in range(0, len(rows), ROWS_MAX)
+    ]
+    name = random.getrandbits(63)
+    return [
+        encode_events(SNAPSHOT, [(as_of, name, part, len(values), *state.boot)]) + value
+        for part, value in enumerate(values)
+    ]
+
+
+def last_snapshot(records: Iterable[Sequence[Event]], start: int) -> tuple[int, list[Event]] | None:
+    """Of the whole snapshots among ``records`` that are of ``start`` or later the latest: of when it is, and its
+    events."""
+    latest: tuple[int, list[Event]] | None = None
+    parts: dict[int, list[Event]] = {}
+    for events in records:
+        if not events or events[0][0] != SNAPSHOT:
+            continue
+        as_of, name, part, count, *_ = events[0][1]
+        if as_of < start or (part and name not in parts):
+            continue
+        found = parts.setdefault(name, [])
+        found += events
+        is_whole = part == count - 1 and sum(kind == SNAPSHOT for kind, _ in found) == count
+        if is_whole and (latest is None or latest[0] <= as_of):
+            latest = as_of, found
+    return latest
