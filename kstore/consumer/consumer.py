@@ -173,7 +173,7 @@ class Consumer(Sharing):
         reader = before.reader
         if self._piece is not before or self._woken or reader.paused or self._clock.monotonic() >= until:
             return None
-        if not self._in_use.acquire(blocking=False):
+        if not self._in_use.acquire(False):
             return None
         try:
             following = before.following(self._piece_records)

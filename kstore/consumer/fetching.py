@@ -62,6 +62,7 @@ class PartitionReader:
         "_options",
         "_runs",
         "_size",
+        "_whole",
         "committed",
         "has_turn_ended",
         "isolation_level",
@@ -100,6 +101,8 @@ class PartitionReader:
         # The rest of a batch, behind which reading goes on at _next_offset; the offsets of values.
         self._items: Iterator[Any] | None = None
         self._offsets: Sequence[int] = ()
+        # The values of a batch of which none was given yet.
+        self._whole: Any = None
         # What gives records of that batch to somebody else.
         self._lent: RecordCursor | None = None
         self._lent_from = 0
@@ -132,7 +135,7 @@ class PartitionReader:
 
     def stop(self) -> None:
         """Lets go of what was read ahead; reading goes on at ``position``."""
-        self._items = self._lent = self._runs = self._arrow = self._columns = None
+        self._items = self._whole = self._lent = self._runs = self._arrow = self._columns = None
         self._size = 0
 
     def end_offset(self) -> int:
@@ -178,7 +181,8 @@ class PartitionReader:
         if isinstance(self._items, RecordCursor):
             self._lent = self._items
             self._lent_from = self._items.next_offset
-            return RecordPiece(self, self._items, count)
+            is_all = count >= self._next_offset - self._lent_from
+            return RecordPiece(self, self._items, None if is_all else count)
         # Message sets of versions 0 and 1.
         records = self.take(count)
         return ListPiece(self, records) if records else None
@@ -201,6 +205,13 @@ class PartitionReader:
     def _take_values(self, count: int) -> tuple[list[bytes | None], Sequence[int]]:
         while True:
             if self._items is not None and self._decode is _values:
+                if self._whole is not None and len(self._whole) <= count:
+                    whole, offsets = self._whole, self._offsets
+                    self._items = self._whole = None
+                    self.position = self._next_offset
+                    self._counters.records += len(whole)
+                    return whole, offsets
+                self._whole = None
                 found: list[bytes | None] = list(islice(self._items, count))
                 offsets, self._offsets = self._offsets[: len(found)], self._offsets[len(found) :]
                 if len(found) < count:
@@ -234,6 +245,7 @@ class PartitionReader:
         if run is None:
             return False
         self._items, self._offsets, self._next_offset = iter(run.items), run.offsets, run.next_offset
+        self._whole = run.items if decode is _values and run.items else None
         self._size += run.size
         self._counters.bytes += run.size
         return True

@@ -58,10 +58,11 @@ class RecordPiece:
 
     __slots__ = ("_cursor", "items", "reader")
 
-    def __init__(self, reader: Reader, cursor: RecordCursor, count: int) -> None:
+    def __init__(self, reader: Reader, cursor: RecordCursor, count: int | None) -> None:
+        """``count``: so many at most; None: all of them, with nothing between the cursor and who asks."""
         self.reader = reader
         self._cursor = cursor
-        self.items: Iterator[Any] = islice(cursor, count)
+        self.items: Iterator[Any] = cursor if count is None else islice(cursor, count)
 
     def position(self) -> int | None:
         return self._cursor.next_offset
