@@ -127,7 +127,7 @@ def check(store: Path, count: int, *, is_complete: bool) -> None:
 def test_a_driver_that_is_killed_leaves_each_row_once(
     tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    live(tmp_path, 3, seed, tried)
+    live(tmp_path, 2, seed, tried)
 
 
 @pytest.mark.soak
