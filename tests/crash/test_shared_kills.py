@@ -114,3 +114,46 @@ def test_two_writers_and_a_follower(durability: Durability, tmp_path: Path) -> N
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_two_writers_and_a_million_records(durability: Durability, tmp_path: Path) -> None:
     write_together(tmp_path / "log", durability, 500_000)
+
+
+def kills(path: Path, durability: Durability, writers: int, seconds: float, seed: int) -> tuple[int, int]:
+    """How many writers were killed, and how many records were read."""
+    arguments = [str(path), durability, str(writers), str(seconds), str(seed)]
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.crash.killed_sharers", *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=seconds + 120,
+    )  # fmt: skip
+    if ended.returncode:
+        kind = Lost if "Lost" in ended.stderr else Wrong if "Wrong" in ended.stderr else Crashed
+        raise kind(ended.stderr)
+    killed, read = map(int, ended.stdout.split())
+    return killed, read
+
+
+RANDOM_KILLS = pytest.mark.parametrize(
+    ("durability", "writers"),
+    [
+        pytest.param(durability, writers, marks=pytest.mark.promise(f"killed: {durability}"))
+        for durability, writers in (("sync", 2), ("os", 3))
+    ],
+)
+
+
+@RANDOM_KILLS
+def test_writers_killed_at_any_instant(
+    durability: Durability, writers: int, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    killed, read = kills(tmp_path / "log", durability, writers, 5, seed)
+    assert killed > 10
+    tried("kills", killed)
+    tried("reads", read)
+
+
+@pytest.mark.soak
+@RANDOM_KILLS
+def test_writers_killed_at_any_instant_for_minutes(
+    durability: Durability, writers: int, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    killed, read = kills(tmp_path / "log", durability, writers, 150, seed + 1)
+    tried("kills", killed)
+    tried("reads", read)

@@ -63,8 +63,9 @@ def test_java_and_kstore_keep_each_other_out(tmp_path: Path, java: JavaLocker) -
         pytest.skip("this Java cannot run a source file: a runtime without a compiler")
     assert first == "locked"
     for use in (DirectoryLock, probe_lock):
-        with pytest.raises(LockedError, match=rf"process {java.pid} \(a broker or another program\)"):
-            use(tmp_path)
+        for shared in (False, True):
+            with pytest.raises(LockedError, match=rf"process {java.pid} \(a broker or another program\)"):
+                use(tmp_path, shared=shared)
     # Java gives the lock up to try again, so kstore's attempts must have disturbed nothing.
     assert java.try_again() == "locked"
     java.stop()
@@ -72,10 +73,11 @@ def test_java_and_kstore_keep_each_other_out(tmp_path: Path, java: JavaLocker) -
         assert lock.held
 
 
-def test_java_finds_a_directory_that_kstore_holds_locked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_java_finds_a_directory_that_kstore_holds_locked(shared: bool, tmp_path: Path) -> None:
     assert JAVA is not None
     command = [JAVA, str(SOURCE), str(tmp_path / ".lock")]
-    with DirectoryLock(tmp_path):
+    with DirectoryLock(tmp_path, shared=shared):
         held = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     free = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     if held.returncode != 0:

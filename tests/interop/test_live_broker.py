@@ -13,7 +13,7 @@ import kstore
 from kstore.errors import LockedError, ReadOnlyError
 from kstore.types import IsolationLevel
 from tests.interop.conftest import Kafka
-from tools.interop.broker import Broker
+from tools.interop.broker import Broker, BrokerError
 from tools.interop.records import Consumed, rows_of
 
 pytestmark = pytest.mark.interop
@@ -66,13 +66,40 @@ def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if path.suffix != ".tmp")
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("topic", TOPICS)
-def test_opening_a_live_brokers_partition_for_writing_is_refused(topic: str, live: Live) -> None:
+def test_opening_a_live_brokers_partition_for_writing_is_refused(topic: str, shared: bool, live: Live) -> None:
     before = fingerprint(live.directory(topic))
     with pytest.raises(LockedError) as caught:
-        kstore.Log(live.directory(topic))
+        kstore.Log(live.directory(topic), shared=shared)
     assert str(live.broker.data) in str(caught.value)
     assert fingerprint(live.directory(topic)) == before
+
+
+def test_a_live_brokers_directory_is_no_store_to_share(live: Live) -> None:
+    before = names(live.broker.data)
+    with pytest.raises(LockedError, match="a broker or another program"):
+        kstore.open(live.broker.data, shared=True)
+    assert names(live.broker.data) == before
+
+
+def test_a_broker_does_not_start_on_a_store_that_is_shared(
+    kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    broker = kafka.broker(tmp_path_factory.mktemp("shared"))
+    with broker.running():
+        broker.create_topics({"live": TOPIC_SETTINGS})
+        broker.client([produce("live")])
+    with kstore.open(broker.data, shared=True) as one, kstore.open(broker.data, shared=True) as two:
+        before = one.log("live", 0).end_offset
+        with pytest.raises(BrokerError), broker.running():
+            pass
+        assert "Failed to acquire lock on file .lock" in broker.log
+        # Neither of them has noticed.
+        assert one.log("live", 0).append(b"one") == before
+        assert two.log("live", 0).append(b"two") == before + 1
+    with broker.running():
+        assert broker.consume(["live"], "read_uncommitted")["live"].end == before + 2
 
 
 @pytest.mark.parametrize("topic", TOPICS)
