@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
@@ -454,12 +454,9 @@ class Store(StoreTopics):
             attempt(self._queues.close)
             attempt(self._coordinator.close)
             owners = self._logs.shut()
-            if len(owners) > 1:
-                with ThreadPoolExecutor(min(self.config.recovery_threads, len(owners)), "kstore-close") as pool:
-                    list(pool.map(lambda owner: attempt(lambda: self._logs.close(owner)), owners))
-            else:
-                for owner in owners:
-                    attempt(lambda: self._logs.close(owner))  # noqa: B023  # called at once
+            _for_each(
+                lambda owner: attempt(lambda: self._logs.close(owner)), owners, threads=self.config.recovery_threads
+            )
             self._scheduler.stop()
             # A topic that is just being made or deleted is waited for.
             with self._topics_lock:
@@ -498,3 +495,16 @@ def open(
 ) -> Store:
     """Opens the store in directory ``path``: see ``Store``."""
     return Store(path, read_only=read_only, durability=durability, **settings)
+
+
+def _for_each(do: Callable[[TopicPartition], None], owners: Sequence[TopicPartition], *, threads: int) -> None:
+    """Does it for several logs at a time; one after the other where the interpreter starts no threads any more."""
+    if len(owners) > 1:
+        with ThreadPoolExecutor(min(threads, len(owners)), "kstore-close") as pool:
+            try:
+                list(pool.map(do, owners))
+                return
+            except RuntimeError:
+                pass  # as in atexit: none of them was begun
+    for owner in owners:
+        do(owner)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,10 @@ from tests.unit.test_docs import FORMAT, code_blocks, int_sizes, rows, section, 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "queue.md").read_text(encoding="utf-8")
 
 
+# A later Python warns of a fork beside threads.
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.skipif(sys.platform != "linux", reason="stores are shared on Linux")
 def test_the_queue_guide_s_examples_print_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -27,6 +32,20 @@ def test_the_queue_guide_s_examples_print_what_it_says(
     said = re.findall(r"# -> (.*)", code)
     assert capsys.readouterr().out.splitlines() == said
     names["base"].close()
+    # The application goes on in the child of a fork, and beside it.
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            names["application"]({"PATH_INFO": "/child"}, lambda *_: None)
+            names["outbox_of"](os.getpid())
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    names["application"]({"PATH_INFO": "/parent"}, lambda *_: None)
+    mails = names["outbox_of"](os.getpid())
+    assert [mail.value for mail in mails.get_many(10)] == [b"/mail/7", b"/child", b"/parent"]
 
 
 def test_the_queue_guide_s_settings_are_those_that_there_are() -> None:

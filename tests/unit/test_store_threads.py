@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -173,3 +175,22 @@ def test_a_deletion_that_an_error_ended_is_finished_by_the_next_removal(tmp_path
         assert not list((tmp_path / "s").glob("orders-*"))
         store.create_topic("orders")
         assert store.partitions("orders") == [0]
+
+
+AT_EXIT = """
+import atexit, sys, kstore
+
+store = kstore.open(sys.argv[1])
+atexit.register(store.close)
+for name in ("a", "b", "c"):
+    store.create_topic(name)
+    store.log(name).append(b"x")
+store.queue("jobs").put(b"x")
+"""
+
+
+def test_a_store_that_is_closed_at_the_interpreter_s_end_is_in_order(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", AT_EXIT, str(tmp_path / "data")]
+    ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
