@@ -1,13 +1,14 @@
 """One process that puts items into a shared queue, or works on them, until it is killed.
 
-usage: python -m tests.crash.queue_processes produce|work PATH SEED
+usage: python -m tests.crash.queue_processes produce|work PATH DURABILITY SEED
 
-What it does is told on standard output, a line each, behind it, but for ``acking``:
+What it does is told on standard output, a line each with a time, that of the line but for ``got``:
 
     put NUMBER       the item is confirmed
-    got NUMBER       it was delivered
+    got NUMBER       it was delivered by a get that began then
     acking NUMBER    it is about to be acked
     acked NUMBER     the ack has returned
+    late NUMBER      the ack was refused: its lease was over
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import os
 import random
 import sys
 import time
+from typing import cast
 
 import kstore
+from kstore.types import Durability
 from tests.crash.queue_life import number_of
 
 __all__ = ["LEASE_SECONDS", "SETTINGS"]
@@ -27,9 +30,9 @@ SETTINGS = {"lease_seconds": LEASE_SECONDS, "max_deliveries": 0, "segment_bytes"
 OUT = 1
 
 
-def _say(word: str, number: int) -> None:
+def _say(word: str, number: int, at_ns: int = 0) -> None:
     # One write of a short line: a kill leaves it whole or absent. The time is the machine's: one for all processes.
-    os.write(OUT, b"%s %d %d\n" % (word.encode(), number, time.monotonic_ns()))
+    os.write(OUT, b"%s %d %d\n" % (word.encode(), number, at_ns or time.monotonic_ns()))
 
 
 def produce(queue: kstore.Queue, generator: random.Random) -> None:
@@ -43,12 +46,14 @@ def produce(queue: kstore.Queue, generator: random.Random) -> None:
 
 def work(queue: kstore.Queue, generator: random.Random) -> None:
     while True:
+        began_ns = time.monotonic_ns()
         try:
-            jobs = queue.get_many(generator.choice([1, 1, 5]), timeout=0.5)
+            jobs = queue.get_many(generator.choice([1, 1, 5]), timeout=generator.choice([0, 0, 0.5]))
         except kstore.Empty:
+            time.sleep(0.005)
             continue
         for job in jobs:
-            _say("got", number_of(job.value))
+            _say("got", number_of(job.value), began_ns)
         for job in jobs:
             number = number_of(job.value)
             try:
@@ -58,14 +63,15 @@ def work(queue: kstore.Queue, generator: random.Random) -> None:
                 _say("acking", number)
                 job.ack()
             except kstore.LeaseLostError:
+                _say("late", number)
                 continue
             _say("acked", number)
 
 
 def main() -> None:
-    what, path, seed = sys.argv[1:]
+    what, path, durability, seed = sys.argv[1:]
     generator = random.Random(int(seed))
-    with kstore.open(path, shared=True, durability="os") as store:
+    with kstore.open(path, shared=True, durability=cast(Durability, durability)) as store:
         queue = store.queue("jobs", **SETTINGS)
         (produce if what == "produce" else work)(queue, generator)
 
