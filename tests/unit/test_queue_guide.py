@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,13 @@ def test_the_queue_guide_s_examples_print_what_it_says(
     code = "\n\n".join(code_blocks(GUIDE, "python"))
     (tmp_path / "example.py").write_text(code)
     monkeypatch.chdir(tmp_path)
+    at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
     names = runpy.run_path("example.py")
     said = re.findall(r"# -> (.*)", code)
     assert capsys.readouterr().out.splitlines() == said
     names["base"].close()
+    names["deque"].cache.close()
     # The application goes on in the child of a fork, and beside it.
     pid = os.fork()
     if not pid:
@@ -46,6 +50,9 @@ def test_the_queue_guide_s_examples_print_what_it_says(
     names["application"]({"PATH_INFO": "/parent"}, lambda *_: None)
     mails = names["outbox_of"](os.getpid())
     assert [mail.value for mail in mails.get_many(10)] == [b"/mail/7", b"/child", b"/parent"]
+    for close in at_exit:
+        close()
+    assert mails.closed
 
 
 def test_the_queue_guide_s_settings_are_those_that_there_are() -> None:
