@@ -359,6 +359,11 @@ class _FreeSharedLock(_FreeLock):
         self.live[:] = [one for one in self.live if one != (self._name, id(self))]
 
 
+def _free_lock(directory: PathLike, *, kind: str, mode: int, shared: bool) -> _FreeLock:
+    """The lock of a store."""
+    return (_FreeSharedLock if shared else _FreeLock)(directory, kind=kind, mode=mode, shared=shared)
+
+
 class _AtOnce:
     """In the place of ``ThreadPoolExecutor``: one after the other, so that what is done is the same each time."""
 
@@ -402,7 +407,7 @@ def in_memory() -> Iterator[Machine]:
             (log_writer, "probe_lock", lambda directory: None),
             (log_shared_open, "DirectoryLock", _FreeSharedLock),
             (log_shared_open, "probe_lock", lambda directory, *, shared: None),
-            (log_dir, "DirectoryLock", _FreeLock),
+            (log_dir, "DirectoryLock", _free_lock),
             (store, "ThreadPoolExecutor", _AtOnce),
             (boot, "LINUX_BOOT_ID", machine),
         ):

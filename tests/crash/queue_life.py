@@ -10,6 +10,7 @@ from unittest import mock
 
 from kstore.errors import Empty, KstoreError
 from kstore.files.fs import FileSystem
+from kstore.log import Log
 from kstore.queue import of_store, space
 from kstore.queue.queue import Queue
 from kstore.store import Store
@@ -21,7 +22,7 @@ from tests.fake_clock import ManualClock
 from tests.fake_fs import Operation
 from tests.memory_fs import MemoryFs, MemoryRecording
 
-__all__ = ["QueueLife", "small"]
+__all__ = ["QueueLife", "SharedQueueLife", "small"]
 
 PATH = ROOT / "store"
 SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "flush_ms": 10**9}
@@ -71,8 +72,12 @@ class QueueLife:
     def now(self) -> int:
         return len(self.fs.operations)
 
+    def _is_shared(self, fs: FileSystem) -> bool:
+        return False
+
     def _open(self, fs: FileSystem) -> tuple[Store, Queue]:
-        store = Store(PATH, fs=fs, clock=self.clock, durability=self.durability, **SETTINGS)
+        shared = self._is_shared(fs)
+        store = Store(PATH, fs=fs, clock=self.clock, durability=self.durability, shared=shared, **SETTINGS)
         queue = store.queue("jobs", lease_seconds=LEASE_SECONDS, max_deliveries=MAX_DELIVERIES, segment_bytes=1 << 14)
         return store, queue
 
@@ -94,6 +99,11 @@ class QueueLife:
         promised = self.promises[-1][1]
         self.promises.append((self.now, promised._replace(done=promised.done | set(numbers))))
 
+    def _tick(self, log: Log) -> None:
+        """One of the logs is put on disk, as it is from time to time, and the other one is not."""
+        if self.durability == "interval":
+            log.flush()
+
     def live(self) -> None:
         store, queue = self._open(self.fs)
         with store:
@@ -106,10 +116,12 @@ class QueueLife:
             held[0].nack(delay=5)
             self._put(queue, 25)
             self._ack(queue, 9)
+            self._tick(queue._core.journal.log)
             queue._space.tidy()
             self.clock.advance(LEASE_SECONDS * 1000)  # the other's lease is over
             for _ in range(3):
                 self._ack(queue, 6)
+                self._tick(queue.items)
                 queue._space.tidy()
             self._put(queue, 3)
             self._die_off(queue)
@@ -118,6 +130,7 @@ class QueueLife:
             self._ack(queue, 2)
             self._put(queue, 12)
             self._ack(queue, 4)
+            self._tick(queue._core.journal.log)
 
     def _die_off(self, queue: Queue) -> None:
         """One item is nacked until it is a dead letter."""
@@ -174,6 +187,48 @@ class QueueLife:
         with store:
             if left := drained(queue):
                 raise Wrong(f"items {left} were done before the store was closed, and came again")
+
+
+class SharedQueueLife(QueueLife):
+    """Of two processes that share the queue. Who opens what is left has it alone, or shares it, in turn."""
+
+    def __init__(self, durability: Durability) -> None:
+        super().__init__(durability)
+        self._opened = 0
+
+    def _is_shared(self, fs: FileSystem) -> bool:
+        self._opened += 1
+        return fs is self.fs or self._opened % 3 == 0
+
+    def live(self) -> None:
+        store, one = self._open(self.fs)
+        beside, other = self._open(self.fs)
+        with beside:
+            with store:
+                self._put(one, 1)
+                self._ack(other, 1)
+                self._put(other, 8)
+                self._put(one, 2, delay=3600)
+                held = one.get_many(2, block=False)
+                self._ack(other, 3)
+                held[0].nack(delay=5)
+                self._put(other, 40)
+                self._ack(one, 9)
+                self._tick(one._core.journal.log)
+                other._space.tidy()
+                self.clock.advance(LEASE_SECONDS * 1000)
+                for _ in range(3):
+                    self._ack(other, 6)
+                    self._tick(one.items)
+                    one._space.tidy()
+                    self._ack(one, 2)
+                    other._space.rewrite()
+                self._put(one, 3)
+            self._die_off(other)
+            self._ack(other, 2)
+            other._space.tidy()
+            self._put(other, 12)
+            self._ack(other, 4)
 
 
 def number_of(value: bytes | None) -> int:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import product
 
 import pytest
 
 from kstore.types import Durability
 from tests.crash.power_cuts import ROOT, SOAK_STATES, cut_power
-from tests.crash.queue_life import QueueLife, small
+from tests.crash.queue_life import QueueLife, SharedQueueLife, small
 from tests.crash_states import Disk, everything
 from tests.evidence import shuffled
 from tests.fake_fs import CHANGES
 from tests.memory_fs import Machine, MemoryFs, in_memory
 
-DURABILITIES: tuple[Durability, ...] = ("sync", "os")
+DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
+LIVES = {"alone": QueueLife, "shared": SharedQueueLife}
+STATES = 300
+
+
+def cases(chosen: Iterable[tuple[str, Durability]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("name", "durability"),
+        [
+            pytest.param(name, durability, marks=pytest.mark.promise(f"power cut: {durability}"))
+            for name, durability in chosen
+        ],
+    )
 
 
 @pytest.fixture
@@ -23,29 +36,27 @@ def machine() -> Iterator[Machine]:
         yield machine
 
 
-def lived(durability: Durability) -> QueueLife:
-    life = QueueLife(durability)
+def lived(name: str, durability: Durability) -> QueueLife:
+    life = LIVES[name](durability)
     life.live()
     return life
 
 
-@pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.promise("power cut: sync", "power cut: os")
+@cases([("alone", "sync"), ("alone", "os"), ("shared", "sync"), ("shared", "interval")])
 def test_a_power_cut_loses_no_item_and_brings_none_back(
-    durability: Durability, machine: Machine, seed: int, tried: Callable[[str, int], None]
+    name: str, durability: Durability, machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    counts = cut_power(lived(durability), machine, count=300, seed=seed)
+    counts = cut_power(lived(name, durability), machine, count=STATES, seed=seed)
     assert counts.states > 250
     tried("states", counts.states)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.promise("power cut: sync", "power cut: os")
+@cases(product(LIVES, DURABILITIES))
 def test_many_power_cuts_lose_no_item_and_bring_none_back(
-    durability: Durability, machine: Machine, seed: int, tried: Callable[[str, int], None]
+    name: str, durability: Durability, machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    counts = cut_power(lived(durability), machine, count=SOAK_STATES // 100, seed=seed + 1)
+    counts = cut_power(lived(name, durability), machine, count=SOAK_STATES // 200, seed=seed + 1)
     tried("states", counts.states)
 
 
@@ -65,7 +76,7 @@ def kill(numbers: Collection[int] | None, life: QueueLife) -> int:
 def test_a_kill_behind_an_operation_loses_no_item_and_brings_none_back(
     machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    life = lived("sync")
+    life = lived("alone", "sync")
     tried("kills", kill(set(shuffled(range(len(life.operations)), seed, 250)), life))
 
 
@@ -74,4 +85,4 @@ def test_a_kill_behind_an_operation_loses_no_item_and_brings_none_back(
 def test_a_kill_behind_any_operation_loses_no_item_and_brings_none_back(
     machine: Machine, tried: Callable[[str, int], None]
 ) -> None:
-    tried("kills", kill(None, lived("sync")))
+    tried("kills", kill(None, lived("alone", "sync")))
