@@ -1,4 +1,5 @@
 import java.io.IOException;
+import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -7,6 +8,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
@@ -15,6 +17,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
@@ -25,13 +28,16 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /**
  * Talks to the broker at -Dserver: one command a line of standard input, fields divided by tabs.
  *
- *   create  TOPIC CONFIG=VALUE...                      a topic of one partition
+ *   create  TOPIC CONFIG=VALUE...                      a topic of one partition, or of so many as "partitions=" says
  *   produce TOPIC COUNT CODEC TRANSACTIONS             COUNT records; with TRANSACTIONS > 0 in that many, every second aborted
  *   consume TOPIC ISOLATION PATH                       partition 0 from its beginning, as JSON lines
  *   seek    TOPIC PATH OFFSET...                       the first offset at or behind each, where records are: a line each
  *   time    TOPIC PATH TIMESTAMP...                    the first offset at or after each time, -1 if none; then that of
  *                                                      the latest record of all
  *   committed GROUP PATH                               a line each, sorted: topic, partition, offset, metadata
+ *   join    GROUP TOPIC COUNT PATH                     COUNT records as the only member of the group, which are committed then:
+ *                                                      a line each: partition, offset, value
+ *   tool    PATH CLASS ARGUMENT...                     what one of Kafka's command line tools prints
  *
  * The first line of a consumed file has the partition's begin and end offset, then comes a record a line; bytes are
  * base64, or null. Any failure ends the program with a stack trace and status 1; -Dseconds bounds its life.
@@ -54,6 +60,8 @@ public class Client {
                 case "seek" -> seek(fields[1], Path.of(fields[2]), numbers(fields));
                 case "time" -> time(fields[1], Path.of(fields[2]), numbers(fields));
                 case "committed" -> committed(fields[1], Path.of(fields[2]));
+                case "join" -> join(fields[1], fields[2], Integer.parseInt(fields[3]), Path.of(fields[4]));
+                case "tool" -> tool(Path.of(fields[1]), fields[2], Arrays.copyOfRange(fields, 3, fields.length));
                 default -> throw new IllegalArgumentException(fields[0]);
             }
         }
@@ -62,12 +70,14 @@ public class Client {
     static void create(List<String[]> lines) throws Exception {
         var topics = new ArrayList<NewTopic>();
         for (String[] fields : lines) {
-            var configs = new java.util.HashMap<String, String>();
+            var configs = new HashMap<String, String>();
             for (int i = 2; i < fields.length; i++) {
                 int equals = fields[i].indexOf('=');
                 configs.put(fields[i].substring(0, equals), fields[i].substring(equals + 1));
             }
-            topics.add(new NewTopic(fields[1], 1, (short) 1).configs(configs));
+            int partitions = Integer.parseInt(configs.getOrDefault("partitions", "1"));
+            configs.remove("partitions");
+            topics.add(new NewTopic(fields[1], partitions, (short) 1).configs(configs));
         }
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", SERVER))) {
             admin.createTopics(topics).all().get(PATIENCE.toSeconds(), TimeUnit.SECONDS);
@@ -75,7 +85,7 @@ public class Client {
     }
 
     static void produce(String topic, int count, String codec, int transactions) throws Exception {
-        var config = new java.util.HashMap<String, Object>(Map.of("bootstrap.servers", SERVER, "acks", "all", "compression.type", codec,
+        var config = new HashMap<String, Object>(Map.of("bootstrap.servers", SERVER, "acks", "all", "compression.type", codec,
             "batch.size", "1000", "linger.ms", "5"));
         if (transactions > 0) config.put("transactional.id", topic);
         try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
@@ -154,6 +164,38 @@ public class Client {
                 .entrySet().stream()
                 .map(entry -> entry.getKey().topic() + "\t" + entry.getKey().partition() + "\t" + entry.getValue().offset() + "\t" + entry.getValue().metadata())
                 .sorted().forEach(out::println);
+        }
+    }
+
+    static void join(String group, String topic, int count, Path path) throws IOException {
+        Map<String, Object> config = Map.of("bootstrap.servers", SERVER, "group.id", group, "enable.auto.commit", "false",
+            "auto.offset.reset", "none", "max.partition.fetch.bytes", "1", "fetch.max.wait.ms", "20");
+        var next = new HashMap<TopicPartition, OffsetAndMetadata>();
+        try (var consumer = new KafkaConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+             var out = new PrintWriter(Files.newBufferedWriter(path))) {
+            consumer.subscribe(List.of(topic));
+            long deadline = System.nanoTime() + PATIENCE.toNanos();
+            for (int left = count; left > 0; ) {
+                if (System.nanoTime() > deadline) throw new IOException("of " + count + " records " + left + " did not come");
+                for (var record : consumer.poll(Duration.ofMillis(200))) {
+                    if (left-- <= 0) break;
+                    out.println(record.partition() + "\t" + record.offset() + "\t" + new String(record.value(), StandardCharsets.UTF_8));
+                    next.put(new TopicPartition(topic, record.partition()), new OffsetAndMetadata(record.offset() + 1, "by Kafka"));
+                }
+            }
+            consumer.commitSync(next, PATIENCE);
+        }
+    }
+
+    static void tool(Path path, String name, String[] arguments) throws Exception {
+        var all = new ArrayList<>(List.of("--bootstrap-server", SERVER));
+        all.addAll(List.of(arguments));
+        PrintStream before = System.out;
+        try (var out = new PrintStream(path.toFile(), StandardCharsets.UTF_8)) {
+            System.setOut(out);
+            Class.forName(name).getMethod("main", String[].class).invoke(null, (Object) all.toArray(new String[0]));
+        } finally {
+            System.setOut(before);
         }
     }
 
