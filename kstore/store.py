@@ -40,7 +40,7 @@ from kstore.log import Log
 from kstore.log_dir import LogDirectory
 from kstore.metrics import MetricValue, summed
 from kstore.producer.producer import Producer
-from kstore.queue.of_store import StoreQueues, journal_of
+from kstore.queue.of_store import StoreQueues
 from kstore.queue.queue import Queue
 from kstore.rules.arguments import one_of
 from kstore.rules.topics import (
@@ -56,7 +56,6 @@ from kstore.store_topics import PartitionDescription, StoreTopics, TopicDescript
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.of_store import StoreCoordinator
-from kstore.transactions.placement import is_internal
 from kstore.types import Durability, RetentionResult
 
 __all__ = ["PartitionDescription", "Store", "StoreStatus", "TopicDescription", "TopicSummary", "open"]
@@ -149,7 +148,7 @@ class Store(StoreTopics):
             self.config,
             self._settings_of,
             self._committed,
-            is_queue=lambda topic: is_internal(topic) or journal_of(topic) in self._directory.topics,
+            is_kept=self._is_kept,
         )
         self._coordinator = StoreCoordinator(self._directory, self._logs, clock, self._scheduler, self.create_topic)
         self._consumer_host = StoreConsumers(

@@ -30,12 +30,12 @@ class StoreTasks:
         config: StoreConfig,
         settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
         committed: Callable[[str, TopicPartition], int | None],
-        is_queue: Callable[[str], bool],
+        is_kept: Callable[[str], bool],
     ) -> None:
-        """``committed``: up to where a group of consumers has read a partition. ``is_queue``: a topic is a queue's,
-        which gives its space back itself, and no sooner than the items are done."""
+        """``committed``: up to where a group of consumers has read a partition. ``is_kept``: a topic is internal,
+        or a queue's, which gives its space back itself, and no sooner than the items are done."""
         self._committed = committed
-        self._is_queue = is_queue
+        self._is_kept = is_kept
         self._directory = directory
         self._logs = logs
         self._clock = clock
@@ -119,7 +119,7 @@ class StoreTasks:
                     passed = self._passed(owner, config.retention_groups)
                     # The last one counts as the active, and stays.
                     found = found[: sum(age.stop_offset <= passed for age in found) + 1]
-                if not lost and "delete" in config.cleanup_policy and not self._is_queue(owner.topic):
+                if not lost and "delete" in config.cleanup_policy and not self._is_kept(owner.topic):
                     ages[owner] = found
             except (KeyError, TopicNotFoundError, FileNotFoundError):
                 pass  # it has just been deleted

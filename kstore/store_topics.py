@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
@@ -21,13 +21,20 @@ from kstore.errors import (
 )
 from kstore.files.paths import TopicPartition, validate_topic
 from kstore.log_dir import METADATA_TOPIC, LogDirectory
-from kstore.queue.of_store import StoreQueues
-from kstore.rules.topics import TopicEntry, check_partition_count, collision, effective_settings, kept_settings
+from kstore.queue.of_store import StoreQueues, journal_of
+from kstore.rules.topics import (
+    KEEP_EVERYTHING,
+    TopicEntry,
+    check_partition_count,
+    collision,
+    effective_settings,
+    kept_settings,
+)
 from kstore.scheduler import Scheduler
 from kstore.store_consumers import forget_offsets
 from kstore.store_logs import OpenLogs
 from kstore.store_producers import StoreHost
-from kstore.transactions.placement import is_internal
+from kstore.transactions.placement import TRANSACTION_STATE, is_internal
 from kstore.types import Durability
 
 __all__ = ["PartitionDescription", "StoreTopics", "TopicDescription", "TopicSummary"]
@@ -118,7 +125,7 @@ class StoreTopics:
             raise ConfigError(f"a topic cannot be named {name}: it is a broker's own")
         count = check_partition_count(partitions)
         own = kept_settings(settings)
-        effective_settings(self._defaults, own, self._durability)
+        self._goes_by(name, own)
         with self._topics_lock:
             entry = directory.topics.get(name)
             if entry is not None and entry.deleting:
@@ -157,8 +164,8 @@ class StoreTopics:
             if unknown := sorted(gone - LOG_SETTINGS):
                 raise ConfigError(f"there is no setting {unknown[0]!r} to be reset")
             own = {key: value for key, value in entry.settings.items() if key not in gone} | kept_settings(settings)
-            config, durability = effective_settings(self._defaults, own, self._durability)
-            if durability != entry.settings.get("durability", self._durability) and self._has_open(name):
+            config, durability = self._goes_by(name, own)
+            if durability != entry.settings.get("durability", self._durability_of(name)) and self._has_open(name):
                 raise ConfigError(f"the durability of {name} cannot change while its logs are open")
             directory.store_topic(name, replace(entry, settings=own, settings_lost=False))
             for number in numbers:
@@ -248,9 +255,26 @@ class StoreTopics:
             raise TopicNotFoundError(f"topic {owner.topic} has no partition {owner.partition}")
         known = self._effective.get(owner.topic)
         if known is None or known[0] is not entry:
-            known = entry, effective_settings(self._defaults, entry.settings, self._durability)
+            known = entry, self._goes_by(owner.topic, entry.settings)
             self._effective[owner.topic] = known
         return known[1]
+
+    def _goes_by(self, name: str, own: Mapping[str, Any]) -> tuple[LogConfig, Durability]:
+        """What a topic with settings of its ``own`` goes by. Raises: ConfigError.
+
+        By the store's nothing is deleted of what Kafka and kstore keep for themselves, nor of queues: where they came
+        with a broker's directory they have none of their own.
+        """
+        defaults = {**self._defaults, **KEEP_EVERYTHING} if self._is_kept(name) else self._defaults
+        return effective_settings(defaults, own, self._durability_of(name))
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether a topic is internal, or a queue's."""
+        return is_internal(name) or journal_of(name) in self._directory.topics
+
+    def _durability_of(self, name: str) -> Durability:
+        """Of a topic that says nothing of its own. A decision is on disk before it is carried out anywhere."""
+        return "sync" if name == TRANSACTION_STATE.name else self._durability
 
     def _refresh(self) -> None:
         self._check_open()

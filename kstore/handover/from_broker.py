@@ -18,12 +18,14 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
+    KSTORE_GROUPS,
     KSTORE_STATE,
     LEADER_EPOCHS,
     LOCK,
     LOG_START_OFFSETS,
     META_PROPERTIES,
     PARTITION_METADATA,
+    PRODUCER_IDS,
     RECOVERY_POINTS,
     REPLICATION_OFFSETS,
 )
@@ -33,12 +35,18 @@ from kstore.handover.store import Store
 from kstore.log_loader import is_log
 from kstore.log_writer import LogWriter
 from kstore.rules.handover import format_topic_id, is_broker_last
+from kstore.rules.topics import KSTORE_TOPICS
+from kstore.state.compaction_state import KSTORE_COMPACTION
 
 __all__ = ["from_broker"]
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, REPLICATION_OFFSETS, CLEANER_OFFSETS)
-KNOWN_IN_ROOT = frozenset({*CHECKPOINTS, META_PROPERTIES, CLEAN_SHUTDOWN, LOCK, "bootstrap.checkpoint"})
-KNOWN_IN_PARTITION = frozenset({KSTORE_STATE, LEADER_EPOCHS, PARTITION_METADATA, LOCK})
+KNOWN_IN_ROOT = frozenset(
+    {*CHECKPOINTS, META_PROPERTIES, CLEAN_SHUTDOWN, LOCK, "bootstrap.checkpoint", KSTORE_TOPICS, PRODUCER_IDS}
+)
+KNOWN_IN_PARTITION = frozenset(
+    {KSTORE_STATE, KSTORE_COMPACTION, KSTORE_GROUPS, LEADER_EPOCHS, PARTITION_METADATA, LOCK}
+)
 
 
 def from_broker(

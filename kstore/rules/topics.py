@@ -57,7 +57,7 @@ VERSION = 1
 FIELDS = frozenset({"partitions", "made", "topic_id", "settings", "deleting", "settings_lost"})
 DURABILITY = "durability"
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
-# What a topic goes by whose own settings were lost: the store's may be stricter than they were.
+# What a topic goes by whose own settings were lost, or that must keep all it has: the store's may be stricter.
 KEEP_EVERYTHING = {"cleanup_policy": "delete", "retention_bytes": -1, "retention_ms": -1}
 
 

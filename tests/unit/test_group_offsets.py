@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,9 @@ import kstore
 from kstore import ConfigError, TopicPartition
 from kstore.config import LogConfig
 from kstore.rules.retain import SegmentAge, deletable_count, passed_by_all
+from kstore.rules.topics import KSTORE_TOPICS
 from kstore.store import Store
+from tests.fake_clock import ManualClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -113,6 +116,31 @@ def test_nothing_goes_that_a_group_has_not_passed(tmp_path: Path) -> None:
         commit(store, "billing", {T0: 200})
         store.apply_retention()
         assert log.start_offset == 200
+
+
+def test_the_store_s_retention_leaves_offsets_queues_and_transactions_of_a_broker_s_directory(tmp_path: Path) -> None:
+    """They have no settings of their own there; offsets that are gone would have the group read everything again."""
+    clock = ManualClock()
+    with Store(tmp_path / "s", durability="os", background=False, clock=clock) as store:
+        store.create_topic("t", partitions=2)
+        fill(store, T0, 5)
+        commit(store, "g", {T0: 3})
+        queue = store.queue("jobs")
+        queue.put_many([b"done", b"left"])
+        queue.get().ack()
+        with store.producer(transactional_id="x") as producer, producer.transaction():
+            producer.send("t", b"x", partition=1)
+    (tmp_path / "s" / KSTORE_TOPICS).unlink()  # what a broker's directory has not
+    clock.advance(86_400_000)
+    limits: dict[str, Any] = {"retention_ms": 1, "retention_bytes_total": 0}
+    for _ in range(2):
+        with Store(tmp_path / "s", durability="os", background=False, clock=clock, **limits) as store:
+            store.apply_retention()
+            assert store.log("t", 0).start_offset == 5, "an ordinary topic's records are gone"
+            assert store.consumer_offsets.committed("g")[T0].offset == 3
+            assert [job.value for job in store.queue("jobs").get_many(9)] == [b"left"]
+            state = store.describe_topic("__transaction_state")
+            assert (state.partitions[0].start_offset, state.durability) == (0, "sync")
 
 
 def test_the_limit_for_all_logs_leaves_what_a_group_has_not_passed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import kstore
 from kstore.cli.main import main
 from kstore.errors import LockedError, LogNotFoundError, StorageError
 from kstore.files.checkpoint import (
@@ -464,6 +465,20 @@ def test_a_brokers_own_files_stay_and_unknown_ones_are_listed(brokers: Path) -> 
     assert f"{brokers / 'plain-0' / 'odd.bin'}: unknown" in report.left
     assert f"{brokers / '__cluster_metadata-0'}: the broker's" in report.left
     assert f"{brokers / REPLICATION_OFFSETS}: the broker's" in report.left
+
+
+def test_what_kstore_keeps_beside_a_broker_s_files_is_not_unknown(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "s", durability="os") as opened:
+        opened.create_topic("t")
+        with opened.producer(transactional_id="x") as producer, producer.transaction():
+            producer.send("t", b"x")
+    with (
+        kstore.open(tmp_path / "s", durability="os", shared=True) as opened,
+        opened.consumer("t", group="g") as consumer,
+    ):
+        consumer.poll()
+        consumer.commit()
+    assert [line for line in from_broker(tmp_path / "s").left if "unknown" in line] == []
 
 
 def test_what_a_broker_indexed_and_counted_needs_no_change_on_the_way_back(brokers: Path) -> None:

@@ -35,7 +35,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *   time    TOPIC PATH TIMESTAMP...                    the first offset at or after each time, -1 if none; then that of
  *                                                      the latest record of all
  *   committed GROUP PATH                               a line each, sorted: topic, partition, offset, metadata
- *   join    GROUP TOPIC COUNT PATH                     COUNT records as the only member of the group, which are committed then:
+ *   join    GROUP PROTOCOL TOPIC COUNT PATH            COUNT records as the only member of the group, which are committed then:
  *                                                      a line each: partition, offset, value
  *   tool    PATH CLASS ARGUMENT...                     what one of Kafka's command line tools prints
  *
@@ -60,7 +60,7 @@ public class Client {
                 case "seek" -> seek(fields[1], Path.of(fields[2]), numbers(fields));
                 case "time" -> time(fields[1], Path.of(fields[2]), numbers(fields));
                 case "committed" -> committed(fields[1], Path.of(fields[2]));
-                case "join" -> join(fields[1], fields[2], Integer.parseInt(fields[3]), Path.of(fields[4]));
+                case "join" -> join(fields[1], fields[2], fields[3], Integer.parseInt(fields[4]), Path.of(fields[5]));
                 case "tool" -> tool(Path.of(fields[1]), fields[2], Arrays.copyOfRange(fields, 3, fields.length));
                 default -> throw new IllegalArgumentException(fields[0]);
             }
@@ -167,8 +167,8 @@ public class Client {
         }
     }
 
-    static void join(String group, String topic, int count, Path path) throws IOException {
-        Map<String, Object> config = Map.of("bootstrap.servers", SERVER, "group.id", group, "enable.auto.commit", "false",
+    static void join(String group, String protocol, String topic, int count, Path path) throws IOException {
+        Map<String, Object> config = Map.of("bootstrap.servers", SERVER, "group.id", group, "group.protocol", protocol, "enable.auto.commit", "false",
             "auto.offset.reset", "none", "max.partition.fetch.bytes", "1", "fetch.max.wait.ms", "20");
         var next = new HashMap<TopicPartition, OffsetAndMetadata>();
         try (var consumer = new KafkaConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer());
