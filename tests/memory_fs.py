@@ -359,7 +359,7 @@ class _FreeSharedLock(_FreeLock):
         self.live[:] = [one for one in self.live if one != (self._name, id(self))]
 
 
-def _free_lock(directory: PathLike, *, kind: str, mode: int, shared: bool) -> _FreeLock:
+def _free_lock(directory: PathLike, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> _FreeLock:
     """The lock of a store."""
     return (_FreeSharedLock if shared else _FreeLock)(directory, kind=kind, mode=mode, shared=shared)
 
