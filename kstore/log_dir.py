@@ -320,6 +320,14 @@ class LogDirectory:
     def partition_path(self, owner: TopicPartition) -> Path:
         return self.path / str(owner)
 
+    def is_used(self, topic: str) -> bool:
+        """Whether the topic was made here, or one of its logs written to; else it is as a broker has left it."""
+        entry = self.topics.get(topic)
+        if entry is None or entry.settings:
+            return entry is not None
+        paths = (self.partition_path(TopicPartition(topic, number)) / KSTORE_STATE for number in self.numbers(topic))
+        return any(map(self.fs.exists, paths))
+
     def is_clean(self, owner: TopicPartition) -> bool:
         """Whether the log of a partition is known to have been closed in order, so that opening it scans nothing."""
         try:

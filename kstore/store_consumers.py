@@ -140,9 +140,8 @@ def set_back_offsets(
 
     In a broker's directory nothing is committed before somebody does.
     """
-    entry = directory.topics.get(OFFSETS.name)
     owners = [owner for owner in recovered if not is_internal(owner.topic)]
-    if not owners or entry is None or not entry.settings:
+    if not owners or not directory.is_used(OFFSETS.name):
         return []
     try:
         with ExitStack() as stack:

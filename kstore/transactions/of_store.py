@@ -62,13 +62,8 @@ class StoreCoordinator:
 
         A broker's own transactions are left alone until somebody uses the coordinator.
         """
-        entry = self._directory.topics.get(TRANSACTION_STATE.name)
-        if (
-            self._directory.shared
-            or entry is None
-            or not entry.settings
-            or not self._partition_count(TRANSACTION_STATE.name)
-        ):
+        name = TRANSACTION_STATE.name
+        if self._directory.shared or not self._directory.is_used(name) or not self._partition_count(name):
             return
         try:
             self.get()

@@ -54,6 +54,21 @@ def test_offsets_above_the_end_are_set_back_at_the_next_open(tmp_path: Path, cap
         assert sum(name.startswith("__consumer_offsets") for name in store.status().open_logs) <= 2
 
 
+def test_they_are_set_back_too_in_a_directory_that_was_a_brokers(tmp_path: Path) -> None:
+    """Its topics have no settings of their own."""
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        store.create_topic("t", partitions=2)
+        commit(store, "g", {T0: 0})
+    (tmp_path / "s" / KSTORE_TOPICS).unlink()
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        fill(store, T0, 10)
+        commit(store, "g", {T0: 10})
+        store.log("t", 0).truncate_to(6)
+        shutil.copytree(tmp_path / "s", tmp_path / "killed")
+    with kstore.open(tmp_path / "killed", durability="os") as store:
+        assert store.consumer_offsets.committed("g")[T0].offset == 6
+
+
 def test_after_an_orderly_close_nothing_is_compared(tmp_path: Path) -> None:
     with kstore.open(tmp_path / "s", durability="os") as store:
         store.create_topic("t", partitions=2)
