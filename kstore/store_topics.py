@@ -182,28 +182,34 @@ class StoreTopics:
         finished by the next open), ReadOnlyError, StorageError.
         """
         directory = self._alone("deleting a topic")
-        if journal := self._queues.forget(name):
-            self.delete_topic(journal)  # first: what it says must not be taken to be of a later topic's items
-        with self._topics_lock:
-            _, numbers = self._topic(name)
-            owners = [TopicPartition(name, number) for number in numbers]
-            try:
-                config, _ = self._settings_of(owners[0])
-            except ConfigError:
-                config = LogConfig.from_settings(**self._defaults)
-            delay = config.file_delete_delay_ms / 1000
-            forget_offsets(directory, self._logs, directory.clock, name)
-            directory.begin_delete(name)
-            self._unclean.difference_update(owners)
-            for owner in owners:
-                try:
-                    self._logs.close(owner)
-                except StorageError as error:
-                    logger.warning("%s: closed for its deletion: %s", directory.partition_path(owner), error)
-                self._logs.forget(owner)
-            directory.finish_delete(name, delay_seconds=delay)
+        with self._queues.ended(name) as journal:
+            if journal:
+                self.delete_topic(journal)  # first: what it says must not be taken to be of a later topic's items
+            with self._topics_lock:
+                delay = self._delete(directory, name)
         self._scheduler.wake("removal", delay_seconds=delay)
         self._producer_host.tell(name)
+
+    def _delete(self, directory: LogDirectory, name: str) -> float:
+        """Returns after how many seconds its files are removed. Needs the lock."""
+        _, numbers = self._topic(name)
+        owners = [TopicPartition(name, number) for number in numbers]
+        try:
+            config, _ = self._settings_of(owners[0])
+        except ConfigError:
+            config = LogConfig.from_settings(**self._defaults)
+        delay = config.file_delete_delay_ms / 1000
+        forget_offsets(directory, self._logs, directory.clock, name)
+        directory.begin_delete(name)
+        self._unclean.difference_update(owners)
+        for owner in owners:
+            try:
+                self._logs.close(owner)
+            except StorageError as error:
+                logger.warning("%s: closed for its deletion: %s", directory.partition_path(owner), error)
+            self._logs.forget(owner)
+        directory.finish_delete(name, delay_seconds=delay)
+        return delay
 
     def summary(self, name: str) -> TopicSummary:
         """What a topic is, as far as it is known without opening its logs. Raises: TopicNotFoundError."""

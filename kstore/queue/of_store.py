@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from kstore.clock import Clock
@@ -164,14 +164,18 @@ class StoreQueues:
                 if not self._count(name):
                     raise
 
-    def forget(self, name: str) -> str:
-        """The topic is about to be deleted: ends the use of its queue; returns its journal's topic, "" for none."""
-        with self._lock:
-            queue = self._queues.pop(name, None)
-        if queue is not None:
+    @contextmanager
+    def ended(self, name: str) -> Iterator[str]:
+        """While the topic is deleted: its queue is closed, and nobody opens it. Gives its journal's topic, or ""."""
+        while True:
+            with self._lock:
+                queue = self._queues.pop(name, None)
+                if queue is None:
+                    journal = journal_of(name)
+                    yield journal if not is_internal(name) and self._count(journal) else ""
+                    return
+            # Not under the lock: it waits for who may be about to put a dead letter into another queue.
             queue.close()
-        journal = journal_of(name)
-        return journal if not is_internal(name) and self._count(journal) else ""
 
     def close(self) -> None:
         """Closes all queues: whoever waits is told. Before the logs."""

@@ -327,6 +327,31 @@ def test_a_topic_that_was_a_queue_and_is_made_anew_has_all_its_items(tmp_path: P
         assert store.topics() == ["jobs"]
 
 
+def test_a_queue_that_is_opened_while_its_topic_is_deleted_is_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kstore.open(tmp_path / "store", durability="os") as store:
+        queue = store.queue("jobs")
+        queue.put_many([b"a"] * 10)
+        queue.ack_many(queue.get_many(10))
+        opened: list[Queue] = []
+        thread = threading.Thread(target=lambda: opened.append(store.queue("jobs")))
+        tell = store._producer_host.tell
+
+        def told(topic: str) -> None:
+            tell(topic)
+            if topic == "__queue_jobs" and not thread.ident:
+                # The journal is gone, the items are not yet.
+                thread.start()
+                thread.join(0.2)
+
+        monkeypatch.setattr(store._producer_host, "tell", told)
+        store.delete_topic("jobs")
+        thread.join()
+        opened[0].put_many([b"b"] * 20)
+        assert len(opened[0].get_many(100)) == 20
+
+
 def test_a_store_gives_one_object_for_all(tmp_path: Path) -> None:
     with kstore.open(tmp_path / "store", durability="os") as store:
         assert store.queue("jobs", lease_seconds=5) is store.queue("jobs")
