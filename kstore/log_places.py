@@ -21,8 +21,8 @@ from kstore.files.paths import TopicPartition, classify, marked_topic_partition,
 from kstore.files.remote import Location, is_remote, open_remote
 from kstore.files.remote_stores import without_password
 from kstore.log import Log
-from kstore.log_dir import METADATA_TOPIC
 from kstore.log_loader import is_log
+from kstore.log_root import METADATA_TOPIC
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, TopicEntry, decode_topics
 from kstore.transactions.placement import is_internal
 

@@ -10,7 +10,8 @@ from kstore.config import NO_LIMIT, LogConfig, StoreConfig
 from kstore.errors import ClosedError, ConfigError, KstoreError, TopicNotFoundError
 from kstore.files.paths import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, REPLICATION_OFFSETS, TopicPartition
 from kstore.log import Log
-from kstore.log_dir import CHECKPOINTS, LogDirectory
+from kstore.log_dir import LogDirectory
+from kstore.log_root import CHECKPOINTS
 from kstore.rules.retain import SegmentAge, over_total, passed_by_all
 from kstore.store_cleaner import StoreCleaner, first_dirty
 from kstore.store_logs import OpenLogs

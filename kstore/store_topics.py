@@ -20,7 +20,8 @@ from kstore.errors import (
     TopicNotFoundError,
 )
 from kstore.files.paths import TopicPartition, validate_topic
-from kstore.log_dir import METADATA_TOPIC, LogDirectory
+from kstore.log_dir import LogDirectory
+from kstore.log_root import METADATA_TOPIC
 from kstore.queue.of_store import StoreQueues, journal_of
 from kstore.rules.topics import (
     KEEP_EVERYTHING,
