@@ -21,6 +21,8 @@ LIVES = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_
 COMPACTION = "tests/crash/test_compaction_crashes.py::test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new"
 STORE = "tests/crash/test_store_crashes.py"
 PRODUCERS = "tests/crash/test_producer_crashes.py"
+QUEUE = "tests/crash/test_queue_crashes.py"
+SHARED = "tests/crash/test_shared_power_cut.py"
 SECONDS_MAX = 600
 
 
@@ -190,8 +192,8 @@ MUTANTS = (
     Mutant(
         "the CRC of what is found behind damage is not checked",
         "kstore/record/scan.py",
-        "        return batch if batch.is_valid() else None",
-        "        return batch",
+        "            return parse_batch(self._source.pread(head.size, position)).is_valid()",
+        "            return bool(parse_batch(self._source.pread(head.size, position)))",
         "tests/unit/test_scan.py",
     ),
     # --- compaction ---------------------------------------------------------------------------------------------------
@@ -252,6 +254,58 @@ MUTANTS = (
         "            self.fs.sync_dir(self.path)\n",
         "",
         STORE,
+    ),
+    # --- a log that is shared -----------------------------------------------------------------------------------------
+    Mutant(
+        "a shared append is not synced",
+        "kstore/log_shared.py",
+        "            file.fdatasync()\n        except SyncFailedError as error:\n            with self._lock:",
+        "            pass\n        except SyncFailedError as error:\n            with self._lock:",
+        SHARED,
+    ),
+    Mutant(
+        "a segment that is sealed by a shared roll is not synced",
+        "kstore/log_shared.py",
+        "            old.tail.file.fdatasync()\n",
+        "            pass\n",
+        SHARED,
+    ),
+    # --- queues -------------------------------------------------------------------------------------------------------
+    Mutant(
+        "one record's failed write is not cut back",
+        "kstore/log_appender.py",
+        "                self.producers.passed(offset, offset + 1)\n"
+        "            except BaseException as error:\n                self._undo(before, error)\n",
+        "                self.producers.passed(offset, offset + 1)\n            except BaseException:\n",
+        "tests/crash/test_interrupts.py",
+    ),
+    Mutant(
+        "what became of items is not on disk before their segment is removed",
+        "kstore/queue/core.py",
+        "        end = self.journal.append(encode_events(MOVED, rows))\n        self.journal.flush()\n",
+        "        end = self.journal.append(encode_events(MOVED, rows))\n",
+        QUEUE,
+    ),
+    Mutant(
+        "a journal's beginning is removed before what replaces it is on disk",
+        "kstore/queue/journal.py",
+        "            self.flush()\n            self.log.delete_records(first_needed)",
+        "            self.log.delete_records(first_needed)",
+        QUEUE,
+    ),
+    Mutant(
+        "a dead letter is not on disk before its item is done",
+        "kstore/queue/queue.py",
+        "        if not core.is_sync:\n            core.items.flush()\n        with core.lock:",
+        "        with core.lock:",
+        QUEUE,
+    ),
+    Mutant(
+        "a journal that is ahead of the items is not set back",
+        "kstore/queue/core.py",
+        "            self.journal.append(encode_events(END, [(end,)]))\n",
+        "",
+        QUEUE,
     ),
 )
 
