@@ -11,6 +11,7 @@ import pytest
 from kstore import Log
 from kstore.errors import DiskFullError, InvalidRecordError, RecordTooLargeError
 from kstore.group_commit import GroupCommit, Pending
+from kstore.segment_tail import SegmentTail
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
@@ -81,6 +82,23 @@ def test_a_failed_one_leaves_nothing_and_the_next_goes_on(tmp_path: Path) -> Non
         assert log.append(b"c") == 1
         assert [record.value for record in log.read()] == [b"a", b"c"]
         assert log.metrics()["append_errors"] == {"DiskFullError": 1}
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_an_interrupt_behind_the_write_leaves_nothing(
+    tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*mark: int) -> None:
+        raise KeyboardInterrupt
+
+    with Log(tmp_path / "log", durability=durability) as log:
+        log.append(b"a")
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentTail, "note", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.append(b"b")
+        assert log.append(b"c") == 1
+        assert [record.value for record in log.read()] == [b"a", b"c"]
 
 
 def test_a_follower_is_woken(tmp_path: Path) -> None:

@@ -272,12 +272,12 @@ MUTANTS = (
     ),
     # --- queues -------------------------------------------------------------------------------------------------------
     Mutant(
-        "one record's failed write is not cut back",
+        "one record that is written and not published is not cut back",
         "kstore/log_appender.py",
         "                self.producers.passed(offset, offset + 1)\n"
         "            except BaseException as error:\n                self._undo(before, error)\n",
         "                self.producers.passed(offset, offset + 1)\n            except BaseException:\n",
-        "tests/crash/test_interrupts.py",
+        "tests/unit/test_append_single.py",
     ),
     Mutant(
         "what became of items is not on disk before their segment is removed",
