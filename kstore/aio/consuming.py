@@ -227,6 +227,10 @@ class Consumer:
         """See ``kstore.Consumer.seek_to_time``."""
         await self._call(partial(self.sync.seek_to_time, when, *partitions))
 
+    async def seek_to_committed(self, *partitions: TopicPartition) -> None:
+        """See ``kstore.Consumer.seek_to_committed``."""
+        await self._call(partial(self.sync.seek_to_committed, *partitions))
+
     async def pause(self, *partitions: TopicPartition) -> None:
         """See ``kstore.Consumer.pause``."""
         await self._call(partial(self.sync.pause, *partitions))

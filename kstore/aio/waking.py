@@ -7,12 +7,11 @@ does not, and of what is written but not known to be durable, the task looks aga
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import Final
 
 from kstore.clock import Clock
-from kstore.consumer.waiting import POLL_SECONDS_MAX, POLL_SECONDS_MIN, TOLD_POLL_SECONDS, LogWaiter
+from kstore.consumer.waiting import POLL_SECONDS_MAX, POLL_SECONDS_MIN, TOLD_POLL_SECONDS, Bell, LogWaiter
 
 __all__ = ["LoopEvent", "LoopWaiter"]
 
@@ -20,7 +19,7 @@ __all__ = ["LoopEvent", "LoopWaiter"]
 FOREVER: Final = 3600.0
 
 
-class LoopEvent(threading.Event):
+class LoopEvent(Bell):
     """An event that any thread sets, for a task of one loop too. The loop is woken once for each wait."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

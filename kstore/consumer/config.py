@@ -125,7 +125,7 @@ RULES: dict[str, Rule] = {
     "auto_offset_reset": one_of(
         RESETS, "auto.offset.reset",
         "Where reading begins without a committed offset, or with one below the log's start: its first record, its "
-        "end, or nowhere: NoOffsetError.",
+        "end, or nowhere: NoOffsetError, OffsetOutOfRangeError.",
     ),
     "client_id": Rule("client.id", _name, "a str", "The name in the group and in messages; '' makes one."),
     "enable_auto_commit": Rule(

@@ -45,6 +45,8 @@ METADATA_SECONDS_MIN = 0.01
 QUIET_SECONDS = 0.002
 QUIET_PIECES = 64
 
+OFFSET_MAX = 2**63 - 1
+
 Found = TypeVar("Found")
 Partitions = Collection[TopicPartition]
 
@@ -72,6 +74,8 @@ class Consumer(Sharing):
             if topics or pattern is not None:
                 self.subscribe(topics, pattern=pattern, listener=listener)
         except BaseException:
+            if self._membership is not None:
+                self._membership.abandon()
             self._end()
             raise
 
@@ -87,6 +91,7 @@ class Consumer(Sharing):
         RecordDeserializationError, CorruptBatchError, StorageError: records before the damage came before it.
         """
         count = _count(self.config.max_poll_records if max_records is None else max_records)
+        _check_timeout(timeout)
         with self._used():
             found: Any = self._awaited(lambda: self._reading.records(count), timeout)
             if found and not self._deserializers.is_plain:
@@ -118,6 +123,7 @@ class Consumer(Sharing):
         from kstore.consumer.columns import reading_options, table_of
 
         count = _count(max_records)
+        _check_timeout(timeout)
         with self._used():
             wanted = reading_options(options)
             pieces = self._awaited(lambda: self._reading.columns(count, wanted), timeout)
@@ -277,8 +283,8 @@ class Consumer(Sharing):
         Raises: ConsumerStateError, ConfigError.
         """
         number = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise ConfigError(f"an offset to seek is {offset!r:.80}, expected an int from 0 on")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= OFFSET_MAX:
+            raise ConfigError(f"an offset to seek is {offset!r:.80}, expected an int from 0 to {OFFSET_MAX}")
         for reader in self._chosen([topic_partition(partition)]):
             reader.seek(number)
 
@@ -297,6 +303,15 @@ class Consumer(Sharing):
         for reader in self._chosen(partitions):
             found = reader.log.offset_for_time(when)
             reader.seek(reader.end_offset() if found is None else min(found, reader.end_offset()))
+
+    def seek_to_committed(self, *partitions: TopicPartition) -> None:
+        """Goes on where the group has committed in these partitions, in all where none are given: as after a restart.
+
+        So what a transaction had read that was aborted is read again. Raises: ConsumerStateError.
+        """
+        self._required_group()
+        for reader in self._chosen(partitions):
+            reader.seek(None)
 
     def _chosen(self, partitions: Sequence[TopicPartition]) -> list[PartitionReader]:
         with self._used():
@@ -387,7 +402,10 @@ class Consumer(Sharing):
     # --- end --------------------------------------------------------------------------------------------------------
 
     def wakeup(self) -> None:
-        """Has the poll or iteration that waits, or else the next one, raise WakeupError. For any thread."""
+        """Has the poll or iteration that waits, or else the next one, raise WakeupError.
+
+        For any thread, and for signal handlers.
+        """
         self._woken = True
         self._waiter.wake()
 
@@ -438,3 +456,9 @@ def _count(max_records: int) -> int:
     if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
         raise ConfigError(f"max_records is {max_records!r:.80}, expected an int from 1 on")
     return max_records
+
+
+def _check_timeout(timeout: float | None) -> None:
+    """Raises: ConfigError."""
+    if timeout is not None and (not isinstance(timeout, (int, float)) or timeout != timeout):
+        raise ConfigError(f"timeout is {timeout!r:.80}, expected seconds, or None for as long as it takes")

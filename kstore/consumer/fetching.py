@@ -303,7 +303,7 @@ class PartitionReader:
         if self._arrow is None or self._options != options:
             self._end = self.end_offset()
             assert self.position is not None
-            if self.position >= self._end:
+            if self.position == self._end:
                 return None
             self._options = options
             self._arrow = self.log.to_arrow_batches(

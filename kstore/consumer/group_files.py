@@ -48,6 +48,7 @@ HEAD = re.compile(rb"kstore\.group ([0-9]{1,9}) ([0-9a-f]{8})\n")
 VERSION = 1
 # What a member's id ends with: its directory's name.
 UUID_LENGTH = 36
+MEMBER_ID = re.compile(r".*-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.DOTALL)
 # Nobody tells of changes: members look so often while they wait.
 LOOK_SECONDS = 0.1
 # A beat is written so often at most.
@@ -276,11 +277,18 @@ def decode_state(data: bytes, path: Path) -> GroupState:
         raise CorruptFileError("the CRC does not fit", path=path)
     try:
         rows = json.loads(body)
-        members = {str(row["id"]): _member(row) for row in rows["members"]}
+        members = {_member_id(row["id"]): _member(row) for row in rows["members"]}
         target = {str(row["id"]): tuple(sorted(_owners(row["target"]))) for row in rows["members"]}
         return GroupState(int(rows["generation"]), members, target)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptFileError(f"not the members of a group: {error}", path=path) from error
+
+
+def _member_id(name: object) -> str:
+    """Raises: ValueError: its end is no UUID, and so no name of a directory here."""
+    if not isinstance(name, str) or not MEMBER_ID.fullmatch(name):
+        raise ValueError(f"{name!r:.80} is no id of a member")
+    return name
 
 
 def _member(row: dict[str, Any]) -> GroupMember:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -206,6 +206,14 @@ class Sharing:
                 self._looked_at = now
                 has_changed = True
         self._news.has_changed = False
+        try:
+            self._share_now(has_changed=has_changed)
+        except BaseException:
+            # What could not be taken in, such as a log that cannot be opened, is tried again by the next one.
+            self._news.has_changed = True
+            raise
+
+    def _share_now(self, *, has_changed: bool) -> None:
         if has_changed:
             self._topics_now = self._wanted.topics(self._host)
             # Of a topic that was deleted, and perhaps made anew since.
@@ -285,6 +293,8 @@ class Sharing:
             offsets = {
                 owner: offset for owner, offset in positions.items() if self._reading.readers[owner].committed != offset
             }
+        elif not isinstance(offsets, Mapping):
+            raise ConfigError(f"offsets are {offsets!r:.80}, expected a mapping of partitions to offsets")
         else:
             offsets = {topic_partition(owner): offset for owner, offset in offsets.items()}
         if not offsets:

@@ -32,7 +32,8 @@ class RebalanceListener(Protocol):
 
 def topic_partition(owner: tuple[str, int]) -> TopicPartition:
     """Raises: ConfigError."""
-    if not isinstance(owner, tuple) or len(owner) != 2 or not isinstance(owner[0], str):
+    is_one = isinstance(owner, tuple) and len(owner) == 2 and isinstance(owner[0], str)
+    if not is_one or isinstance(owner[1], bool) or not isinstance(owner[1], int):
         raise ConfigError(f"a partition is {owner!r:.80}, expected a TopicPartition: a topic and a number")
     return TopicPartition(*owner)
 

@@ -286,6 +286,8 @@ def _checked(given: OffsetAndMetadata | int) -> OffsetAndMetadata:
         raise ConfigError(f"a committed offset is {committed.offset!r:.80}, expected an int")
     if not 0 <= committed.offset <= OFFSET_MAX:
         raise ConfigError(f"a committed offset is {committed.offset}, expected 0 to {OFFSET_MAX}")
+    if not isinstance(committed.metadata, str):
+        raise ConfigError(f"the metadata of a committed offset is {committed.metadata!r:.80}, expected text")
     if len(committed.metadata.encode("utf-8", "surrogatepass")) > METADATA_BYTES_MAX:
         raise ConfigError(f"the metadata of a committed offset is over {METADATA_BYTES_MAX} bytes")
     return committed

@@ -56,11 +56,15 @@ def test_given_offsets_are_committed_as_they_are(store: Store) -> None:
         for wrong in (-1, True, "3"):
             with pytest.raises(ConfigError, match="a committed offset"):
                 reading.commit({T0: wrong})  # type: ignore[dict-item]
+        with pytest.raises(ConfigError, match="metadata of a committed offset is None"):
+            reading.commit({T0: OffsetAndMetadata(1, None)})  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="expected a mapping"):
+            reading.commit(7)  # type: ignore[arg-type]
 
 
 def test_without_a_group_nothing_is_committed(store: Store) -> None:
     with consumer(store, "t") as reading:
-        for call in (reading.commit, reading.committed, reading.group_metadata):
+        for call in (reading.commit, reading.committed, reading.group_metadata, reading.seek_to_committed):
             with pytest.raises(ConsumerStateError, match="of no group"):
                 call()
     with pytest.raises(ConfigError, match="enable_auto_commit"):
@@ -98,7 +102,7 @@ def test_a_commit_may_be_part_of_a_producers_transaction(store: Store) -> None:
     with store.producer(transactional_id="x") as producer, consumer(store, "t", group="g") as reading:
         producer.init_transactions()
         for commit, expected in ((False, None), (True, 4)):
-            reading.seek(T0, 0)
+            reading.seek_to_committed()
             producer.begin_transaction()
             for record in reading.poll(max_records=4)[T0]:
                 producer.send("out", record.value)
@@ -107,6 +111,9 @@ def test_a_commit_may_be_part_of_a_producers_transaction(store: Store) -> None:
             producer.commit_transaction() if commit else producer.abort_transaction()
             found = reading.committed(T0)
             assert (found[T0].offset if found else None) == expected
+            assert reading.position(T0) == 4
+        reading.seek_to_committed(T0)
+        assert reading.position(T0) == 4
 
 
 def test_an_offset_in_an_open_transaction_is_waited_for(store: Store) -> None:

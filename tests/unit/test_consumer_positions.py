@@ -46,7 +46,7 @@ def test_a_seek_goes_anywhere(store: Store) -> None:
         assert next(reading).offset == 4
         reading.seek_to_time(1_800_000_000_000, T0)
         assert reading.position(T0) == 10
-        for wrong in (-1, True, "3"):
+        for wrong in (-1, True, "3", 2**63):
             with pytest.raises(ConfigError, match="an offset to seek"):
                 reading.seek(T0, wrong)  # type: ignore[arg-type]
         with pytest.raises(ConsumerStateError, match="t-1 is not one of this consumer's"):
@@ -98,12 +98,15 @@ def test_a_position_that_retention_has_passed_is_reset(store: Store, reset: str,
             assert reading.position(T0) == expected + (reset == "earliest")
 
 
-def test_a_position_above_the_end_becomes_the_end(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("way", ["poll", "to_arrow"])
+def test_a_position_above_the_end_becomes_the_end(store: Store, way: str, caplog: pytest.LogCaptureFixture) -> None:
+    if way == "to_arrow":
+        pytest.importorskip("pyarrow")
     fill(store, T0, 10)
     with consumer(store) as reading:
         reading.assign([T0])
         reading.seek(T0, 99)
-        assert reading.poll() == {}
+        assert not len(getattr(reading, way)())
         assert reading.position(T0) == 10
     assert "outside the log" in caplog.text
 
@@ -141,6 +144,6 @@ def test_what_is_no_partition_is_refused_everywhere(store: Store) -> None:
             lambda wrong: reading.end_offsets([wrong]),
             lambda wrong: reading.offsets_for_times({wrong: 1}),
         ):
-            for wrong in ("t", ("t",), (0, "t"), None):
+            for wrong in ("t", ("t",), (0, "t"), ("t", True), ("t", 1.0), ("t", "0"), None):
                 with pytest.raises(ConfigError, match="expected a TopicPartition"):
                     call(wrong)

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+import kstore
 from kstore import (
     ConfigError,
     ConsumerStateError,
+    NotALogError,
     TopicNotFoundError,
     TopicPartition,
 )
@@ -143,3 +145,20 @@ def test_a_pause_within_an_iteration_holds_from_the_next_record_on(store: Store)
         assert seen == [0, 1, 2, 3]
         reading.resume()
         assert [record.offset for record in reading] == list(range(4, 30))
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_partition_that_could_not_be_opened_is_read_when_it_can(tmp_path: Path, group: str | None) -> None:
+    with opened(tmp_path / "data") as store:
+        for owner in (T0, T1, T2):
+            fill(store, owner, 1)
+    there, aside = tmp_path / "data" / "t-1", tmp_path / "aside"
+    with kstore.open(tmp_path / "data", durability="os") as store, consumer(store, group=group) as reading:
+        there.rename(aside)
+        there.touch()
+        for read in (lambda: reading.subscribe("t"), reading.poll, reading.poll):
+            with pytest.raises(NotALogError):
+                read()
+        there.unlink()
+        aside.rename(there)
+        assert offsets(reading.poll()) == {T0: [0], T1: [0], T2: [0]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -272,3 +273,22 @@ def test_a_wakeup_ends_a_wait_for_a_position_too(store: Store) -> None:
             with pytest.raises(WakeupError):
                 reading.position(T0)
         assert reading.position(T0) == 1
+
+
+def test_a_signal_handler_may_wake_it(store: Store) -> None:
+    """Wherever it interrupts the wait, also where that holds a lock of its own."""
+    with consumer(store, "t") as reading:
+        before = signal.signal(signal.SIGALRM, lambda *_: reading.wakeup())
+        try:
+            for number in range(1_500):
+                # So soon that it comes anywhere. What comes just before the thread sleeps is handled when that ends.
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + number % 100))
+                woken = False
+                while not woken:
+                    try:
+                        reading.poll(timeout=0.01)
+                    except WakeupError:
+                        woken = True
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)

@@ -195,6 +195,17 @@ def test_partitions_assigned_by_hand_are_committed_past_the_group(store: Store) 
         assert a.committed(T[0])[T[0]].offset == 3
 
 
+def test_who_cannot_be_made_is_no_member(store: Store) -> None:
+    class Failing(Noting):
+        def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+            raise KeyError("assigned")
+
+    with pytest.raises(KeyError):
+        join(store, listener=Failing())
+    with join(store) as other:
+        assert settle(other) == [{0, 1, 2, 3}]
+
+
 def test_members_may_want_different_topics(store: Store) -> None:
     store.create_topic("u")
     with store.consumer("t", "u", group="g") as a, store.consumer("u", group="g") as b:
@@ -320,10 +331,11 @@ def test_who_waits_to_change_a_group_is_not_overtaken_by_commits(kind: str, tmp_
 # --- the files --------------------------------------------------------------------------------------------------------
 
 
+ONE, OTHER = (f"{client}-12345678-0000-0000-0000-00000000000{number}" for number, client in enumerate("a\u0431"))
 STATE = GroupState(
     3,
-    {"a": GroupMember("c", ("t", "u"), "range", 5, frozenset(T[:2])), "\u0431": GroupMember("d", (), "range", 5)},
-    {"a": tuple(T), "\u0431": ()},
+    {ONE: GroupMember("c", ("t", "u"), "range", 5, frozenset(T[:2])), OTHER: GroupMember("d", (), "range", 5)},
+    {ONE: tuple(T), OTHER: ()},
 )
 
 
@@ -340,6 +352,11 @@ def test_a_damaged_state_is_told_apart_and_the_group_is_shared_anew(tmp_path: Pa
             decode_state(bytes(broken), Path("members"))
     with pytest.raises(CorruptFileError):
         decode_state(data[:40], Path("members"))
+    for name in ("", "a", "x" * 36, "/../../../../../../../../../../../../../x", "\0" * 36, "\ud800" * 36):
+        # Their directories would be elsewhere, or cannot be.
+        members, target = {name: STATE.members[ONE]}, {name: STATE.target[ONE]}
+        with pytest.raises(CorruptFileError, match="is no id of a member"):
+            decode_state(encode_state("g", GroupState(3, members, target)), Path("members"))
     box = FileGroup(SYSTEM_FS, tmp_path / "a", "g", SYSTEM_CLOCK)
     with box.changing() as draft:
         draft.state = STATE
