@@ -130,6 +130,10 @@ class LogRoot:
                     marked.append(name)
                 elif name not in OWN_NAMES and not name.endswith(TEMPORARY_SUFFIX):
                     ignored.append(name)
+            if not (self._entries_lost or found.keys() <= entries.keys()):
+                # Of what another process makes meanwhile the entry is written first, and read first: it is there now.
+                late = self._read_topics()
+                entries |= {topic: late[topic] for topic in found.keys() - entries.keys() if topic in late}
             for topic, entry in entries.items():
                 lost = sorted(set(range(entry.made)) - set(found.get(topic, ())))
                 if lost and not entry.deleting:

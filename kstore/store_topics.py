@@ -127,12 +127,14 @@ class StoreTopics:
         count = check_partition_count(partitions)
         own = kept_settings(settings)
         self._goes_by(name, own)
-        with self._topics_lock:
+        with self._topics_turn():
+            if directory.shared:
+                directory.look()  # another process may have made it since
             entry = directory.topics.get(name)
             if entry is not None and entry.deleting:
                 self._alone("a topic whose deletion was not finished")
                 directory.finish_delete(name)  # an error has ended its deletion
-            elif directory.partitions.get(name) or (entry is not None and entry.made):
+            elif directory.numbers(name) or (entry is not None and entry.made):
                 raise TopicExistsError(f"there is a topic {name}")
             if (other := collision(name, directory.topics)) is not None:
                 raise TopicExistsError(f"topic {name} differs from {other} in '.' and '_' only, which Kafka refuses")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,36 @@ def test_a_topic_that_one_makes_is_the_other_s_too(pair: tuple[Store, Store]) ->
     assert one.log("later").end_offset == 0
     two.add_partitions("later", 3)
     assert one.partitions("later") == [0, 1, 2]
+
+
+def test_a_topic_that_the_other_makes_meanwhile_is_known_wholly(
+    pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    fs = two._directory.fs
+
+    class Late:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(fs, name)
+
+        def list(self, path: Path) -> list[str]:
+            if "late" not in one.topics():
+                one.create_topic("late", partitions=3, segment_bytes=4096)
+            return fs.list(path)
+
+    monkeypatch.setattr(two._directory, "fs", Late())
+    two._directory.look()
+    assert two._directory.topics["late"] == one._directory.topics["late"]
+
+
+def test_a_topic_that_a_killed_process_has_left_half_made_can_be_made(pair: tuple[Store, Store]) -> None:
+    one, two = pair
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one._directory, "_make", lambda *_: one.path.joinpath("t-0").mkdir())
+        one.create_topic("t", partitions=2)
+    assert "t" not in two.topics()
+    two.create_topic("t", partitions=3)
+    assert one.partitions("t") == [0, 1, 2]
 
 
 def test_topics_that_both_have_made_are_there_when_they_are_gone(pair: tuple[Store, Store], tmp_path: Path) -> None:
