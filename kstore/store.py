@@ -345,7 +345,7 @@ class Store(StoreTopics):
         )
 
     def _committed(self, group: str, owner: TopicPartition) -> int | None:
-        found = self._coordinator.offsets.committed(group).get(owner)
+        found = self._coordinator.offsets.committed_at(group, owner)
         return None if found is None else found.offset
 
     def group_members(self, group: str) -> dict[TopicPartition, str]:

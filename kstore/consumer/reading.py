@@ -89,7 +89,7 @@ class Reading:
             offsets = self._host.offsets
             if self._config.isolation_level == "read_committed" and reader.owner in offsets.unstable(self._group):
                 return False  # an open transaction decides
-            committed = offsets.committed(self._group).get(reader.owner)
+            committed = offsets.committed_at(self._group, reader.owner)
             if committed is not None:
                 self._begin_at(reader, committed)
                 return True

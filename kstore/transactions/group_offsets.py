@@ -150,6 +150,15 @@ class GroupOffsets:
                 if commit.committed is not None
             }
 
+    def committed_at(self, group: str, owner: TopicPartition) -> OffsetAndMetadata | None:
+        """What a group has committed of one partition: for who asks so of many, since nothing is copied."""
+        partition = self._looked_up(group)
+        if partition is None:
+            return None
+        with partition.lock:
+            commit = partition.groups.get(group, {}).get(owner)
+            return None if commit is None else commit.committed
+
     def unstable(self, group: str) -> set[TopicPartition]:
         """The partitions with an offset in a transaction that is open."""
         partition = self._looked_up(group)
