@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest import mock
 
 from kstore.files.fs import FileSystem
 from kstore.files.paths import LOG_SUFFIX
@@ -10,7 +11,7 @@ from kstore.log import Log
 from kstore.types import Durability
 from tests.crash.power_cut_lives import PATH, SETTINGS, LogLife
 
-__all__ = ["SHARED_LIVES", "shared_lived"]
+__all__ = ["RACES", "SHARED_LIVES", "shared_lived"]
 
 
 class SharedLife(LogLife):
@@ -39,6 +40,18 @@ class SharedLife(LogLife):
         if left:
             self.fs.open(path, write=True).write_all([left], self.memory.stat(path).size)
         writer._directory_lock.release()
+
+    def race(self, log: Log, meanwhile: Callable[[], object]) -> None:
+        """``log`` appends; it has given up its turn, and not synced yet, when the others do ``meanwhile``."""
+        writer = log.writer
+        sync = writer._make_durable  # type: ignore[attr-defined]
+
+        def late() -> None:
+            meanwhile()
+            sync()
+
+        with mock.patch.object(writer, "_make_durable", late):
+            self.append(log)
 
 
 def beside(life: SharedLife) -> None:
@@ -95,11 +108,35 @@ def dying(life: SharedLife) -> None:
     life.close(rest)
 
 
+def racing(life: SharedLife) -> None:
+    """What one has written, and not synced yet, another one leaves behind it, and what it appends then is durable."""
+    one, two = life.open(), life.open()
+    life.append(one)
+    life.append(two)
+
+    def roll() -> None:
+        two.roll()
+        life.append(two)
+
+    def die() -> None:
+        life.die(life.open(), b"half a batch", changing=False)
+        life.append(two)
+
+    # A segment that the append is too large for, a roll that was asked for, and a recovery.
+    life.race(one, lambda: life.append(two, size=260))
+    life.race(one, roll)
+    life.race(one, die)
+    life.close(two)
+    life.close(one)
+
+
 SHARED_LIVES: dict[str, Callable[[SharedLife], None]] = {"beside": beside, "changed": changed, "dying": dying}
+# Of writers that sync what they have written when their turn is over.
+RACES: dict[str, Callable[[SharedLife], None]] = {"racing": racing}
 
 
 def shared_lived(name: str, durability: Durability, variant: int = 0) -> SharedLife:
     """The life of this name, to its end."""
     life = SharedLife(durability, variant)
-    SHARED_LIVES[name](life)
+    (SHARED_LIVES | RACES)[name](life)
     return life

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import pytest
 
@@ -17,16 +18,20 @@ from tests.memory_fs import Machine, in_memory
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 STATES = {"sync": 600, "interval": 200, "os": 200}
+RACE_STATES = 200
 VARIANTS = range(2)
 
-CASES = pytest.mark.parametrize(
-    ("name", "durability"),
-    [
-        pytest.param(name, durability, marks=pytest.mark.promise(f"power cut: {durability}"))
-        for name in SHARED_LIVES
-        for durability in DURABILITIES
-    ],
-)
+def cases(*chosen: tuple[str, Durability]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("name", "durability"),
+        [
+            pytest.param(name, durability, marks=pytest.mark.promise(f"power cut: {durability}"))
+            for name, durability in chosen
+        ],
+    )
+
+
+EACH = tuple(product(SHARED_LIVES, DURABILITIES))
 
 
 @pytest.fixture
@@ -35,7 +40,7 @@ def machine() -> Iterator[Machine]:
         yield machine
 
 
-@CASES
+@cases(*EACH)
 def test_a_power_cut_takes_nothing_that_was_acknowledged_to_any_writer(
     name: str, durability: Durability, machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -44,8 +49,17 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged_to_any_writer(
     tried("states", counts.states)
 
 
+@pytest.mark.promise("power cut: sync")
+def test_a_power_cut_takes_nothing_that_another_writer_has_left_behind_unsynced(
+    machine: Machine, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    counts = cut_power(shared_lived("racing", "sync"), machine, count=RACE_STATES, seed=seed)
+    assert counts.states > RACE_STATES // 2
+    tried("states", counts.states)
+
+
 @pytest.mark.soak
-@CASES
+@cases(*EACH, ("racing", "sync"))
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_many_power_cuts_take_nothing_that_was_acknowledged_to_any_writer(
     name: str, durability: Durability, variant: int, machine: Machine, seed: int, tried: Callable[[str, int], None]
