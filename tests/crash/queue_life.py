@@ -10,7 +10,6 @@ from unittest import mock
 
 from kstore.errors import Empty, KstoreError
 from kstore.files.fs import FileSystem
-from kstore.log import Log
 from kstore.queue import of_store, space
 from kstore.queue.queue import Queue
 from kstore.store import Store
@@ -22,7 +21,7 @@ from tests.fake_clock import ManualClock
 from tests.fake_fs import Operation
 from tests.memory_fs import MemoryFs, MemoryRecording
 
-__all__ = ["QueueLife", "SharedQueueLife", "small"]
+__all__ = ["QueueLife", "RewritingLife", "SharedQueueLife", "small"]
 
 PATH = ROOT / "store"
 SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "flush_ms": 10**9}
@@ -37,17 +36,19 @@ def small() -> ExitStack:
     for module, name, value in (
         (space, "SEGMENT_BYTES", 1500),
         (space, "LOOK_COUNT", 1),
-        (of_store, "SEGMENT_BYTES", 4000),
+        (of_store, "SEGMENT_BYTES", 1500),
     ):
         stack.enter_context(mock.patch.object(module, name, value))
     return stack
 
 
 class Promise(NamedTuple):
-    """What had returned: these items were put, and these are done; the first so many of each are on disk for sure."""
+    """What had returned: these items were put, and these are done; of each, what is on disk for sure."""
 
-    put: tuple[int, ...] = ()
+    put: frozenset[int] = frozenset()
     done: frozenset[int] = frozenset()
+    put_for_sure: frozenset[int] = frozenset()
+    done_for_sure: frozenset[int] = frozenset()
 
 
 class QueueLife:
@@ -84,11 +85,10 @@ class QueueLife:
     # --- live -------------------------------------------------------------------------------------------------------
 
     def _put(self, queue: Queue, count: int, delay: float = 0) -> None:
-        numbers = tuple(range(self.next, self.next + count))
+        numbers = range(self.next, self.next + count)
         self.next += count
         queue.put_many([b"%d" % number + PADDING for number in numbers], delay=delay)
-        promised = self.promises[-1][1]
-        self.promises.append((self.now, promised._replace(put=promised.put + numbers)))
+        self._promise(put=self.promises[-1][1].put.union(numbers))
 
     def _ack(self, queue: Queue, count: int) -> None:
         jobs = queue.get_many(count, block=False)
@@ -96,13 +96,30 @@ class QueueLife:
         for number in numbers:
             self.may_be_done.setdefault(number, self.now)
         queue.ack_many(jobs)
-        promised = self.promises[-1][1]
-        self.promises.append((self.now, promised._replace(done=promised.done | set(numbers))))
+        self._promise(done=self.promises[-1][1].done.union(numbers))
 
-    def _tick(self, log: Log) -> None:
+    def _promise(self, **changes: frozenset[int]) -> None:
+        promised = self.promises[-1][1]._replace(**changes)
+        if self.durability == "sync":
+            promised = promised._replace(put_for_sure=promised.put, done_for_sure=promised.done)
+        self.promises.append((self.now, promised))
+
+    def _tick(self, queue: Queue, *, items: bool = False, journal: bool = False) -> None:
         """One of the logs is put on disk, as it is from time to time, and the other one is not."""
-        if self.durability == "interval":
-            log.flush()
+        if self.durability != "interval":
+            return
+        promised = self.promises[-1][1]
+        if items:
+            queue.items.flush()
+            self._promise(put_for_sure=promised.put)
+        if journal:
+            queue._core.journal.log.flush()
+            self._promise(done_for_sure=promised.done)
+
+    def _closed(self) -> None:
+        """The store was closed, by the last who had it."""
+        promised = self.promises[-1][1]
+        self._promise(put_for_sure=promised.put, done_for_sure=promised.done)
 
     def live(self) -> None:
         store, queue = self._open(self.fs)
@@ -116,21 +133,22 @@ class QueueLife:
             held[0].nack(delay=5)
             self._put(queue, 25)
             self._ack(queue, 9)
-            self._tick(queue._core.journal.log)
+            self._tick(queue, journal=True)
             queue._space.tidy()
             self.clock.advance(LEASE_SECONDS * 1000)  # the other's lease is over
             for _ in range(3):
                 self._ack(queue, 6)
-                self._tick(queue.items)
+                self._tick(queue, items=True)
                 queue._space.tidy()
             self._put(queue, 3)
             self._die_off(queue)
+        self._closed()
         store, queue = self._open(self.fs)
         with store:
             self._ack(queue, 2)
             self._put(queue, 12)
             self._ack(queue, 4)
-            self._tick(queue._core.journal.log)
+            self._tick(queue, journal=True)
 
     def _die_off(self, queue: Queue) -> None:
         """One item is nacked until it is a dead letter."""
@@ -172,21 +190,41 @@ class QueueLife:
             raise Lost("what was put behind the crash is not there")
         if len(found) != len(set(found)):
             raise Wrong(f"items came twice: {sorted(found)}")
-        if self.durability == "sync" and (again := promised.done & set(found)):
+        if again := promised.done_for_sure & set(found):
             raise Wrong(f"items {sorted(again)} were done, and came again")
-        missing = set(promised.put) - set(found) - set(dead) - may_be_done
-        if self.durability == "sync":
-            if missing:
-                raise Lost(f"items {sorted(missing)} were put, and are gone")
-        else:
-            # Of what was put a suffix may be gone, and nothing before it.
-            kept = set(found) - {999}
-            if missing and kept and min(missing) < max(kept):
-                raise Lost(f"items {sorted(missing)} are gone, and {max(kept)} is there")
+        missing = promised.put - set(found) - set(dead) - may_be_done
+        if gone := missing & promised.put_for_sure:
+            raise Lost(f"items {sorted(gone)} were put, and are gone")
+        # Of what was put a suffix may be gone, and nothing before it.
+        kept = set(found) - {999}
+        if missing and kept and min(missing) < max(kept):
+            raise Lost(f"items {sorted(missing)} are gone, and {max(kept)} is there")
         store, queue = self._open(fs)
         with store:
             if left := drained(queue):
                 raise Wrong(f"items {left} were done before the store was closed, and came again")
+
+
+class RewritingLife(QueueLife):
+    """One whose journal is written anew, and what it said before removed, when all it said was on disk."""
+
+    rewriting = range(0)
+
+    def live(self) -> None:
+        store, queue = self._open(self.fs)
+        with store:
+            self._put(queue, 15)
+            held = queue.get(block=False)  # no item is removed
+            for _ in range(12):
+                self._ack(queue, 1)
+            self._tick(queue, items=True, journal=True)
+            journal = queue._core.journal.log
+            journal.roll()
+            began = self.now
+            queue._space.rewrite()
+            self.rewriting = range(began, self.now)
+            assert journal.start_offset > 0
+            held.nack()
 
 
 class SharedQueueLife(QueueLife):
@@ -214,12 +252,12 @@ class SharedQueueLife(QueueLife):
                 held[0].nack(delay=5)
                 self._put(other, 40)
                 self._ack(one, 9)
-                self._tick(one._core.journal.log)
+                self._tick(one, journal=True)
                 other._space.tidy()
                 self.clock.advance(LEASE_SECONDS * 1000)
                 for _ in range(3):
                     self._ack(other, 6)
-                    self._tick(one.items)
+                    self._tick(one, items=True)
                     one._space.tidy()
                     self._ack(one, 2)
                     other._space.rewrite()

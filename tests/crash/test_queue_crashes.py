@@ -9,8 +9,8 @@ import pytest
 
 from kstore.types import Durability
 from tests.crash.power_cuts import ROOT, SOAK_STATES, cut_power
-from tests.crash.queue_life import QueueLife, SharedQueueLife, small
-from tests.crash_states import Disk, everything
+from tests.crash.queue_life import QueueLife, RewritingLife, SharedQueueLife, small
+from tests.crash_states import Choice, Disk, everything, nothing
 from tests.evidence import shuffled
 from tests.fake_fs import CHANGES
 from tests.memory_fs import Machine, MemoryFs, in_memory
@@ -60,16 +60,29 @@ def test_many_power_cuts_lose_no_item_and_bring_none_back(
     tried("states", counts.states)
 
 
-def kill(numbers: Collection[int] | None, life: QueueLife) -> int:
-    """Kills the process behind each of these changes of the disk (None: all); returns how many these were."""
+def end(life: QueueLife, numbers: Collection[int] | None, left: Choice) -> int:
+    """Ends the life behind each of these changes of the disk (None: all); returns how many these were.
+
+    ``everything`` is left by a process that was killed, ``nothing`` of what was not synced by the harshest power cut.
+    """
     disk = Disk(ROOT, image=life.before)
-    kills = 0
+    count = 0
     for number, operation in enumerate(life.operations):
         disk.apply(operation)
         if operation.kind in CHANGES | {"store"} and (numbers is None or number in numbers):
-            life.survive(MemoryFs(ROOT, disk.image(everything)), number + 1, number + 1)
-            kills += 1
-    return kills
+            life.survive(MemoryFs(ROOT, disk.image(left)), number + 1, number + 1)
+            count += 1
+    return count
+
+
+@pytest.mark.promise("power cut: interval")
+def test_a_power_cut_brings_back_nothing_that_was_on_disk_before_the_journal_was_written_anew(
+    machine: Machine, tried: Callable[[str, int], None]
+) -> None:
+    life = RewritingLife("interval")
+    life.live()
+    machine.restart()
+    tried("states", end(life, life.rewriting, nothing))
 
 
 @pytest.mark.promise("killed: sync")
@@ -77,7 +90,7 @@ def test_a_kill_behind_an_operation_loses_no_item_and_brings_none_back(
     machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
     life = lived("alone", "sync")
-    tried("kills", kill(set(shuffled(range(len(life.operations)), seed, 250)), life))
+    tried("kills", end(life, set(shuffled(range(len(life.operations)), seed, 250)), everything))
 
 
 @pytest.mark.soak
@@ -85,4 +98,4 @@ def test_a_kill_behind_an_operation_loses_no_item_and_brings_none_back(
 def test_a_kill_behind_any_operation_loses_no_item_and_brings_none_back(
     machine: Machine, tried: Callable[[str, int], None]
 ) -> None:
-    tried("kills", kill(None, lived("alone", "sync")))
+    tried("kills", end(lived("alone", "sync"), None, everything))
