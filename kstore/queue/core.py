@@ -381,7 +381,6 @@ class QueueCore:
     def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
         """Items live on in their copies; returns the journal's end behind that. Raises: as ``Journal.append``."""
         end = self.journal.append(encode_events(MOVED, rows))
-        self.journal.flush()
         with self.lock:
             for row in rows:
                 self.state.apply(MOVED, row)

@@ -113,7 +113,6 @@ class SharedCore(QueueCore):
 
     def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
         end = self.journal.append(encode_events(MOVED_BY, [(*row, owner) for row in rows]))
-        self.journal.flush()
         with self.lock:
             self.refresh()  # in its place: others may have been given the items since
         return end

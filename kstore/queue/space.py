@@ -79,7 +79,7 @@ class QueueSpace:
             found = items.segment_for(items.start_offset)
             stop = OFFSET_MAX if found is None else found[1]
             if stop <= floor:
-                # What is removed must not be needed again: what says so is on disk first.
+                # What is removed must not be needed again: what says so, also of where it lives on, is on disk first.
                 core.journal.flush()
                 items.delete_records(floor)
                 continue

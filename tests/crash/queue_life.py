@@ -255,7 +255,7 @@ class SharedQueueLife(QueueLife):
                 self._tick(one, journal=True)
                 other._space.tidy()
                 self.clock.advance(LEASE_SECONDS * 1000)
-                for _ in range(3):
+                for _ in range(2):
                     self._ack(other, 6)
                     self._tick(one, items=True)
                     one._space.tidy()

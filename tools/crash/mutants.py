@@ -281,9 +281,9 @@ MUTANTS = (
     ),
     Mutant(
         "what became of items is not on disk before their segment is removed",
-        "kstore/queue/core.py",
-        "        end = self.journal.append(encode_events(MOVED, rows))\n        self.journal.flush()\n",
-        "        end = self.journal.append(encode_events(MOVED, rows))\n",
+        "kstore/queue/space.py",
+        "                core.journal.flush()\n                items.delete_records(floor)\n",
+        "                items.delete_records(floor)\n",
         QUEUE,
     ),
     Mutant(
