@@ -21,6 +21,7 @@ STATES = {"sync": 600, "interval": 200, "os": 200}
 RACE_STATES = 200
 VARIANTS = range(2)
 
+
 def cases(*chosen: tuple[str, Durability]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         ("name", "durability"),
