@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 8.0
 SOAK_SECONDS = float(os.environ.get("KSTORE_SOAK_QUEUE_SECONDS", 600))
 PROCESS_COUNT = 4
+UP_SECONDS = 60.0
 
 Tried = Callable[[str, int], None]
 
@@ -66,6 +68,18 @@ class Heard:
             self.doubtful.add(acking)
 
 
+class Running(NamedTuple):
+    """A process, what it does, and where it tells of that."""
+
+    what: str
+    process: subprocess.Popen[bytes]
+    out: Path
+
+    @property
+    def is_up(self) -> bool:
+        return self.out.stat().st_size > 0
+
+
 def _start(what: str, path: Path, out: Path, durability: Durability, seed: int) -> subprocess.Popen[bytes]:
     with out.open("wb") as file:
         return subprocess.Popen(
@@ -87,30 +101,38 @@ def _run(seconds: float, root: Path, durability: Durability, tried: Tried, seed:
     generator = random.Random(seed)
     path = root / "store"
     outs: list[Path] = []
-    running: list[tuple[str, subprocess.Popen[bytes]]] = []
+    running: list[Running] = []
 
     def begin(what: str) -> None:
         outs.append(root / f"out-{len(outs)}")
-        running.append((what, _start(what, path, outs[-1], durability, generator.randrange(10**9))))
+        process = _start(what, path, outs[-1], durability, generator.randrange(10**9))
+        running.append(Running(what, process, outs[-1]))
 
     with kstore.open(path, durability=durability) as store:
         store.queue("jobs", **SETTINGS)
-    ends = time.monotonic() + seconds
     try:
         for what in ("produce", "work"):
             for _ in range(PROCESS_COUNT):
                 begin(what)
+        # On a busy machine it takes a while until they are at work.
+        due = time.monotonic() + UP_SECONDS
+        while not any(one.is_up for one in running if one.what == "work") and time.monotonic() < due:
+            time.sleep(0.05)
+        ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             time.sleep(generator.uniform(0.1, 0.8))
-            what, process = running.pop(generator.randrange(len(running)))
-            _end(process, signal.SIGKILL)
+            killed = generator.choice(running)
+            if not killed.is_up and generator.random() < 0.75:
+                continue  # some are killed before they are at work, but not so many that nothing is done
+            running.remove(killed)
+            _end(killed.process, signal.SIGKILL)
             tried("kills", 1)
-            begin(what)
+            begin(killed.what)
     finally:
-        for _, process in running:
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
-        errors = [process.communicate()[1].decode() for _, process in running]
+        for one in running:
+            if one.process.poll() is None:
+                os.kill(one.process.pid, signal.SIGKILL)
+        errors = [one.process.communicate()[1].decode() for one in running]
     if failed := [said for said in errors if "Traceback" in said]:
         raise Crashed(failed[0][-2000:])
     heard = Heard()
@@ -136,7 +158,6 @@ def _hold(path: Path, heard: Heard) -> None:
         assert queue.stats().pending == 0
     if acked := left & heard.acked.keys():
         raise Wrong(f"{len(acked)} of {len(heard.acked)} acked items were still there")
-    # Who was killed in its ack has got the item, and may have said so to the queue.
     # Who was killed in its ack has got the item, and may have said so to the queue.
     if lost := heard.put - left - heard.acked.keys() - heard.doubtful:
         raise Lost(f"{len(lost)} of {len(heard.put)} items that were put were never processed")
