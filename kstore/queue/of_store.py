@@ -105,6 +105,8 @@ class StoreQueues:
             raise ConfigError(f"{name} is internal, and no queue")
         journal = journal_of(name)
         dead_name = config.dead_letters or name + DEAD_SUFFIX
+        if dead_name == name:
+            raise ConfigError(f"dead_letters is {name!r}, the queue itself: expected another topic")
         # Said for good: whoever opens the store, with whatever durability, finds the queue as it was made.
         own = {"durability": config.durability or self._durability}
         if not self._count(name):

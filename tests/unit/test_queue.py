@@ -352,6 +352,14 @@ def test_a_queue_that_is_opened_while_its_topic_is_deleted_is_a_new_one(
         assert len(opened[0].get_many(100)) == 20
 
 
+def test_a_queue_is_not_its_own_dead_letters(tmp_path: Path) -> None:
+    """Putting them again would never end."""
+    with kstore.open(tmp_path / "store", durability="os") as store:
+        with pytest.raises(ConfigError, match="the queue itself"):
+            store.queue("jobs", dead_letters="jobs")
+        assert store.topics() == []
+
+
 def test_a_store_gives_one_object_for_all(tmp_path: Path) -> None:
     with kstore.open(tmp_path / "store", durability="os") as store:
         assert store.queue("jobs", lease_seconds=5) is store.queue("jobs")
