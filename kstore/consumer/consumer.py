@@ -230,10 +230,11 @@ class Consumer(Sharing):
         """What ``look`` finds, when it finds something; None after ``timeout`` seconds."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         self._recall()
+        may_find = True
         while True:
             self._tick()
             try:
-                found = look()
+                found = look() if may_find else None
             except ClosedError:
                 # A topic was deleted behind the tick: the next one takes that in.
                 if self._closed or self._assigned is not None or not self._news.has_changed:
@@ -244,7 +245,7 @@ class Consumer(Sharing):
             rest = WAIT_SECONDS_MAX if deadline is None else deadline - self._clock.monotonic()
             if rest <= 0:
                 return None
-            self._waiter.wait(self._reading.ready(), min(rest, self._wait_seconds()))
+            may_find = self._waiter.wait(self._reading.ready(), min(rest, self._wait_seconds()))
 
     def _wait_seconds(self) -> float:
         """How long nothing else is to be done."""

@@ -65,6 +65,9 @@ class LogWaiter:
         self._is_woken = False
         # What tells of each log: of an own one its writer, of others the system.
         self._heard: dict[Log, tuple[LogWriter | None, DirectoryWatch | None]] = {}
+        # Those that had nothing at the last look: until then, and until something is told, they have nothing.
+        self._quiet: list[PartitionReader] | None = None
+        self._quiet_until = 0.0
 
     def wake(self) -> None:
         """Ends the wait, or the next one."""
@@ -74,6 +77,7 @@ class LogWaiter:
 
     def listen(self, logs: Iterable[Log]) -> None:
         """Hears of these logs from now on, and of no others."""
+        self._quiet = None
         wanted = set(logs)
         for log in self._heard.keys() - wanted:
             writer, watch = self._heard.pop(log)
@@ -88,22 +92,34 @@ class LogWaiter:
             if writer is not None:
                 writer.watch_growth(self.wake)
 
-    def wait(self, readers: Iterable[PartitionReader], seconds: float) -> None:
-        """Returns when one of ``readers`` has something to read, at a call of ``wake``, or after ``seconds``."""
+    def wait(self, readers: Iterable[PartitionReader], seconds: float) -> bool:
+        """Returns when one of ``readers`` has something to read, at a call of ``wake``, or after ``seconds``; whether
+        there may be something to read."""
         wanted = list(readers)
         deadline = self._clock.monotonic() + seconds
         pause = POLL_SECONDS_MIN
+        if wanted == self._quiet and not self._is_woken:
+            # Who waits in short turns does not look at a thousand logs for each.
+            quiet_seconds = self._quiet_until - self._clock.monotonic()
+            if quiet_seconds > 0 and not self._event.wait(min(seconds, quiet_seconds)) and seconds < quiet_seconds:
+                return False
+        self._quiet = None
         while True:
             # What was told before is seen by the look that follows.
             self._event.clear()
             is_told = self._arm()
-            rest = deadline - self._clock.monotonic()
-            if self._is_woken or rest <= 0 or any(reader.has_more() for reader in wanted):
-                break
-            longest = TOLD_POLL_SECONDS if is_told and not self._is_lagging() else pause
+            if self._is_woken or any(reader.has_more() for reader in wanted):
+                self._is_woken = False
+                return True
+            is_told = is_told and not self._is_lagging()
+            now = self._clock.monotonic()
+            if is_told:
+                self._quiet, self._quiet_until = wanted, now + TOLD_POLL_SECONDS
+            if deadline <= now:
+                return False
+            longest = TOLD_POLL_SECONDS if is_told else pause
             pause = min(pause * 2, POLL_SECONDS_MAX)
-            self._event.wait(min(rest, longest))
-        self._is_woken = False
+            self._event.wait(min(deadline - now, longest))
 
     def _arm(self) -> bool:
         """Has the system tell of what others write from now on; False where it does not, for one log at least."""

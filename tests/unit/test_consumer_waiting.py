@@ -228,6 +228,32 @@ def test_a_wake_that_is_late_to_say_so_has_nobody_wait_in_vain_or_look_without_a
     waiter.close()
 
 
+def test_who_waits_in_short_turns_looks_at_its_logs_once(store: Store) -> None:
+    """A member of a group asks for its group ten times a second, and may have a thousand partitions."""
+    waiter = LogWaiter(SYSTEM_CLOCK)
+    logs = [store.log("t", 0), store.log("t", 1)]
+    waiter.listen(logs)
+    looks = 0
+
+    class Looking(PartitionReader):
+        def has_more(self) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().has_more()
+
+    readers = [Looking(T0, log, "read_uncommitted", "raise", 1 << 20, ReadingCounters()) for log in logs]
+    for reader in readers:
+        reader.seek(0)
+    assert [waiter.wait(readers, 0.001) for _ in range(20)] == [False] * 20
+    assert looks == 2 * len(readers)
+    # Other readers, and what comes, are looked at.
+    assert not waiter.wait(readers[:1], 0.001)
+    assert not waiter.wait(readers, 0.001)
+    fill(store, T0, 1)
+    assert waiter.wait(readers, 60)
+    waiter.close()
+
+
 def test_a_watch_that_tells_while_the_others_are_armed_is_armed_again(tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("nobody tells")
