@@ -120,9 +120,12 @@ def finish_swaps(context: SegmentContext, names: DirectoryNames) -> bool:
     """Finishes or undoes every swap that a crash has cut; whether there was any. Raises: StorageError."""
     fs, directory = context.fs, context.directory
     swapped = swapped_bases(names)
-    for name in names.unfinished:
-        if name.state == SWAP_SUFFIX and name.base_offset not in swapped:
-            _unlink(fs, directory, name.base_offset, name.suffix + SWAP_SUFFIX)
+    undone = [name for name in names.unfinished if name.state == SWAP_SUFFIX and name.base_offset not in swapped]
+    for name in undone:
+        _unlink(fs, directory, name.base_offset, name.suffix + SWAP_SUFFIX)
+    if undone:
+        # Before a .cleaned goes, by which they are told from a swap that is to be finished.
+        fs.sync_dir(directory)
     bases = names.bases[LOG_SUFFIX]
     for base in swapped:
         if undoes_swap(context, base, bases):
