@@ -195,6 +195,11 @@ class LogMachine(RuleBasedStateMachine):
         if not self.model.durable <= end <= self.model.end:
             raise Lost(f"the log ends at {end}, of {self.model.durable} durable and {self.model.end} written offsets")
         self._lose_from(end)
+        # Of a transaction whose every record is below the start nothing needs to be on the disk.
+        open_ids = {transaction.producer_id for transaction in self.log.transactions()}
+        for batch in self.model.batches:
+            if batch.last < self.model.start and batch.producer_id not in open_ids:
+                batch.is_open = False
 
     def _leave_for(self, write_to: Callable[[Path], None]) -> None:
         """Goes on in a directory that holds what the disk kept of this one."""
@@ -493,6 +498,24 @@ def test_a_truncation_to_offsets_that_are_missing_loses_nothing(
                 state.is_what_the_list_says()
             finally:
                 state.teardown()
+
+
+@PROMISED
+def test_a_transaction_that_was_deleted_may_be_gone_after_a_power_cut(tried: Callable[[str, int], None]) -> None:
+    with machine_type(tried) as machine:
+        state = machine()
+        try:
+            state.begin(durability="interval")
+            state.append_batches(codec="snappy", counts=[4])
+            state.append_to_transaction(count=5, producer_id=3)
+            state.append_batches(codec="lz4", counts=[6])
+            state.delete_records(share=0.81)
+            state.is_what_the_list_says()
+            state.cut_power(seed=195795)
+            state.append()
+            state.is_what_the_list_says()
+        finally:
+            state.teardown()
 
 
 @PROMISED
