@@ -60,10 +60,13 @@ def test_killed_members_lose_nothing(
                     workers[at] = start()
                     next_kill = time.monotonic() + draw.uniform(0.1, 1)
             wanted = {TopicPartition("t", number): offset for number, offset in enumerate(ends) if offset}
-            limit = time.monotonic() + 60
-            while any(committed(store, owner) < offset for owner, offset in wanted.items()):
+            limit, before = time.monotonic() + 60, -1
+            while (there := {owner: committed(store, owner) for owner in wanted}) != wanted:
                 for worker in workers:
                     ensure_alive(worker)
+                if sum(there.values()) > before:
+                    # They may be far behind on a busy machine, as long as they get on.
+                    limit, before = time.monotonic() + 60, sum(there.values())
                 if time.monotonic() > limit:
                     raise Hung(f"{store.consumer_offsets.committed('g')}, expected {wanted}")
                 time.sleep(0.05)
