@@ -93,6 +93,11 @@ class GroupCommit(Generic[Item]):
         if item.error is not None:
             raise item.error
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody commits, or others are on their way back; as it was a moment ago."""
+        return self._leading or self._last_count > 1
+
     def alone(self, commit: Callable[[], Result | None]) -> Result | None:
         """What ``commit()`` returns, which commits one append; None, and it is not called, unless nobody else commits.
 
@@ -107,17 +112,18 @@ class GroupCommit(Generic[Item]):
                     self._leading = leader.leads = True
             return commit() if leader.leads else None
         finally:
-            try:
-                self._end_alone(leader, started)
-            except BaseException:
-                self._end_alone(leader, started)
-                raise
+            if leader.leads:
+                try:
+                    self._end_alone(leader, started)
+                except BaseException:
+                    self._end_alone(leader, started)
+                    raise
 
     def _end_alone(self, leader: Pending[Result], started: float) -> None:
+        """Passes the lead on. An interrupt may end it anywhere; a second call does the rest."""
         took = self._clock.monotonic() - started
         with self._mutex:
-            if leader.leads:
-                self._commit_seconds += MEAN_WEIGHT * (took - self._commit_seconds)
+            self._commit_seconds += MEAN_WEIGHT * (took - self._commit_seconds)
             self._pass_on(leader)
 
     def _lead(self, leader: Item) -> None:

@@ -143,6 +143,8 @@ class LogAppender(LogFiles):
         size = len(value) + SINGLE_OVERHEAD if key is None else len(value) + len(key) + SINGLE_OVERHEAD
         if size > self._single_bytes_max or self._sync is not self._syncs_writes:
             return None
+        if self._group is not None and self._group.is_busy:
+            return None  # it will share a sync with others
         now_ms = self._clock.now_ms()
         body = encode_single(value, key, now_ms)
         if self._group is None:
