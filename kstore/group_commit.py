@@ -104,20 +104,23 @@ class GroupCommit(Generic[Item]):
         Who comes meanwhile is committed behind it.
         """
         leader: Pending[Result] = Pending()
+        has_led = False
         started = self._clock.monotonic()
         try:
             with self._mutex:
                 # Behind a group the others are on their way back: then there is one to be gathered.
                 if not self._leading and self._last_count <= 1:
-                    self._leading = leader.leads = True
+                    self._leading = leader.leads = has_led = True
             return commit() if leader.leads else None
         finally:
-            if leader.leads:
-                try:
+            # Nothing stands before the try: an interrupt there would leave the lead with nobody.
+            try:
+                if has_led:
                     self._end_alone(leader, started)
-                except BaseException:
+            except BaseException:
+                if has_led:
                     self._end_alone(leader, started)
-                    raise
+                raise
 
     def _end_alone(self, leader: Pending[Result], started: float) -> None:
         """Passes the lead on. An interrupt may end it anywhere; a second call does the rest."""
