@@ -98,6 +98,7 @@ class Model:
     batches: list[tuple[int, int]] = field(default_factory=list)  # first offset and the one behind the last
     start: int = 0
     end: int = 0
+    is_viewed: bool = False
     pending: list[str] | None = None
 
     def hear(self, line: list[str]) -> None:
@@ -150,6 +151,9 @@ class Model:
                 ends = (min(int(offset), self.end), max(int(offset), self.end))
             case ["delete", offset]:
                 starts.add(int(offset))
+        if self.is_viewed:
+            # Behind a truncation a view of a dead writer's log ends with the last batch, until the next append.
+            ends = (min(ends[0], max((behind for _, behind in self.batches), default=self.start)), ends[1])
         if start not in starts:
             raise Wrong(f"the log starts at {start}, expected one of {starts}, pending {self.pending}")
         if not ends[0] <= end <= ends[1]:
@@ -221,7 +225,9 @@ def _kill(count: int, durability: Durability, root: Path, zygote: Zygote, tried:
         # In "sync" a view ends where it is told the log is durable: it does not see what only a recovery will find.
         if generator.random() < 0.5 and not (durability == "sync" and looked_at != path):
             with Log(path, read_only=True, **settings) as view:
-                read_count += copy.deepcopy(model).hold(view)
+                seen = copy.deepcopy(model)
+                seen.is_viewed = True
+                read_count += seen.hold(view)
         looked_at = path
         if generator.random() < 0.5:
             # A copy is looked at: the next writer has to recover, and may be killed while it does.
