@@ -290,11 +290,13 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     findings = []
     for segment in scanned:
         findings.append(_scan(loaded, segment, transactions, epochs))
+        if segment is not scanned[-1]:
+            # At once: three files of every scanned segment would be more than a process may have open. This removes
+            # nothing that was found in the log; ``_cut`` opens the segment again if the cut is in it.
+            segment.seal(sync=True)
         if advance is not None:
             advance(findings[-1].size)
     decision = decide(findings, doubt)
-    for segment in scanned[:-1]:
-        segment.seal(sync=True)
     if decision.cut is not None:
         _cut(loaded, scanned, findings, decision)
     # What lies below the start is deleted: a truncation to a fresh start may have been ended in the middle of that.

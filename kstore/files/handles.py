@@ -6,6 +6,7 @@ when the last reader is through, and never under one: its number would be anothe
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -20,6 +21,8 @@ Handle = TypeVar("Handle")
 
 # What read indexes may keep of the memory; one larger than this is used once and not kept. 2 MiB index 1 GiB of log.
 MEMORY_BYTES_MAX = 16 << 20
+# No descriptor left: of this process, of the system.
+EXHAUSTED_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class HandleCache:
@@ -58,6 +61,8 @@ class HandleCache:
 
         Of threads that open the same one at the same time, all get the first that was done.
 
+        Where the process has no descriptor left the cache gives up its own, and ``opener`` is called once more.
+
         Raises: what ``opener`` raises.
         """
         with self._lock:
@@ -67,7 +72,15 @@ class HandleCache:
                 handle: Handle = found[0]
                 return handle
             drops = self._drops
-        return self._put(key, opener(), drops)
+        try:
+            opened = opener()
+        except OSError as error:
+            if error.errno not in EXHAUSTED_ERRNOS or not self._handles:
+                raise
+            self.clear()
+            drops = self._drops
+            opened = opener()
+        return self._put(key, opened, drops)
 
     def drop(self, key: Hashable) -> None:
         """Forgets the handle for ``key``, if there is one."""

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kstore.errors import CorruptBatchError, DiskFullError
+from kstore.errors import CorruptBatchError, DiskFullError, KstoreError
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.state.log_state import LogState, StateFile, read_state
 from kstore.types import CorruptRange
 from kstore.verify import verify_log
 from tests.fake_fs import FailingFs, Fault
+from tests.memory_fs import MemoryFs, in_memory
 
 BATCHES = 10
 BATCH = [b"a" * 40, b"b" * 40]
@@ -245,6 +249,90 @@ def test_after_a_restart_an_unsynced_log_keeps_a_prefix(tmp_path: Path) -> None:
         (cut,) = log.recovery.cut
         assert (path / cut.saved_as).stat().st_size == cut.size
         assert log.append(b"on") == 8
+
+
+@contextmanager
+def few_descriptors() -> Iterator[None]:
+    """The process can open forty files more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = {int(path.name) for path in Path("/dev/fd").iterdir()}
+    free = itertools.islice((fd for fd in itertools.count() if fd not in taken), 40)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def unchecked(path: Path, segment_count: int) -> Path:
+    """A log of ``segment_count`` segments, one record each, all of which the next open has to check."""
+    with Log(path, durability="os", index_interval_bytes=64) as log:
+        for number in range(segment_count):
+            log.append(b"%d" % number)
+            log.roll()
+    (path / "kstore.state").unlink()
+    return path
+
+
+def test_recovery_keeps_few_files_open_however_many_segments_it_scans(tmp_path: Path) -> None:
+    path = unchecked(tmp_path / "log", 100)
+    with few_descriptors(), Log(path, durability="os") as log:
+        assert log.recovery.segments_scanned == 101
+        assert offsets(log) == list(range(100))
+        assert log.append(b"on") == 100
+        log.check()
+
+
+def test_reading_gives_up_open_segments_where_the_process_has_no_descriptor_left(
+    tmp_path: Path,
+) -> None:
+    path = unchecked(tmp_path / "log", 100)
+    with few_descriptors(), Log(path, durability="os") as log:
+        assert [record.offset for start in range(100) for record in log.read(start, start + 1)] == list(range(100))
+
+
+ROOT = Path("/memory")
+
+
+def cut_at_a_gap() -> MemoryFs:
+    """A log whose second segment lost its last batch in a power cut, so that everything after it has to go."""
+    fs = MemoryFs(ROOT)
+    with Log(ROOT / "log", durability="os", index_interval_bytes=64, fs=fs) as log:
+        for number in range(24):
+            log.append(b"%02d" % number * 20)
+            if number % 6 == 5:
+                log.roll()
+    second = fs.open(ROOT / "log" / "00000000000000000006.log", write=True)
+    second.truncate(second.size() * 5 // 6)
+    state_file = StateFile.open(fs, ROOT / "log" / "kstore.state", mode=0o600)
+    state_file.store(LogState(durability="os", boot_id=b"an earlier boot."))
+    state_file.close()
+    return fs
+
+
+def test_a_gap_after_a_sealed_segment_cuts_at_the_end_of_that_segment() -> None:
+    with in_memory(), Log(ROOT / "log", durability="os", index_interval_bytes=64, fs=cut_at_a_gap()) as log:
+        assert (log.end_offset, offsets(log)) == (11, list(range(11)))
+        assert sum(bool(cut.saved_as) for cut in log.recovery.cut) == 2
+        assert [log.append(b"on") for _ in range(8)] == list(range(11, 19))
+        log.check()
+        assert offsets(log) == list(range(19))
+
+
+def test_a_recovery_that_fails_anywhere_is_finished_by_the_next_open() -> None:
+    with in_memory():
+        image = cut_at_a_gap().image()
+        for number in itertools.count(1):
+            memory = MemoryFs(ROOT, image)
+            fs = FailingFs(memory, Fault(at=number))
+            with suppress(KstoreError):
+                Log(ROOT / "log", durability="os", fs=fs).close()
+            with Log(ROOT / "log", durability="os", fs=memory) as log:
+                assert (log.end_offset, offsets(log)) == (11, list(range(11)))
+                log.check()
+            assert sum(".cut-" in name for name in memory.list(ROOT / "log")) == 2
+            if not fs.failures:
+                break
 
 
 @pytest.mark.promise("set aside")
