@@ -100,10 +100,9 @@ class LogDirectory(LogRoot):
                 raise LogNotFoundError(errno.ENOENT, "there is no store", str(path))
             self.look()
             return
-        if fs.exists(path):
-            self._ensure_store()
-        else:
+        if not fs.exists(path / META_PROPERTIES):
             make_directory(fs, path, mode=directory_mode(file_mode))
+        self._ensure_store()
         self._lock = DirectoryLock(path, kind="shared-store" if shared else "store", mode=file_mode, shared=shared)
         try:
             with self.turn():

@@ -16,7 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kstore.errors import CorruptDataError, CorruptFileError, DiskFullError, NotALogError, StorageError
+from kstore.errors import (
+    CorruptDataError,
+    CorruptFileError,
+    DiskFullError,
+    FileInTheWayError,
+    NotALogError,
+    StorageError,
+    SyncFailedError,
+)
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import EpochEntry, read_leader_epochs
 from kstore.files.fs import File, FileSystem
@@ -51,7 +59,15 @@ from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import LogState, StateFile
 from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
 
-__all__ = ["Loaded", "is_log", "load", "make_directory", "read_epochs", "transaction_index_bytes"]
+__all__ = [
+    "Loaded",
+    "ensure_log_directory",
+    "is_log",
+    "load",
+    "make_directory",
+    "read_epochs",
+    "transaction_index_bytes",
+]
 
 COPY_BYTES = 1 << 20
 # The disk reads so far ahead while what is there is checked.
@@ -95,25 +111,48 @@ def ensure_directory(fs: FileSystem, path: Path) -> None:
         raise NotALogError(errno.ENOTDIR, "not a directory", str(path))
 
 
-def ensure_log_or_empty(fs: FileSystem, path: Path) -> None:
-    """Raises: NotALogError for what is neither a log nor a directory in which one may be created."""
-    ensure_directory(fs, path)
-    if fs.exists(path / KSTORE_STATE):
+def ensure_log_directory(fs: FileSystem, directory: Path, *, mode: int, is_lone: bool) -> None:
+    """Makes sure that ``directory`` is there, with a durable name, and is a log or a place where one may be created.
+
+    ``is_lone`` is False for a partition, whose directory the store has made and synced.
+
+    Raises: NotALogError for anything else; StorageError.
+    """
+    if fs.exists(directory / KSTORE_STATE):
+        ensure_directory(fs, directory)
         return  # the common case, and no second listing of thousands of names
-    names = classify(fs.list(path))
+    if is_lone or not fs.exists(directory):
+        make_directory(fs, directory, mode=mode)
+    ensure_directory(fs, directory)
+    names = classify(fs.list(directory))
     foreign = sorted(name for name in names.others if name != LOCK)
     if foreign and not is_log(names):
-        raise NotALogError(errno.ENOTDIR, f"not a log: it holds {', '.join(foreign[:3])}, and no segment", str(path))
+        held = ", ".join(foreign[:3])
+        raise NotALogError(errno.ENOTDIR, f"not a log: it holds {held}, and no segment", str(directory))
 
 
 def make_directory(fs: FileSystem, directory: Path, *, mode: int) -> None:
-    """Creates ``directory`` with its missing parents, each name durable."""
+    """Creates ``directory`` with its missing parents. All their names are durable on return.
+
+    Several processes may do this at the same time. The name of a directory that is there already is synced too: the
+    process that has just made it may not have come to that yet.
+    """
     missing = []
-    while not fs.exists(directory):
-        missing.append(directory)
-        directory = directory.parent
+    path = directory
+    while not fs.exists(path):
+        missing.append(path)
+        path = path.parent
+    try:
+        fs.sync_dir(path.parent)
+    except StorageError as error:
+        # A directory that this process cannot open, or change, is not one in which it, or its like, makes names.
+        if isinstance(error, SyncFailedError) and error.errno != errno.EROFS:
+            raise
     for path in reversed(missing):
-        fs.mkdir(path, mode)
+        try:
+            fs.mkdir(path, mode)
+        except FileInTheWayError:
+            ensure_directory(fs, path)  # another process was quicker
         # Until the parent is synced too, a crash may lose the new directory with all that is in it.
         fs.sync_dir(path.parent)
 

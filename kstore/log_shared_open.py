@@ -9,7 +9,7 @@ from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.files.paths import KSTORE_STATE
 from kstore.files.unmapped import unmapped
 from kstore.log_catch_up import listed
-from kstore.log_loader import ensure_log_or_empty, load, make_directory
+from kstore.log_loader import ensure_log_directory, load
 from kstore.log_shared import SharedWriter
 from kstore.log_writer import StoreTies, directory_mode
 from kstore.segment import SegmentContext
@@ -29,10 +29,7 @@ def open_shared_writer(context: SegmentContext, durability: Durability, ties: St
     """
     context = context._replace(fs=unmapped(context.fs))
     fs, directory = context.fs, context.directory
-    if fs.exists(directory):
-        ensure_log_or_empty(fs, directory)
-    else:
-        make_directory(fs, directory, mode=directory_mode(context.config.file_mode))
+    ensure_log_directory(fs, directory, mode=directory_mode(context.config.file_mode), is_lone=ties is None)
     if ties is None:
         probe_lock(directory.parent, shared=True)
     lock = DirectoryLock(directory, kind="shared-log", mode=context.config.file_mode, shared=True)

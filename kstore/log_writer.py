@@ -22,7 +22,7 @@ from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.flusher import Flusher
 from kstore.kafka_marks import KafkaMarks
 from kstore.log_appender import LogAppender
-from kstore.log_loader import Loaded, ensure_log_or_empty, load, make_directory
+from kstore.log_loader import Loaded, ensure_log_directory, load
 from kstore.metrics import MetricValue
 from kstore.pending_append import PendingAppend
 from kstore.record._codec import BatchBuffer, EncodedBatch, Record
@@ -411,11 +411,8 @@ def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies
     Raises: NotALogError, LockedError, ReadOnlyError, DiskFullError, StorageError.
     """
     fs, directory = context.fs, context.directory
-    if fs.exists(directory):
-        # Looked at before the lock is taken: nothing is left behind in a directory that is somebody else's.
-        ensure_log_or_empty(fs, directory)
-    else:
-        make_directory(fs, directory, mode=directory_mode(context.config.file_mode))
+    # Before the lock is taken: nothing is left behind in a directory that is somebody else's.
+    ensure_log_directory(fs, directory, mode=directory_mode(context.config.file_mode), is_lone=ties is None)
     if ties is None:
         probe_lock(directory.parent)
     lock = DirectoryLock(directory, mode=context.config.file_mode)

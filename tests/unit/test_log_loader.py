@@ -5,28 +5,37 @@ Damaged tails, cuts and fences are in test_log_recovery.py; transactions and sna
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from kstore.errors import StorageError
+from kstore.errors import NotALogError, StorageError, SyncFailedError
 from kstore.files.checkpoint import write_clean_shutdown, write_offset_checkpoint
+from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
+from kstore.log_loader import make_directory
 from kstore.record.builder import build_batch
 from kstore.types import Durability
 from tests.evidence import Wrong
 from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, RecordingFs
+from tests.fake_fs import CHANGES, Operation, RecordingFs, WatchedFs
 from tests.log_cases import data, edit, files, killed, offsets, segment_bases
 from tests.log_helpers import TIME
 
 INDEXES = (".index", ".timeindex")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
+
+Result = TypeVar("Result")
 
 
 def filled(path: Path, *, durability: Durability = "os", count: int = 30) -> Log:
@@ -35,6 +44,73 @@ def filled(path: Path, *, durability: Durability = "os", count: int = 30) -> Log
     for number in range(count):
         log.append(b"%d" % number + b"." * 100, timestamp=TIME + number)
     return log
+
+
+# --- a directory that several processes create ----------------------------------------------------------------------
+
+
+class QuickerFs(WatchedFs):
+    """Another process makes each directory just before this one, and has not synced its name yet."""
+
+    def __init__(self, inner: FileSystem) -> None:
+        super().__init__(inner)
+        self.made: list[str] = []
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if operation.kind == "mkdir":
+            self.made.append(operation.path)
+            SYSTEM_FS.mkdir(operation.path)
+        return action()
+
+
+@pytest.mark.parametrize("shared", [False, pytest.param(True, marks=LINUX)])
+def test_a_directory_that_another_process_makes_first_is_used_and_its_names_are_synced(
+    shared: bool, tmp_path: Path
+) -> None:
+    recording = RecordingFs()
+    fs = QuickerFs(recording)
+    with Log(tmp_path / "a" / "b", shared=shared, fs=fs) as log:
+        assert log.append(b"x") == 0
+    assert [Path(path).name for path in fs.made] == ["a", "b"]
+    synced = [operation.path for operation in recording.operations if operation.kind == "sync_dir"]
+    assert synced[:3] == [str(tmp_path.parent), str(tmp_path), str(tmp_path / "a")]
+
+
+def test_the_name_of_an_empty_directory_is_synced_before_a_log_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()  # perhaps by a process that has not synced it yet
+    recording = RecordingFs()
+    Log(tmp_path / "log", fs=recording).close()
+    kinds = [(operation.kind, operation.path) for operation in recording.operations]
+    created = next(number for number, (kind, _) in enumerate(kinds) if kind == "create")
+    assert ("sync_dir", str(tmp_path)) in kinds[:created]
+    recording.operations.clear()
+    Log(tmp_path / "log", fs=recording).close()
+    assert ("sync_dir", str(tmp_path)) not in [(operation.kind, operation.path) for operation in recording.operations]
+
+
+@pytest.mark.parametrize(("code", "fails"), [(errno.EACCES, False), (errno.EROFS, False), (errno.EIO, True)])
+def test_a_parent_that_cannot_be_synced_matters_where_names_may_be_lost(code: int, fails: bool, tmp_path: Path) -> None:
+    class Failing(WatchedFs):
+        def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+            if operation.kind == "sync_dir":
+                kind = StorageError if code == errno.EACCES else SyncFailedError
+                raise kind(code, "no", operation.path)
+            return action()
+
+    (tmp_path / "log").mkdir()
+    with pytest.raises(SyncFailedError) if fails else nullcontext():
+        make_directory(Failing(SYSTEM_FS), tmp_path / "log", mode=0o700)
+
+
+def test_a_file_that_another_process_makes_first_is_no_directory(tmp_path: Path) -> None:
+    class Filing(WatchedFs):
+        def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+            if operation.kind == "mkdir":
+                Path(operation.path).touch()
+            return action()
+
+    with pytest.raises(NotALogError):
+        Log(tmp_path / "log", fs=Filing(SYSTEM_FS))
 
 
 # --- the end of the writer --------------------------------------------------------------------------------------------

@@ -1,0 +1,49 @@
+"""Eight processes create the same log, topic, queue or group at the same instant, and some are killed on the way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.crash.shared_creation import KINDS
+from tests.evidence import VERDICTS, Crashed, verdict_of
+
+ROOT = Path(__file__).parents[2]
+ROUNDS, SOAK_ROUNDS = 20, 1000
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
+EACH = pytest.mark.parametrize("kind", KINDS)
+
+
+def create_together(directory: Path, kind: str, rounds: int, seed: int) -> int:
+    """How many processes were killed."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.crash.shared_creation"]
+    ended = subprocess.run(
+        [*command, str(directory), kind, str(rounds), str(seed)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60 + 10 * rounds,
+    )  # fmt: skip
+    if ended.returncode:
+        said = [line for line in ended.stderr.splitlines() if line.startswith("tests.evidence.")]
+        raise VERDICTS.get(verdict_of(said[-1] if said else ""), Crashed)(ended.stderr)
+    return int(ended.stdout)
+
+
+@EACH
+def test_what_several_processes_create_at_the_same_instant_is_there_for_all(
+    kind: str, directory: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    killed = create_together(directory, kind, ROUNDS, seed)
+    assert killed
+    tried("kills", killed)
+
+
+@pytest.mark.soak
+@EACH
+def test_what_several_processes_create_at_the_same_instant_is_there_a_thousand_times(
+    kind: str, directory: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    tried("kills", create_together(directory, kind, SOAK_ROUNDS, seed + 1))
