@@ -133,6 +133,8 @@ class Store(StoreTopics):
         self._producer_host = StoreHost(
             self.path,
             clock,
+            shared=shared,
+            topics=self.topics,
             partitions=self.partitions,
             config_of=lambda owner: self._settings_of(owner)[0],
             log=self.log,

@@ -29,6 +29,8 @@ class StoreHost:
         path: Path,
         clock: Clock,
         *,
+        shared: bool,
+        topics: Callable[[], list[str]],
         partitions: Callable[[str], list[int]],
         config_of: Callable[[TopicPartition], LogConfig],
         log: Callable[[str, int], Log],
@@ -36,6 +38,8 @@ class StoreHost:
     ) -> None:
         self.path = path
         self.clock = clock
+        self.shared = shared
+        self._topics = topics
         self._partitions = partitions
         self._config_of = config_of
         self._log = log
@@ -50,6 +54,9 @@ class StoreHost:
     @property
     def coordinator(self) -> Coordinator:
         return self._coordinator()
+
+    def topics(self) -> list[str]:
+        return self._topics()
 
     def partition_count(self, topic: str) -> int:
         validate_topic(topic)

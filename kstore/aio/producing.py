@@ -65,7 +65,7 @@ class Producer:
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> Delivery:
-        """Hands over one record; waits only where there is no memory for it, or no such topic yet.
+        """Hands over one record; waits only for memory and, as ``kstore.Producer.send``, for its topic.
 
         ``await`` of the ``Delivery`` that it returns waits until the record has arrived. Cancelled, this call has sent
         nothing; a Delivery that nobody awaits any more arrives all the same. Arguments and errors are those of
@@ -260,7 +260,7 @@ class Producer:
     # --- what there is to know --------------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """The partitions of a topic; waits for it ``max_block_ms`` at most. Raises: TopicWaitTimeoutError."""
+        """The partitions of a topic; waits for it as ``send``. Raises: TopicNotFoundError, TopicWaitTimeoutError."""
         producer = self._producer
         if not producer.knows(topic, None) and (error := await producer.topic(topic, None)) is not None:
             raise error

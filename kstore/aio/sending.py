@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kstore.errors import BufferExhaustedError, ConfigError, TopicWaitTimeoutError
+from kstore.errors import BufferExhaustedError, ConfigError, TopicNotFoundError, TopicWaitTimeoutError
 from kstore.producer._accumulate import Deliveries, Delivery, ProducerBatch
 from kstore.producer.host import ProducerHost
 from kstore.producer.interceptors import Interceptors
@@ -104,7 +104,7 @@ class LoopProducer(Producer):
         return partition is None or partition < found.partition_count
 
     async def topic(self, topic: str, partition: int | None) -> Exception | None:
-        """Waits for a topic, ``max_block_ms`` at most; the error where it, or ``partition`` of it, does not come.
+        """Waits for a topic as ``TopicMetadata.get``; the error if it, or ``partition`` of it, does not exist.
 
         Raises: ClosedError.
         """
@@ -118,14 +118,14 @@ class LoopProducer(Producer):
             try:
                 self._metadata.get(topic, partition, 0.0)
                 return None
-            except ConfigError as error:
-                return error  # no topic can have such a name
+            except (ConfigError, TopicNotFoundError) as error:
+                return error  # no topic can have such a name, or nothing is waited for
             except TopicWaitTimeoutError as error:
                 if not await told.wait(deadline):
                     if self.max_block_seconds == 0:
                         return error
-                    where = f"topic {topic}" if partition is None else f"partition {partition} of topic {topic}"
-                    return TopicWaitTimeoutError(f"there is no {where} after {self.config.max_block_ms} ms")
+                    missing = self._metadata.missing(topic, partition)
+                    return TopicWaitTimeoutError(f"{missing}, after {self.config.max_block_ms} ms")
             finally:
                 self._host.unwatch(told)
 

@@ -671,7 +671,8 @@ cdef class SendPath:
     def send(
         self, topic, value=None, *, key=None, headers=None, timestamp=None, partition=None, on_delivery=None
     ):
-        """Hands over one record; returns at once, but where memory or the topic has to be waited for.
+        """Hands over one record; waits only for memory and, if the store is shared or ``max_block_ms`` is given, for a
+        topic that does not exist yet.
 
         Args:
             topic: its name.

@@ -275,7 +275,8 @@ RULES: dict[str, Rule] = {
     ),
     "max_block_ms": within(
         0, UNLIMITED, TIME, "max.block.ms",
-        "send waits for its topic and for memory for so long at most, both together.", or_never=True,
+        "send waits at most this long for memory and, if the store is shared or this is given, for its topic.",
+        or_never=True,
     ),
     "max_request_size": within(
         0, INT32_MAX, SIZE, "max.request.size", "The largest record, and the largest batch with more than one."

@@ -49,6 +49,15 @@ class ProducerHost(Protocol):
     @property
     def coordinator(self) -> Coordinator: ...
 
+    @property
+    def shared(self) -> bool:
+        """Whether another process may create a topic."""
+        ...
+
+    def topics(self) -> list[str]:
+        """The names of all topics that users made."""
+        ...
+
     def partition_count(self, topic: str) -> int:
         """Raises: TopicNotFoundError, ConfigError (no topic can have such a name)."""
         ...

@@ -1,8 +1,9 @@
-"""What a producer knows of topics: looked up on the first send, kept, waited for where there is none yet."""
+"""What a producer knows of topics: looked up on the first send, kept, and waited for if they do not exist yet."""
 
 from __future__ import annotations
 
 import threading
+from difflib import get_close_matches
 from typing import Final
 
 from kstore.config import LogConfig
@@ -14,17 +15,21 @@ from kstore.producer.host import ProducerHost
 __all__ = ["TopicMetadata"]
 
 IDLE_CHECK_SECONDS: Final = 1.0
+# A message names at most this many similar topics.
+NEAR_TOPICS_MAX: Final = 3
 
 
 class TopicMetadata:
     """The topics that a producer sends to. Thread-safe; ``topics`` is what ``send`` looks into, without a lock."""
 
-    def __init__(self, config: ProducerConfig, host: ProducerHost) -> None:
+    def __init__(self, config: ProducerConfig, host: ProducerHost, *, waits: bool = True) -> None:
+        """``waits``: False if ``get`` does not wait for a topic that does not exist."""
         self.topics: dict[str, Topic] = {}
         # Counts what was learnt anew.
         self.version = 0
         # What it took to look topics up, and to wait for them.
         self.wait_seconds = 0.0
+        self.waits = waits
         self._config = config
         self._host = host
         self._idle_seconds = config.metadata_max_idle_ms / 1000
@@ -51,7 +56,8 @@ class TopicMetadata:
     def get(self, name: str, partition: int | None, timeout: float) -> Topic:
         """The topic, as it is now; waits for it, and for ``partition`` of it, ``timeout`` seconds at most.
 
-        Raises: TopicWaitTimeoutError, ConfigError (no topic can have such a name).
+        Raises: TopicWaitTimeoutError; TopicNotFoundError at once, if it does not wait; ConfigError (no topic can have
+        such a name).
         """
         topic = self.topics.get(name)
         if topic is not None and name not in self._stale and (partition is None or partition < topic.partition_count):
@@ -73,16 +79,23 @@ class TopicMetadata:
                 topic = self._look_up(name)
             if topic is not None and (partition is None or partition < topic.partition_count):
                 return topic
-            count = 0 if topic is None else topic.partition_count
+            if not self.waits:
+                raise TopicNotFoundError(self.missing(name, partition))
             with self._changed:
                 remaining = deadline - clock.monotonic()
                 if remaining <= 0:
-                    wanted = f"partition {partition} of topic {name}" if topic is not None else f"topic {name}"
-                    raise TopicWaitTimeoutError(
-                        f"there is no {wanted}, which has {count} partitions, after {round(timeout * 1000)} ms"
-                    )
+                    raise TopicWaitTimeoutError(f"{self.missing(name, partition)}, after {round(timeout * 1000)} ms")
                 if self._news_count == news_count:
                     self._changed.wait(remaining)
+
+    def missing(self, name: str, partition: int | None) -> str:
+        """Says that there is no such topic, or no such partition of it, and which topics have a similar name."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            return f"there is no partition {partition} of topic {name}, which has {topic.partition_count} partitions"
+        nearest = get_close_matches(name, self._host.topics(), n=NEAR_TOPICS_MAX)
+        hint = f", did you mean {' or '.join(nearest)}?" if nearest else ""
+        return f"there is no topic {name}{hint}"
 
     def known(self, name: str) -> Topic:
         """The topic, without waiting for it. Raises: TopicNotFoundError."""

@@ -73,7 +73,7 @@ class Producer(Sending):
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> list[int]:
-        """The partitions of a topic; waits for it ``max_block_ms`` at most. Raises: TopicWaitTimeoutError."""
+        """The partitions of a topic; waits for it as ``send``. Raises: TopicNotFoundError, TopicWaitTimeoutError."""
         self._check_open()
         if not isinstance(topic, str):
             raise TypeError(f"a topic of type {type(topic).__name__}, expected a str")

@@ -73,7 +73,9 @@ class Sending(SendPath):
         self._host = host
         self._guard = ForkGuard()
         self._clock = clock = host.clock
-        self._metadata = TopicMetadata(config, host)
+        # An exclusive store knows at once that a topic does not exist.
+        waits = host.shared or "max_block_ms" in settings
+        self._metadata = TopicMetadata(config, host, waits=waits)
         super().__init__(self._metadata.topics, None if _is_system(clock) else clock.now_ms)
         self._failures = Failures()
         self._wakeup = Wakeup()

@@ -195,7 +195,7 @@ def test_interceptors_see_a_record_that_waits_for_memory_once(tmp_path: Path) ->
 
 def test_a_send_waits_for_its_topic(tmp_path: Path) -> None:
     async def main() -> None:
-        async with opened(tmp_path) as store, store.producer() as producer:
+        async with opened(tmp_path) as store, store.producer(max_block_ms=60_000) as producer:
             waiting = asyncio.create_task(producer.send_and_wait("later", b"a", partition=1))
             await asyncio.sleep(0)
             assert (await producer.send_and_wait("orders", b"meanwhile")).offset == 0
@@ -203,6 +203,19 @@ def test_a_send_waits_for_its_topic(tmp_path: Path) -> None:
             await store.add_partitions("later", 2)
             assert (await waiting).partition == 1
             assert await producer.partitions_for("later") == [0, 1]
+
+    run(main())
+
+
+def test_a_store_of_its_own_fails_an_unknown_topic_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store, store.producer() as producer:
+            with pytest.raises(kstore.TopicNotFoundError, match=r"no topic order, did you mean orders"):
+                await (await producer.send("order", b"a"))
+            sent = await producer.send_many("order", [b"a"])
+            assert isinstance((await sent.errors())[0], kstore.TopicNotFoundError)
+            with pytest.raises(kstore.TopicNotFoundError):
+                await producer.partitions_for("order")
 
     run(main())
 

@@ -23,9 +23,11 @@ from kstore.errors import (
     InvalidTimestampError,
     RecordTooLargeError,
     SerializationError,
+    TopicNotFoundError,
     TopicWaitTimeoutError,
 )
 from kstore.producer.interceptors import ProducerInterceptor
+from kstore.producer.producer import Producer
 from kstore.producer.records import ProducerRecord, RecordMetadata
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import TIME_MS, Unthreaded, full_disk, unthreaded
@@ -207,7 +209,7 @@ def test_a_name_that_no_topic_can_have_fails_the_delivery(one: Unthreaded) -> No
 
 
 def test_an_unknown_topic_fails_after_max_block_ms(one: Unthreaded) -> None:
-    with pytest.raises(TopicWaitTimeoutError, match="payments"):
+    with pytest.raises(TopicWaitTimeoutError, match=r"payments, after 0 ms"):
         one.producer.send("payments", b"v").result()
     with pytest.raises(TopicWaitTimeoutError, match=r"partition 7 .* 1 partitions"):
         one.producer.send("orders", b"v", partition=7).result()
@@ -216,8 +218,50 @@ def test_an_unknown_topic_fails_after_max_block_ms(one: Unthreaded) -> None:
         one.producer.partitions_for(None)  # type: ignore[arg-type]
 
 
+def test_a_store_of_its_own_fails_an_unknown_topic_at_once_and_names_similar_ones(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data") as one, Producer(one.store._producer_host, is_threaded=False) as producer:
+        # The clock stands still: a wait would not end.
+        for delivery in (producer.send("order", b"v"), producer.send_many("order", [b"v"])[0]):
+            with pytest.raises(TopicNotFoundError, match=r"no topic order, did you mean orders"):
+                delivery.result(0)
+        with pytest.raises(TopicNotFoundError, match="partition 7 of topic orders, which has 1 partitions"):
+            producer.send("orders", b"v", partition=7).result(0)
+        with pytest.raises(TopicNotFoundError, match=r"no topic payments$"):
+            producer.partitions_for("payments")
+        one.store.create_topic("order")
+        delivery = producer.send("order", b"v")
+        producer.flush()
+        assert delivery.result(0).offset == 0
+
+
+def test_a_topic_of_a_shared_store_is_waited_for_since_another_process_may_create_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kstore.open(tmp_path / "data", durability="os", shared=True) as store, store.producer() as producer:
+        looked_up = threading.Event()
+        topics = store._producer_host.partition_count
+
+        def partition_count(topic: str) -> int:
+            try:
+                return topics(topic)
+            finally:
+                looked_up.set()
+
+        monkeypatch.setattr(store._producer_host, "partition_count", partition_count)
+        found: list[RecordMetadata] = []
+        sending = threading.Thread(target=lambda: found.append(producer.send("orders", b"v").result(20)))
+        sending.start()
+        assert looked_up.wait(20)
+        store.create_topic("orders")
+        sending.join(20)
+        assert found[0].offset == 0
+
+
 def test_a_send_waits_for_its_topic_and_for_its_partition(tmp_path: Path) -> None:
-    with kstore.open(tmp_path / "data", durability="os") as store, store.producer() as producer:
+    with (
+        kstore.open(tmp_path / "data", durability="os") as store,
+        store.producer(max_block_ms=60_000) as producer,
+    ):
         found: dict[str, RecordMetadata] = {}
 
         def send(name: str, partition: int) -> None:
