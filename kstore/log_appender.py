@@ -28,7 +28,7 @@ from kstore.errors import (
     RequestError,
     SyncFailedError,
 )
-from kstore.files.lock import DirectoryLock
+from kstore.files.log_lock import WriteLock
 from kstore.group_commit import GroupCommit
 from kstore.log_files import LogFiles
 from kstore.log_loader import Loaded
@@ -67,7 +67,7 @@ SPARE_BUFFER_BYTES_MAX = 4 << 20
 class LogAppender(LogFiles):
     """What appends to a log. Thread-safe; the writer, which this is the base of, does all else under the same lock."""
 
-    def __init__(self, loaded: Loaded, lock: DirectoryLock, *, is_alone: bool) -> None:
+    def __init__(self, loaded: Loaded, lock: WriteLock, *, is_alone: bool) -> None:
         super().__init__(loaded, lock, is_alone=is_alone)
         self._config = loaded.context.config
         self._clock = loaded.context.clock

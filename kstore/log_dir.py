@@ -35,6 +35,7 @@ from kstore.files.checkpoint import (
 )
 from kstore.files.fs import FileSystem
 from kstore.files.lock import DirectoryLock
+from kstore.files.log_lock import lock_past_lone_writers
 from kstore.files.meta import random_id, read_meta_properties, write_meta_properties
 from kstore.files.paths import (
     CLEAN_SHUTDOWN,
@@ -150,6 +151,13 @@ class LogDirectory(LogRoot):
 
     # --- who changes it ---------------------------------------------------------------------------------------------
 
+    @property
+    def root_lock(self) -> DirectoryLock:
+        """The lock of the directory. Raises: ClosedError."""
+        if self._lock is None or not self._lock.held:
+            raise ClosedError(f"the store {self.path} is closed")
+        return self._lock
+
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Of several processes that share the directory, this is the one that reads and then changes what is in it."""
@@ -173,8 +181,7 @@ class LogDirectory(LogRoot):
     def _changing(self) -> Iterator[None]:
         """The right to change what is in the root; a sync that fails in here is the last thing done to it."""
         with self._mutex:
-            if self._lock is None or not self._lock.held:
-                raise ClosedError(f"the store {self.path} is closed")
+            self.root_lock  # noqa: B018  # says that the store is closed
             if self.shared and not self._has_turn:
                 with self.turn():
                     self.look()  # the others may have changed it
@@ -292,7 +299,7 @@ class LogDirectory(LogRoot):
                 if not self.fs.exists(path):
                     continue  # an earlier call has come that far
                 going = marked_dir_name(owner, uuid.uuid4().hex, DELETE_MARK)
-                with DirectoryLock(path, mode=self._mode):
+                with lock_past_lone_writers(path, mode=self._mode):
                     self.fs.rename(path, self.path / going)
                 self._deleted.append(_Deleted(going, due))
             # Before the entry goes: a directory without one would be a topic again.
@@ -387,7 +394,7 @@ class LogDirectory(LogRoot):
             write_clean_shutdown(self.fs, self.path / CLEAN_SHUTDOWN, mode=self._mode)
 
     def close(self) -> None:
-        """Gives the directory up; writes nothing."""
+        """Gives the directory up, or leaves it to the logs that could not be closed; writes nothing."""
         with self._mutex:
             if self._lock is not None:
                 self._lock.release()

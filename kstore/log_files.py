@@ -14,7 +14,7 @@ from contextlib import suppress
 from kstore.config import NO_LIMIT
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files.boot import boot_id
-from kstore.files.lock import DirectoryLock
+from kstore.files.log_lock import WriteLock
 from kstore.files.paths import CLEANED_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, classify, segment_name
 from kstore.index import TransactionIndex
 from kstore.kafka_marks import forget_clean_shutdown
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 class LogFiles:
     """The files of one log, open for writing. Not thread-safe: the writer, which this is the base of, has the lock."""
 
-    def __init__(self, loaded: Loaded, lock: DirectoryLock, *, is_alone: bool = True) -> None:
+    def __init__(self, loaded: Loaded, lock: WriteLock, *, is_alone: bool = True) -> None:
         self.loaded = loaded
         self.context = loaded.context
         self.segments = loaded.segments

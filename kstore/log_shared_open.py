@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from kstore.errors import PoisonedError
-from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.files.lock import DirectoryLock
+from kstore.files.log_lock import lock_log, lock_past_lone_writers
 from kstore.files.paths import KSTORE_STATE
 from kstore.files.unmapped import unmapped
 from kstore.log_catch_up import listed
@@ -30,9 +31,8 @@ def open_shared_writer(context: SegmentContext, durability: Durability, ties: St
     context = context._replace(fs=unmapped(context.fs))
     fs, directory = context.fs, context.directory
     ensure_log_directory(fs, directory, mode=directory_mode(context.config.file_mode), is_lone=ties is None)
-    if ties is None:
-        probe_lock(directory.parent, shared=True)
-    lock = DirectoryLock(directory, kind="shared-log", mode=context.config.file_mode, shared=True)
+    lock_it = lock_log if ties is None else lock_past_lone_writers
+    lock = lock_it(directory, kind="shared-log", mode=context.config.file_mode, shared=True)
     try:
         lock.take_turn()
         writer = _first(context, durability, lock, ties) if not lock.others_live() else None

@@ -24,6 +24,9 @@ NOTHING_KNOWN = SharedState().known
 class TurnTaker(LogWriter):
     """A writer whose lock is the turn too. Thread-safe; every change happens in a turn."""
 
+    # Its own: a share of a store's has no turns.
+    _directory_lock: DirectoryLock
+
     def __init__(
         self, loaded: Loaded, lock: DirectoryLock, slot: SharedSlot, seen: SharedState | None, ties: StoreTies | None
     ) -> None:

@@ -18,7 +18,8 @@ from kstore.errors import (
     KstoreError,
     OffsetOutOfRangeError,
 )
-from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.files.lock import DirectoryLock
+from kstore.files.log_lock import WriteLock, lock_in_store, lock_log
 from kstore.flusher import Flusher
 from kstore.kafka_marks import KafkaMarks
 from kstore.log_appender import LogAppender
@@ -77,7 +78,7 @@ class BackgroundFlusher(Protocol):
 
 
 class StoreTies(NamedTuple):
-    """What a store that opens a log does for it: it holds the lock above, has read Kafka's marks, and flushes.
+    """What a store that opens a log does for it: it holds the ``root`` lock, has read Kafka's marks, and flushes.
 
     ``clock`` is the one that retention goes by.
     """
@@ -85,12 +86,13 @@ class StoreTies(NamedTuple):
     marks: KafkaMarks
     flusher: Callable[[LogWriter], BackgroundFlusher]
     clock: TrustedClock
+    root: DirectoryLock
 
 
 class LogWriter(LogAppender):
     """Everything that changes a log. Thread-safe."""
 
-    def __init__(self, loaded: Loaded, lock: DirectoryLock, ties: StoreTies | None = None) -> None:
+    def __init__(self, loaded: Loaded, lock: WriteLock, ties: StoreTies | None = None) -> None:
         super().__init__(loaded, lock, is_alone=ties is None)
         self._flusher: BackgroundFlusher = (
             Flusher(self, self._config.flush_ms / 1000) if ties is None else ties.flusher(self)
@@ -411,11 +413,14 @@ def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies
     Raises: NotALogError, LockedError, ReadOnlyError, DiskFullError, StorageError.
     """
     fs, directory = context.fs, context.directory
+    mode = context.config.file_mode
     # Before the lock is taken: nothing is left behind in a directory that is somebody else's.
-    ensure_log_directory(fs, directory, mode=directory_mode(context.config.file_mode), is_lone=ties is None)
+    ensure_log_directory(fs, directory, mode=directory_mode(mode), is_lone=ties is None)
+    lock: WriteLock
     if ties is None:
-        probe_lock(directory.parent)
-    lock = DirectoryLock(directory, mode=context.config.file_mode)
+        lock = lock_log(directory, mode=mode)
+    else:
+        lock = lock_in_store(directory, ties.root, mode=mode, shared=False)
     try:
         loaded = load(context, durability, marks=None if ties is None else ties.marks)
         if lost := loaded.report.summary():

@@ -16,7 +16,7 @@ from kstore.errors import LogNotFoundError, NotALogError
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
-from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.files.log_lock import lock_log, probe_log
 from kstore.files.overlay import OverlayFs
 from kstore.files.paths import classify
 from kstore.log_loader import is_log, load
@@ -36,7 +36,7 @@ def plan_recovery(directory: Path, *, fs: FileSystem = SYSTEM_FS, advance: Advan
     Raises: LockedError where a writer is at work, LogNotFoundError, NotALogError, StorageError.
     """
     context = _context(directory, fs)
-    probe_lock(context.directory)
+    probe_log(context.directory)
     loaded = load(context._replace(fs=OverlayFs(fs)), "sync", advance=advance)
     loaded.state_file.close()
     return loaded.report
@@ -49,7 +49,7 @@ def recover_log(directory: Path, *, fs: FileSystem = SYSTEM_FS, advance: Advance
     is cut then), StorageError.
     """
     context = _context(directory, fs)
-    lock = DirectoryLock(context.directory, mode=context.config.file_mode)
+    lock = lock_log(context.directory, mode=context.config.file_mode)
     try:
         writer = LogWriter(load(context, "sync", advance=advance), lock)
     except BaseException:
@@ -65,6 +65,5 @@ def _context(directory: Path, fs: FileSystem) -> SegmentContext:
         raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory))
     if not is_log(classify(fs.list(directory))):
         raise NotALogError(errno.ENOTDIR, "not a log", str(directory))
-    probe_lock(directory.parent)
     config = LogConfig()
     return SegmentContext(fs, directory, config, SYSTEM_CLOCK, HandleCache(config.open_files_max), LogCounters())

@@ -210,7 +210,7 @@ class OpenLogs:
             durability=durability,
             fs=self._fs,
             clock=self._clock,
-            _ties=StoreTies(directory.marks(owner), flusher, self._retention_clock),
+            _ties=StoreTies(directory.marks(owner), flusher, self._retention_clock, directory.root_lock),
             _counters=counters,
             **settings,
         )

@@ -403,11 +403,12 @@ def in_memory() -> Iterator[Machine]:
     level = package.level
     with ExitStack() as stack:
         for module, name, fake in (
-            (log_writer, "DirectoryLock", _FreeLock),
-            (log_writer, "probe_lock", lambda directory: None),
-            (log_shared_open, "DirectoryLock", _FreeSharedLock),
-            (log_shared_open, "probe_lock", lambda directory, *, shared: None),
+            (log_writer, "lock_log", _FreeLock),
+            (log_writer, "lock_in_store", lambda directory, root, **how: _FreeLock(directory, **how)),
+            (log_shared_open, "lock_log", _FreeSharedLock),
+            (log_shared_open, "lock_past_lone_writers", _FreeSharedLock),
             (log_dir, "DirectoryLock", _free_lock),
+            (log_dir, "lock_past_lone_writers", _free_lock),
             (store, "ThreadPoolExecutor", _AtOnce),
             (boot, "LINUX_BOOT_ID", machine),
         ):

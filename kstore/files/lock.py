@@ -35,12 +35,12 @@ import weakref
 from types import TracebackType
 from typing import NamedTuple
 
-from kstore.errors import ForkedError, LockedError, PathLike, StorageError
+from kstore.errors import ClosedError, ForkedError, LockedError, PathLike, StorageError
 from kstore.files.fs import storage_error
 from kstore.files.mounts import foreign_type
 from kstore.files.paths import LOCK
 
-__all__ = ["DirectoryLock", "probe_lock"]
+__all__ = ["DirectoryLock", "LockShare", "probe_lock"]
 
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -51,6 +51,9 @@ SOMEBODY = "a broker or another program"
 MEMBERS, LIVE, TURN = ((os.SEEK_SET, byte, 1, 0) for byte in range(3))
 
 TAKEN_ERRNOS = frozenset({errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK})
+REFUSED_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+# What a probe meets where there is no lock file; with any other error, as too many open files, nothing is known.
+NO_FILE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 
 # struct flock of Linux with 64-bit offsets, in the machine's own layout: type, whence, start, length, process id.
 # Start 0 and length 0 are the whole file, as Java locks it. An open file description's lock wants process id 0.
@@ -74,7 +77,7 @@ REPLACED_RETRIES = 10
 class DirectoryLock:
     """The right to write in a directory, from construction to ``release()``. Thread-safe."""
 
-    __slots__ = ("__weakref__", "_fd", "_id", "_pid", "_shared", "directory")
+    __slots__ = ("__weakref__", "_fd", "_id", "_is_given_up", "_pid", "_shared", "_shares", "directory")
 
     def __init__(self, directory: PathLike, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> None:
         """Takes the lock of ``directory``, whose ``.lock`` is created with ``mode`` where it is missing.
@@ -86,6 +89,9 @@ class DirectoryLock:
         """
         self._shared = shared
         self._fd = -1
+        self._is_given_up = False
+        # The ``id`` of each share that was not released; guarded by ``_mutex``.
+        self._shares: set[int] = set()
         self._pid = os.getpid()
         self.directory = directory
         path = os.path.join(directory, LOCK)
@@ -105,19 +111,40 @@ class DirectoryLock:
         self.release()
 
     def __del__(self) -> None:
+        self._shares.clear()  # a live share would refer to this lock
         self.release()
 
     @property
     def held(self) -> bool:
-        return self._fd >= 0
+        return self._fd >= 0 and not self._is_given_up
+
+    def share(self) -> LockShare:
+        """One more claim on the lock: the directory stays locked until this one is released, too.
+
+        Raises: ClosedError where the lock was released.
+        """
+        with _mutex:
+            if not self.held:
+                raise ClosedError(f"the lock of {os.fspath(self.directory)} was released")
+            share = LockShare(self)
+            self._shares.add(id(share))
+            return share
+
+    def _release_share(self, share: LockShare) -> None:
+        with _mutex:
+            self._shares.discard(id(share))
+            if self._is_given_up:
+                self.release()
 
     def release(self) -> None:
-        """Gives the directory up; a second call, or one in a forked child, does nothing."""
+        """Gives the directory up, or leaves it to the last share; a second call, or one in a forked child, does
+        nothing."""
+        self._is_given_up = True
         if self._fd < 0:
             return
         with _mutex:
             fd = self._fd
-            if fd < 0:
+            if fd < 0 or self._shares:
                 return
             others = [held for held in _held.pop(self._id, ()) if held.fd != fd]
             if others:
@@ -176,6 +203,22 @@ class DirectoryLock:
         self._fd = -1
 
 
+class LockShare:
+    """A claim on a ``DirectoryLock``, from ``DirectoryLock.share()`` to ``release()``. Thread-safe."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: DirectoryLock) -> None:
+        self._lock = lock
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Gives the claim up; a second call, or one in a forked child, does nothing."""
+        self._lock._release_share(self)
+
+
 _TURN_LOCK = FLOCK.pack(fcntl.F_WRLCK, *TURN)
 _TURN_UNLOCK = FLOCK.pack(fcntl.F_UNLCK, *TURN)
 
@@ -186,7 +229,7 @@ def probe_lock(directory: PathLike, *, shared: bool = False) -> None:
     ``shared``: those who share it do not count.
     A ``.lock`` that is missing, or that may not be opened, is held by nobody who could be found.
 
-    Raises: LockedError.
+    Raises: LockedError; StorageError where it cannot be found out, as without a free descriptor.
     """
     path = os.path.join(directory, LOCK)
     with _mutex:
@@ -295,8 +338,10 @@ def _open_to_probe(path: str) -> int | None:
         try:
             return os.open(path, OPEN_FLAGS | access)
         except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            if error.errno in NO_FILE_ERRNOS:
                 return None
+            if error.errno not in REFUSED_ERRNOS:
+                raise storage_error(error, path) from error
     return None
 
 

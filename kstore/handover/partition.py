@@ -17,6 +17,7 @@ from kstore.errors import CorruptDataError, FileMissingError, LockedError, Stora
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.lock import DirectoryLock
+from kstore.files.log_lock import lock_past_lone_writers
 from kstore.files.paths import (
     INDEX_SUFFIX,
     KSTORE_STATE,
@@ -122,7 +123,7 @@ class Partition:
 
         The store's lock is the caller's: ``Log`` would look at it, and refuse. Raises: as ``Log``.
         """
-        lock = DirectoryLock(self.path, kind=LOCK_KIND, mode=self._context.config.file_mode)
+        lock = lock_past_lone_writers(self.path, kind=LOCK_KIND, mode=self._context.config.file_mode)
         try:
             writer = LogWriter(load(self._context, "sync"), lock)
         except BaseException:
@@ -137,7 +138,7 @@ class Partition:
 
     def take(self, end_offset: int) -> DirectoryLock:
         """The lock of the log, which must end at ``end_offset`` still, closed in order. Raises: LockedError."""
-        lock = DirectoryLock(self.path, kind=LOCK_KIND, mode=self._context.config.file_mode)
+        lock = lock_past_lone_writers(self.path, kind=LOCK_KIND, mode=self._context.config.file_mode)
         state = self.state()
         if state is None or state.durable_end != end_offset or not self.state_fits():
             lock.release()

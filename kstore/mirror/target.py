@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Protocol
 from kstore.errors import NotALogError
 from kstore.files.boot import boot_id
 from kstore.files.fs import File, FileStat, FileSystem
-from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.files.lock import DirectoryLock
+from kstore.files.log_lock import lock_log
 from kstore.files.paths import (
     INDEX_SUFFIX,
     KSTORE_STATE,
@@ -102,8 +103,7 @@ class LocalTarget:
         _ensure_log_or_empty(self.files(), str(directory))
         if not dry_run:
             # Whoever has the store open, a broker too, may write to all of its logs.
-            probe_lock(directory.parent)
-            self._lock = DirectoryLock(directory, kind="mirror", mode=FILE_MODE)
+            self._lock = lock_log(directory, kind="mirror", mode=FILE_MODE)
         try:
             self.before = read_state(fs, directory / KSTORE_STATE)
         except BaseException:

@@ -12,7 +12,7 @@ from kstore.files.boot import boot_id
 from kstore.files.checkpoint import read_leader_epochs, read_topic_id
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.files.lock import probe_lock
+from kstore.files.log_lock import probe_log
 from kstore.files.paths import (
     KSTORE_STATE,
     LEADER_EPOCHS,
@@ -127,8 +127,7 @@ def is_live(fs: FileSystem, directory: Path) -> bool:
     if isinstance(fs, RemoteFiles):
         return False  # there are no locks, and a path of this machine that reads the same is another
     try:
-        probe_lock(directory.parent)
-        probe_lock(directory)
+        probe_log(directory)
     except LockedError:
         return True
     except StorageError:

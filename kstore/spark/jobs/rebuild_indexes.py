@@ -22,7 +22,7 @@ from kstore.errors import ConfigError, CorruptDataError, FileMissingError, Kstor
 from kstore.files.fs import read_file
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
-from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.files.log_lock import lock_log
 from kstore.files.paths import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -115,8 +115,7 @@ def rebuild_indexes(
     with ExitStack() as held:
         wanted: list[_Wanted] = []
         for log in logs:
-            probe_lock(log.parent)
-            held.enter_context(DirectoryLock(log, kind="rebuild-indexes"))
+            held.enter_context(lock_log(log, kind="rebuild-indexes"))
         pieces = [(log, piece, size) for log in logs for piece, size in _pieces(log)]
         kinds = spread_objects(spark, grouped(pieces, lambda each: each[2], task_bytes), _damaged)
         if every:
