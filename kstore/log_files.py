@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 from kstore.config import NO_LIMIT
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
@@ -218,7 +219,7 @@ class LogFiles:
         self._recovery_point = max(self._recovery_point, min(target.offset, self.published.offset))
         self._store_state()
 
-    def _store_state(self, *, clean: bool = False, durable_end: int | None = None, **clean_mark: int) -> None:
+    def _store_state(self, *, clean: bool = False, durable_end: int | None = None, **clean_mark: Any) -> None:
         if durable_end is None:
             durable_end = min(self._durable_end, self.published.offset)
         if not clean and self._has_kafka_marks:
@@ -509,7 +510,7 @@ class LogFiles:
             clean_inode=stat.inode,
             clean_size=stat.size,
             clean_mtime_ns=stat.mtime_ns,
-            clean_txn_bytes=self._transaction_index_bytes(),
+            txn_bytes=self._transaction_index_bytes(),
         )
 
     def _transaction_index_bytes(self) -> int:

@@ -204,7 +204,7 @@ def load(
             report=report,
         )
         fits = state is not None and state.fits(segments.last.base_offset, fs.stat(segments.last.path(LOG_SUFFIX)))
-        if state is not None and fits and transaction_index_bytes(fs, directory, names) != state.clean_txn_bytes:
+        if state is not None and fits and transaction_index_bytes(fs, directory, names) != state.txn_bytes:
             report.notes.append("a transaction index is lost or damaged: all of them are made anew")
             # All that it says of what is durable holds.
             fits, state = False, replace(state, recovery_point=0, durability="sync")

@@ -215,7 +215,7 @@ class LogRoot:
         """Whether the log of a partition is known to have been closed in order, so that opening it scans nothing."""
         try:
             return self._is_clean(owner)
-        except StorageError:
+        except (StorageError, UnsupportedFormatError):
             return False  # opening it says what is wrong
 
     def _is_clean(self, owner: TopicPartition) -> bool:

@@ -1,4 +1,4 @@
-"""Packs directories that a Kafka broker wrote into the archives of tests/golden/data.
+"""Packs directories that a Kafka broker, or an earlier kstore, wrote into the archives of tests/golden/data.
 
     python tools/pack_golden.py SOURCE [NAME...]
 
@@ -14,10 +14,13 @@ import tarfile
 from pathlib import Path
 
 DATA = Path(__file__).parent.parent / "tests" / "golden" / "data"
-NAMES = tuple(
-    f"{tree}{kind}"
-    for tree in ("clean", "crashed", "recovered", "old", "damaged", "decoded")
-    for kind in ("", ".dumped", ".consumed")
+NAMES = (
+    *(
+        f"{tree}{kind}"
+        for tree in ("clean", "crashed", "recovered", "old", "damaged", "decoded")
+        for kind in ("", ".dumped", ".consumed")
+    ),
+    "own1",
 )
 
 

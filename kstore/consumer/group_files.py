@@ -30,7 +30,7 @@ import crc32c
 from kstore.clock import Clock
 from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.consumer.groups import Draft
-from kstore.errors import CorruptFileError, FileInTheWayError, LockedError, StorageError
+from kstore.errors import CorruptFileError, FileInTheWayError, LockedError, StorageError, UnsupportedFormatError
 from kstore.files.file_lock import file_locked
 from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.lock import DirectoryLock, probe_lock
@@ -268,13 +268,15 @@ def encode_state(group: str, state: GroupState) -> bytes:
 
 
 def decode_state(data: bytes, path: Path) -> GroupState:
-    """Raises: CorruptFileError."""
+    """Raises: CorruptFileError; UnsupportedFormatError: members of a later version share the group."""
     head = HEAD.match(data)
-    if head is None or int(head[1]) != VERSION:
-        raise CorruptFileError(f"line 1 is no 'kstore.group {VERSION} <CRC>'", path=path)
+    if head is None:
+        raise CorruptFileError("line 1 is no 'kstore.group <version> <CRC>'", path=path)
     body = data[head.end() :]
     if int(head[2], 16) != crc32c.crc32c(body):
         raise CorruptFileError("the CRC does not fit", path=path)
+    if int(head[1]) != VERSION:
+        raise UnsupportedFormatError(f"version {int(head[1])}, expected {VERSION}", path=path)
     try:
         rows = json.loads(body)
         members = {_member_id(row["id"]): _member(row) for row in rows["members"]}

@@ -39,14 +39,13 @@ from kstore.files.paths import (
 from kstore.files.remote import UPLOAD_SUFFIX, Location, put_file
 from kstore.log_loader import is_log, make_directory
 from kstore.rules.mirror import SegmentFile
-from kstore.state.log_state import LogState, StateFile, read_state
+from kstore.state.log_state import LogState, StateFile, read_state, state_file_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = ["LocalTarget", "RemoteTarget", "Target"]
 
-STATE_FILE_SIZE = 4096
 STATE_GENERATION = 2
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -263,8 +262,7 @@ class RemoteTarget:
             durable_end=end_offset,
         )
         if state != self.before:
-            # In the slot of an even generation, so that a writer that opens a copy of it writes to the other.
-            self._put(KSTORE_STATE, [state.encode().ljust(STATE_FILE_SIZE, b"\0")])
+            self._put(KSTORE_STATE, [state_file_bytes(state)])
 
     def close(self) -> None:
         """Nothing is open."""

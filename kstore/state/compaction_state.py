@@ -1,14 +1,16 @@
-"""``kstore.compaction``: how far a log is cleaned, and which segments the one that is being swapped in replaces.
+"""``kstore.compaction``: how far a log is compacted, and which segments the one that is being swapped in replaces.
 
-    line 1   version 1
-    line 2   first_dirty <offset>                 below it each key was cleaned
+    line 1   version 2
+    line 2   first_dirty <offset>                 below it each key was compacted
     line 3   swap <base> <base> ...               the new segment has the first base; it replaces all of them
              swap                                 none
-    line 4   crc <8 hex digits>                   CRC-32C of the lines before it
+    then     <name> ...                           fields of later releases; passed over
+    last     crc <8 hex digits>                   CRC-32C of the lines before it
 
-Replaced atomically and durably. It is no place of record: without it a log is cleaned from its start again, and the
-range of an unfinished swap is found out from the new segment, as Kafka does. A swap named here counts only where a
-``.log.swap`` of that base is in the directory.
+Replaced atomically and durably. It is no place of record: without it a log is compacted from its start again, and the
+range of an unfinished swap is found from the new segment, as Kafka does. A swap named here counts only if a
+``.log.swap`` of that base is in the directory. Version 1, which has no later fields, is read; a later version is
+refused and left as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from typing import NamedTuple
 
 import crc32c
 
-from kstore.errors import CorruptDataError, CorruptFileError, FileMissingError, StorageError
+from kstore.errors import (
+    CorruptDataError,
+    CorruptFileError,
+    FileMissingError,
+    StorageError,
+    UnsupportedFormatError,
+)
 from kstore.files.checkpoint import read_offset_checkpoint, read_small_file, replace_file
 from kstore.files.fs import FileSystem
 from kstore.files.paths import CLEANER_OFFSETS, OFFSET_MAX, topic_partition
@@ -29,7 +37,10 @@ __all__ = ["KSTORE_COMPACTION", "CompactionState", "read_compaction_state", "rem
 KSTORE_COMPACTION = "kstore.compaction"
 # A swap of as many segments as a log can have in one directory, 20 digits each.
 SIZE_MAX = 4 << 20
-FORM = re.compile(rb"version 1\nfirst_dirty ([0-9]{1,19})\nswap((?: [0-9]{1,19})*)\ncrc ([0-9a-f]{8})\n")
+VERSION = 2
+# What every version keeps: its number first, and last the CRC of all before.
+ENVELOPE = re.compile(rb"version ([0-9]{1,9})\n(.*)crc ([0-9a-f]{8})\n", re.DOTALL)
+FORM = re.compile(rb"first_dirty ([0-9]{1,19})\nswap((?: [0-9]{1,19})*)\n(?:[a-z_]+(?: [^\n]*)?\n)*")
 CRC_LINE_SIZE = len(b"crc 00000000\n")
 
 
@@ -41,20 +52,34 @@ class CompactionState(NamedTuple):
 
 
 def read_compaction_state(fs: FileSystem, path: Path) -> CompactionState | None:
-    """What the file says; None where there is none that can be believed. Raises: StorageError."""
+    """What the file says; None if it does not exist or cannot be believed.
+
+    Raises: StorageError; UnsupportedFormatError for a later version.
+    """
     try:
         data = read_small_file(fs, path, SIZE_MAX)
     except (FileMissingError, CorruptFileError):
         return None
-    match = FORM.fullmatch(data)
-    if match is None or int(match[3], 16) != crc32c.crc32c(data[:-CRC_LINE_SIZE]):
+    envelope = ENVELOPE.fullmatch(data)
+    if envelope is None or int(envelope[3], 16) != crc32c.crc32c(data[:-CRC_LINE_SIZE]):
+        return None
+    version = int(envelope[1])
+    if version > VERSION:
+        raise UnsupportedFormatError(
+            f"version {version}, expected {VERSION} or earlier: a later kstore wrote it", path=path
+        )
+    match = FORM.fullmatch(envelope[2])
+    if match is None:
         return None
     state = CompactionState(int(match[1]), tuple(map(int, match[2].split())))
     return state if max((state.first_dirty, *state.swap)) <= OFFSET_MAX else None
 
 
 def remembered_dirt(fs: FileSystem, directory: Path) -> int | None:
-    """Where the last pass over the log in ``directory`` ended: kstore's, or else that of the broker whose log it is."""
+    """Where the last pass over the log in ``directory`` ended: kstore's, or else that of the broker whose log it is.
+
+    Raises: as ``read_compaction_state``.
+    """
     state = read_compaction_state(fs, directory / KSTORE_COMPACTION)
     if state is not None:
         return state.first_dirty
@@ -70,5 +95,5 @@ def remembered_dirt(fs: FileSystem, directory: Path) -> int | None:
 def write_compaction_state(fs: FileSystem, path: Path, state: CompactionState, *, mode: int) -> None:
     """Replaces the file; durable on return. Raises: as ``replace_file``."""
     swap = "".join(f" {base}" for base in state.swap)
-    body = f"version 1\nfirst_dirty {state.first_dirty}\nswap{swap}\n".encode("ascii")
+    body = f"version {VERSION}\nfirst_dirty {state.first_dirty}\nswap{swap}\n".encode("ascii")
     replace_file(fs, path, body + b"crc %08x\n" % crc32c.crc32c(body), mode=mode)

@@ -1,29 +1,45 @@
 """``kstore.state``: what one log knows of itself, kept so that any crash leaves a believable record.
 
 at    size  what
-   0   512  slot 0 \\ the record, written to the two slots in turn, each time synced: a torn write spoils one slot,
- 512   512  slot 1 / and the other still holds the record before it
+   0  1024  the two slots of version 1, 512 bytes each; zero since version 2
 1024   512  live: the durable end, stored without a sync after each append, for readers in other processes
 1536   512  shared: where the log ends, of processes that share it (``shared_slot``)
-2048  2048  zero: the file has the size of a page, since the live slot is stored through a mapping
+2048  1024  slot 0 \\ the record, written to the two slots in turn and synced each time: a torn write spoils one slot,
+3072  1024  slot 1 / and the other still holds the record before it
 
-record, at the start of a slot
+record, version 2, at the start of a slot
  at  size  field                     meaning
   0     4  magic             bytes   "KST1"
-  4     2  version           int16   1
-  6     1  durability        int8    0 sync, 1 interval, 2 os: of the last writer
-  7     1  flags             int8    bit 0: closed in order, the clean mark below holds
+  4     2  version           uint16  2
+  6     2  size              uint16  of the whole record, the CRC included
   8     8  generation        int64   rises by one with each write; the higher valid slot is the record
- 16     8  recovery_point    int64   every batch below it is known to be on disk
- 24     8  log_start_offset  int64   records below it are deleted
- 32     8  durable_end       int64   the log's end when the record was written, as far as it was synced
- 40    16  boot_id           bytes   the machine's boot in which the record was written
- 56     8  clean_base        int64   clean mark: base offset of the active segment
- 64     8  clean_inode       int64   inode, size and modification time of its .log; where one does not fit,
- 72     8  clean_size        int64   the mark is not believed
- 80     8  clean_mtime_ns    int64
- 88     8  clean_txn_bytes   int64   size of all .txnindex files: one that is lost is noticed, since it is believed
- 96     4  crc               uint32  CRC-32C of bytes 0 to 95
+ 16     1  durability        uint8   0 sync, 1 interval, 2 os: of the last writer
+ 17     1  flags             uint8   bit 0: closed in order, the clean mark below holds
+ 18     1  lost_count        uint8   at most 16
+ 19     1  accepted_count    uint8   at most 32
+ 20     4  reserved          uint32  0
+ 24     8  recovery_point    int64   every batch below it is known to be on disk
+ 32     8  log_start_offset  int64   records below it are deleted
+ 40     8  durable_end       int64   the log's end when the record was written, as far as it was synced
+ 48    16  boot_id           bytes   the machine's boot in which the record was written
+ 64     8  clean_base        int64   clean mark: base offset of the active segment
+ 72     8  clean_inode       int64   inode, size and modification time of its .log; where one does not fit,
+ 80     8  clean_size        int64   the mark is not believed
+ 88     8  clean_mtime_ns    int64
+ 96     8  txn_bytes         int64   size of all .txnindex files up to the recovery point, -1 unknown
+104    16  lost                      for each: first and last offset, int64, of records that were durable and are gone
+  -    16  accepted                  for each: first and last offset, int64, of a loss that the user has accepted
+  -     -  later fields              passed over
+  -     4  crc               uint32  CRC-32C of all bytes before it
+
+Magic, version, size, generation and CRC stay where they are in every later version, so that a record of a version that
+this one does not know is told from damage and refused (``UnsupportedFormatError``). A later field that an older writer
+may drop is appended; one that it must not drop raises the version. Version 1 is read, and replaced at the first open
+for writing; it lies at the start of its slot:
+
+  0  4 magic   4  2 version 1   6  1 durability   7  1 flags   8  8 generation   16  8 recovery_point
+ 24  8 log_start_offset   32  8 durable_end   40 16 boot_id   56 32 clean_base, inode, size, mtime_ns
+ 88  8 size of all .txnindex files, if closed in order   96  4 CRC-32C of bytes 0 to 95
 
 live, at the start of its slot
   0     4  magic             bytes   "KSL1"
@@ -35,36 +51,62 @@ live, at the start of its slot
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import crc32c
 
-from kstore.errors import StorageError
+from kstore.errors import StorageError, UnsupportedFormatError
 from kstore.files.fs import File, FileStat, FileSystem, Mapping
 from kstore.types import NO_OFFSET, Durability
 
-__all__ = ["LogState", "StateFile", "read_state"]
+__all__ = [
+    "ACCEPTED_MAX",
+    "LOST_MAX",
+    "LogState",
+    "OffsetSpan",
+    "StateFile",
+    "read_state",
+    "state_file_bytes",
+]
 
 MAGIC = b"KST1"
 LIVE_MAGIC = b"KSL1"
-VERSION = 1
+VERSION = 2
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 CLEAN_FLAG = 1
 
-SLOT_SIZE = 512
-LIVE_POSITION = 2 * SLOT_SIZE
-# So often a reader looks again at what the writer was just storing; it takes nanoseconds.
-TORN_MAX = 8
+OLD_SLOT_SIZE = 512
+OLD_SLOTS_SIZE = 2 * OLD_SLOT_SIZE
+LIVE_POSITION = OLD_SLOTS_SIZE
+SLOTS_POSITION = 2048
+SLOT_SIZE = 1024
 FILE_SIZE = 4096
-# No writer has counted so far, and from below it none counts to where int64 ends.
+# How often a reader looks again at a live slot that the writer was just storing; a store takes nanoseconds.
+TORN_MAX = 8
+# No writer reaches it by counting, and a writer that starts below it never reaches the end of int64.
 GENERATION_MAX = 1 << 62
-RECORD = struct.Struct(">4shbbqqqq16sqqqqq")
+LOST_MAX = 16
+ACCEPTED_MAX = 32
+UNKNOWN_TXN_BYTES = -1
+ENVELOPE = struct.Struct(">4sHHq")
+RECORD = struct.Struct(">4sHHqBBBBIqqq16sqqqqq")
+RANGE = struct.Struct(">qq")
+OLD_RECORD = struct.Struct(">4sHBBqqqq16sqqqqq")
 LIVE = struct.Struct(">4sqq")
 CRC = struct.Struct(">I")
 
-assert RECORD.size == 96
+assert RECORD.size == 104
+assert RECORD.size + (LOST_MAX + ACCEPTED_MAX) * RANGE.size + CRC.size <= SLOT_SIZE
+assert SLOTS_POSITION + 2 * SLOT_SIZE == FILE_SIZE
+assert OLD_RECORD.size == 96
 assert LIVE.size == 20
+
+# First and last offset of a range, both inclusive.
+OffsetSpan = tuple[int, int]
 
 
 def _as_int64(value: int) -> int:
@@ -87,7 +129,9 @@ class LogState:
     clean_inode: int = 0
     clean_size: int = 0
     clean_mtime_ns: int = 0
-    clean_txn_bytes: int = 0
+    txn_bytes: int = UNKNOWN_TXN_BYTES
+    lost: tuple[OffsetSpan, ...] = ()
+    accepted: tuple[OffsetSpan, ...] = ()
 
     def fits(self, base_offset: int, stat: FileStat) -> bool:
         """Whether the clean mark holds for the active segment that was found."""
@@ -100,12 +144,20 @@ class LogState:
         )
 
     def encode(self) -> bytes:
-        record = RECORD.pack(
+        """The record, as it stands at the start of a slot."""
+        assert _are_ranges(self.lost, LOST_MAX), self.lost
+        assert _are_ranges(self.accepted, ACCEPTED_MAX), self.accepted
+        ranges = b"".join(RANGE.pack(*each) for each in chain(self.lost, self.accepted))
+        head = RECORD.pack(
             MAGIC,
             VERSION,
+            RECORD.size + len(ranges) + CRC.size,
+            self.generation,
             DURABILITIES.index(self.durability),
             CLEAN_FLAG if self.clean else 0,
-            self.generation,
+            len(self.lost),
+            len(self.accepted),
+            0,
             self.recovery_point,
             self.log_start_offset,
             self.durable_end,
@@ -114,30 +166,87 @@ class LogState:
             _as_int64(self.clean_inode),
             self.clean_size,
             _as_int64(self.clean_mtime_ns),
-            self.clean_txn_bytes,
+            self.txn_bytes,
         )
+        record = head + ranges
         return record + CRC.pack(crc32c.crc32c(record))
 
     @staticmethod
     def decode(slot: bytes) -> LogState | None:
-        """The record in ``slot``, or None where its bytes are not a whole, believable record."""
-        if len(slot) < RECORD.size + CRC.size:
+        """The record of version 2 in ``slot``, or None where its bytes are not a whole, believable one.
+
+        Raises: UnsupportedFormatError: the record is whole, and of a later version.
+        """
+        if len(slot) < ENVELOPE.size:
             return None
-        magic, version, durability, flags, *rest = RECORD.unpack_from(slot)
-        (crc,) = CRC.unpack_from(slot, RECORD.size)
-        if magic != MAGIC or version != VERSION or crc != crc32c.crc32c(slot[: RECORD.size]):
+        magic, version, size, generation = ENVELOPE.unpack_from(slot)
+        if magic != MAGIC or version < VERSION or not ENVELOPE.size + CRC.size <= size <= len(slot):
             return None
-        if not 0 <= durability < len(DURABILITIES):
+        (crc,) = CRC.unpack_from(slot, size - CRC.size)
+        if crc != crc32c.crc32c(slot[: size - CRC.size]):
             return None
-        state = LogState(DURABILITIES[durability], bool(flags & CLEAN_FLAG), *rest)
-        if min(state.generation, state.log_start_offset, state.recovery_point, state.durable_end) < 0:
+        if version > VERSION:
+            raise UnsupportedFormatError(f"version {version}, expected {VERSION} or earlier: a later kstore wrote it")
+        if size < RECORD.size + CRC.size:
             return None
-        return state
+        durability, flags, lost_count, accepted_count, _, *rest = RECORD.unpack_from(slot)[4:]
+        ranges_end = RECORD.size + (lost_count + accepted_count) * RANGE.size
+        if ranges_end > size - CRC.size:
+            return None
+        ranges = list(RANGE.iter_unpack(slot[RECORD.size : ranges_end]))
+        lost, accepted = tuple(ranges[:lost_count]), tuple(ranges[lost_count:])
+        if not (_are_ranges(lost, LOST_MAX) and _are_ranges(accepted, ACCEPTED_MAX)):
+            return None
+        return _believable(durability, flags, generation, rest, lost, accepted)
+
+    @staticmethod
+    def decode_old(slot: bytes) -> LogState | None:
+        """The record of version 1 in ``slot``, or None where its bytes are not a whole, believable one."""
+        if len(slot) < OLD_RECORD.size + CRC.size:
+            return None
+        magic, version, durability, flags, generation, *rest = OLD_RECORD.unpack_from(slot)
+        (crc,) = CRC.unpack_from(slot, OLD_RECORD.size)
+        if magic != MAGIC or version != 1 or crc != crc32c.crc32c(slot[: OLD_RECORD.size]):
+            return None
+        if not flags & CLEAN_FLAG:
+            rest[-1] = UNKNOWN_TXN_BYTES  # version 1 knew it only of a log that was closed in order
+        return _believable(durability, flags, generation, rest)
+
+
+def _are_ranges(ranges: Sequence[OffsetSpan], count_max: int) -> bool:
+    """Whether these are ranges of offsets, rising and apart from each other, and not too many."""
+    return (
+        len(ranges) <= count_max
+        and all(0 <= first <= last for first, last in ranges)
+        and all(one[1] < two[0] for one, two in pairwise(ranges))
+    )
+
+
+def _believable(
+    durability: int,
+    flags: int,
+    generation: int,
+    rest: Sequence[Any],
+    lost: tuple[OffsetSpan, ...] = (),
+    accepted: tuple[OffsetSpan, ...] = (),
+) -> LogState | None:
+    """The record of these fields, ``rest`` from the recovery point on; None where no writer has written them."""
+    if not 0 <= durability < len(DURABILITIES):
+        return None
+    state = replace(
+        LogState(DURABILITIES[durability], bool(flags & CLEAN_FLAG), generation, *rest), lost=lost, accepted=accepted
+    )
+    if min(state.generation, state.log_start_offset, state.recovery_point, state.durable_end) < 0:
+        return None
+    return state
 
 
 def _newest(data: bytes) -> LogState | None:
-    slots = [LogState.decode(data[at : at + SLOT_SIZE]) for at in (0, SLOT_SIZE)]
-    return max((slot for slot in slots if slot is not None), key=lambda slot: slot.generation, default=None)
+    """The record of the highest generation. Raises: as ``LogState.decode``."""
+    states = [LogState.decode(data[at : at + SLOT_SIZE]) for at in (SLOTS_POSITION, SLOTS_POSITION + SLOT_SIZE)]
+    # A record of version 1 outlives a crash in the middle of its replacement; its generation is the lower one then.
+    states += [LogState.decode_old(data[at : at + OLD_SLOT_SIZE]) for at in (0, OLD_SLOT_SIZE)]
+    return max((state for state in states if state is not None), key=lambda state: state.generation, default=None)
 
 
 def _live(data: bytes, generation: int) -> int:
@@ -176,8 +285,10 @@ def _torn(data: bytes) -> bool:
 def read_state(fs: FileSystem, path: Path) -> LogState | None:
     """The record in ``path`` with its durable end raised to the live one; None where there is none to be believed.
 
-    Takes no lock and never writes. A live slot that stays torn (its writer died while it stored it) counts as not
-    there; one that is just being stored is read again, lest the log seem to end where it ended long ago.
+    Takes no lock and never writes. A live slot that stays torn (its writer died while it stored it) counts as absent;
+    one that is just being stored is read again, lest the log seem to end where it ended long ago.
+
+    Raises: StorageError; UnsupportedFormatError for a record of a later version.
     """
     try:
         file = fs.open(path)
@@ -189,6 +300,15 @@ def read_state(fs: FileSystem, path: Path) -> LogState | None:
         return _current(data)
     except FileNotFoundError:
         return None
+    except UnsupportedFormatError as error:
+        raise UnsupportedFormatError(error.reason, path=path) from None
+
+
+def state_file_bytes(state: LogState) -> bytes:
+    """A whole ``kstore.state`` that holds ``state`` in the slot of its generation."""
+    slots = [bytes(SLOT_SIZE), bytes(SLOT_SIZE)]
+    slots[state.generation % 2] = state.encode().ljust(SLOT_SIZE, b"\0")
+    return bytes(SLOTS_POSITION) + b"".join(slots)
 
 
 class StateFile:
@@ -205,22 +325,44 @@ class StateFile:
 
     @classmethod
     def open(cls, fs: FileSystem, path: Path, *, mode: int) -> StateFile:
-        """Opens the file, or creates it with ``mode``; its directory is synced, so that the name is durable."""
-        if fs.exists(path):
-            file = fs.open(path, write=True)
-            current = _current(file.pread(FILE_SIZE, 0))
-            if current is not None and current.generation >= GENERATION_MAX:
-                # Nothing can outrank it: what cannot be counted on from is not believed, and goes.
-                current = None
-                file.write_all([bytes(FILE_SIZE)], 0)
-                file.fdatasync()
-        else:
+        """Opens the file, or creates it with ``mode``; its directory is synced, so that the name is durable.
+
+        A file of version 1 becomes one of version 2, which says the same; a crash on the way leaves one or the other.
+
+        Raises: StorageError; UnsupportedFormatError for a record of a later version, and nothing is written then.
+        """
+        if not fs.exists(path):
             file = fs.open(path, write=True, create=True, mode=mode)
-            current = None
             file.write_all([bytes(FILE_SIZE)], 0)
             file.fdatasync()
             fs.sync_dir(path.parent)
-        return cls(fs, path, file, current)
+            return cls(fs, path, file, None)
+        file = fs.open(path, write=True)
+        try:
+            data = file.pread(FILE_SIZE, 0)
+            current = _current(data)
+        except UnsupportedFormatError as error:
+            file.close()
+            raise UnsupportedFormatError(error.reason, path=path) from None
+        if current is not None and current.generation >= GENERATION_MAX:
+            # No later record could outrank it: a generation that cannot be counted on from is not believed, and goes.
+            current = None
+            file.write_all([bytes(FILE_SIZE)], 0)
+            file.fdatasync()
+        if len(data) < FILE_SIZE:
+            # Cut by other hands, or by a crash while it was created. It is mapped whole, so it must be whole.
+            file.write_all([bytes(FILE_SIZE - len(data))], len(data))
+        opened = cls(fs, path, file, current)
+        if any(data[:OLD_SLOTS_SIZE]):
+            opened._replace_old()
+        return opened
+
+    def _replace_old(self) -> None:
+        """Stores what a file of version 1 says as version 2, and only then takes the old record away."""
+        if self.current is not None:
+            self.store(self.current)
+        self._file.write_all([bytes(OLD_SLOTS_SIZE)], 0)
+        self._file.fdatasync()
 
     def store(self, state: LogState) -> None:
         """Makes ``state`` the record, durably; the generation is counted on here.
@@ -230,7 +372,7 @@ class StateFile:
         state = replace(state, generation=self._generation + 1)
         slot = state.encode().ljust(SLOT_SIZE, b"\0")
         # The slot of the record that stands is never written to.
-        self._file.write_all([slot], SLOT_SIZE * (state.generation % 2))
+        self._file.write_all([slot], SLOTS_POSITION + SLOT_SIZE * (state.generation % 2))
         self._file.fdatasync()
         self.current = state
         self._generation = state.generation
@@ -244,8 +386,6 @@ class StateFile:
         """Tells readers in other processes how far the log is durable; not synced, and never fails an append."""
         if self._mapping is None:
             try:
-                if self._file.size() < FILE_SIZE:
-                    self._file.write_all([bytes(FILE_SIZE - LIVE_POSITION)], LIVE_POSITION)
                 self._mapping = self._file.map(FILE_SIZE)
             except StorageError:
                 return

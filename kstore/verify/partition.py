@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kstore.config import LogConfig
-from kstore.errors import CorruptDataError, LockedError, StorageError
+from kstore.errors import CorruptDataError, LockedError, StorageError, UnsupportedFormatError
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import read_leader_epochs, read_topic_id
 from kstore.files.fs import FileSystem
@@ -138,7 +138,11 @@ def is_live(fs: FileSystem, directory: Path) -> bool:
 def _state(fs: FileSystem, directory: Path, names: DirectoryNames, log: LogVerification) -> LogState | None:
     if KSTORE_STATE not in names.others:
         return None
-    state = read_state(fs, directory / KSTORE_STATE)
+    try:
+        state = read_state(fs, directory / KSTORE_STATE)
+    except UnsupportedFormatError as error:
+        log.findings.append(Finding("note", "state", str(directory / KSTORE_STATE), f"not checked: {error.reason}"))
+        return None
     if state is None:
         log.findings.append(
             Finding("damage", "state", str(directory / KSTORE_STATE), "neither of its two records can be believed")

@@ -361,13 +361,15 @@ def test_the_producer_snapshot_is_that_of_the_code() -> None:
 
 def test_the_table_of_kstore_state_is_its_struct() -> None:
     fields = layout("kstore.state")
-    assert_contiguous(fields, log_state.RECORD.size + log_state.CRC.size)
-    # Version is an int16 in the table, and in the struct too.
-    assert [size for _, size, _ in fields] == [*sizes(log_state.RECORD), log_state.CRC.size]
+    assert_contiguous(fields, log_state.RECORD.size)
+    assert [size for _, size, _ in fields] == sizes(log_state.RECORD)
     text = section(FORMAT, "kstore.state")
     assert f"`{log_state.MAGIC.decode()}`" in text
     assert text.split()[0] == str(log_state.FILE_SIZE)
-    assert f"two slots of {log_state.SLOT_SIZE}" in text
+    assert f"at {log_state.SLOTS_POSITION} two slots of {log_state.SLOT_SIZE}" in text
+    assert f"`KST1` |\n| 4 | 2 | version | {log_state.VERSION} |" in text
+    assert f"at most {log_state.LOST_MAX} |" in text
+    assert f"at most {log_state.ACCEPTED_MAX} |" in text
     assert f"Live slot, at {log_state.LIVE_POSITION}: magic `{log_state.LIVE_MAGIC.decode()}`" in text
     assert f"CRC-32C of these {log_state.LIVE.size} bytes" in text
     durability = next(cells[3] for cells in rows(text) if cells[2] == "durability")

@@ -20,7 +20,7 @@ import pytest
 from kstore.errors import CorruptBatchError, DiskFullError, KstoreError
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
-from kstore.state.log_state import LogState, StateFile, read_state
+from kstore.state.log_state import SLOT_SIZE, SLOTS_POSITION, LogState, StateFile, read_state
 from kstore.types import CorruptRange
 from kstore.verify import verify_log
 from tests.fake_fs import FailingFs, Fault
@@ -444,8 +444,8 @@ def test_a_torn_state_leaves_the_one_before_it(tmp_path: Path) -> None:
     path = tmp_path / "kstore.state"
     whole = path.read_bytes()
     for slot, before in ((1, 20), (0, 30)):
-        path.write_bytes(whole)
-        edit(path, lambda data, at=512 * slot: data.__setitem__(slice(at + 40, at + 60), bytes(20)))  # type: ignore[misc]
+        at = SLOTS_POSITION + SLOT_SIZE * slot
+        path.write_bytes(whole[: at + 40] + bytes(20) + whole[at + 60 :])
         state = read_state(SYSTEM_FS, path)
         assert state is not None
         assert state.durable_end == before

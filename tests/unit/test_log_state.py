@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 
 import crc32c
 import pytest
 
+import kstore
+from kstore.errors import UnsupportedFormatError
 from kstore.files.fs import FileStat
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.state.compaction_state import CompactionState, read_compaction_state
-from kstore.state.log_state import FILE_SIZE, SLOT_SIZE, LogState, StateFile, read_state
+from kstore.state.log_state import (
+    ACCEPTED_MAX,
+    CRC,
+    FILE_SIZE,
+    LOST_MAX,
+    SLOT_SIZE,
+    SLOTS_POSITION,
+    LogState,
+    StateFile,
+    read_state,
+    state_file_bytes,
+)
+from kstore.verify import verify_log
 
 INT64_MAX = (1 << 63) - 1
 
 
 def write_slots(path: Path, *states: LogState) -> None:
-    path.write_bytes(b"".join(state.encode().ljust(SLOT_SIZE, b"\0") for state in states).ljust(FILE_SIZE, b"\0"))
+    slots = b"".join(state.encode().ljust(SLOT_SIZE, b"\0") for state in states)
+    path.write_bytes((bytes(SLOTS_POSITION) + slots).ljust(FILE_SIZE, b"\0"))
 
 
 @pytest.mark.promise("hostile file")
@@ -98,3 +114,108 @@ def test_offsets_that_cannot_be_are_no_compaction_state(
     path.write_bytes(body + b"crc %08x\n" % crc32c.crc32c(body))
     expected = CompactionState(first_dirty, swap) if is_believed else None
     assert read_compaction_state(SYSTEM_FS, path) == expected
+
+
+def test_as_many_ranges_as_a_record_can_hold_are_read_again() -> None:
+    lost = tuple((number * 10, number * 10 + 3) for number in range(LOST_MAX))
+    accepted = tuple((number * 7, number * 7) for number in range(ACCEPTED_MAX))
+    state = LogState(generation=3, txn_bytes=34, lost=lost, accepted=accepted)
+    assert LogState.decode(state.encode().ljust(SLOT_SIZE, b"\0")) == state
+
+
+@pytest.mark.parametrize(
+    ("ranges", "problem"),
+    [
+        (((5, 4),), "backwards"),
+        (((-1, 4),), "below zero"),
+        (((0, 4), (4, 9)), "overlapping"),
+        (((8, 9), (1, 2)), "falling"),
+    ],
+)
+def test_a_record_with_ranges_that_no_writer_writes_is_not_believed(
+    ranges: tuple[tuple[int, int], ...], problem: str
+) -> None:
+    good = LogState(lost=tuple((number * 10, number * 10) for number in range(len(ranges)))).encode()
+    body = good[: -CRC.size - 16 * len(ranges)] + b"".join(struct.pack(">qq", *each) for each in ranges)
+    assert LogState.decode(good) is not None
+    assert LogState.decode(with_crc(body)) is None, problem
+
+
+def test_fields_of_a_later_release_are_passed_over() -> None:
+    state = LogState(generation=3, durable_end=9, lost=((3, 4),))
+    body = bytearray(state.encode()[: -CRC.size] + b"a later field")
+    struct.pack_into(">H", body, 6, len(body) + CRC.size)
+    assert LogState.decode(with_crc(bytes(body))) == state
+
+
+def later_version() -> bytes:
+    body = bytearray(LogState(generation=9).encode()[: -CRC.size] + b"whatever it holds")
+    struct.pack_into(">HH", body, 4, 3, len(body) + CRC.size)
+    return with_crc(bytes(body))
+
+
+def with_crc(body: bytes) -> bytes:
+    return body + CRC.pack(crc32c.crc32c(body))
+
+
+@pytest.mark.promise("hostile file")
+def test_a_log_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with Log(path) as log:
+        log.append_many([b"a", b"b"])
+    state_path = path / "kstore.state"
+    state_path.write_bytes(
+        state_file_bytes(LogState(generation=8))[:-SLOT_SIZE] + later_version().ljust(SLOT_SIZE, b"\0")
+    )
+    before = {each.name: each.read_bytes() for each in path.iterdir()}
+    for read_only in (False, True):
+        with pytest.raises(UnsupportedFormatError, match=r"kstore\.state: version 3, expected 2 or earlier"):
+            Log(path, read_only=read_only)
+    assert {each.name: each.read_bytes() for each in path.iterdir()} == before
+    assert [finding.severity for finding in verify_log(path).findings] == ["note"]
+    torn = bytearray(state_path.read_bytes())
+    torn[-SLOT_SIZE + 30] ^= 1
+    state_path.write_bytes(torn)
+    with Log(path) as log:
+        assert log.end_offset == 2, "a torn record of a later version is damage, and the other slot holds"
+
+
+def test_a_store_opens_beside_a_log_of_a_later_version(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "store") as store:
+        store.create_topic("orders", partitions=2)
+        store.log("orders", 1).append(b"a")
+    path = tmp_path / "store" / "orders-0" / "kstore.state"
+    path.write_bytes(bytes(SLOTS_POSITION) + later_version())
+    with kstore.open(tmp_path / "store") as store:
+        assert [record.value for record in store.log("orders", 1).read()] == [b"a"]
+        with pytest.raises(UnsupportedFormatError, match="version 3, expected 2"):
+            store.log("orders", 0)
+
+
+def test_a_compaction_state_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kstore.compaction"
+    body = b"version 3\nanything at all\n"
+    path.write_bytes(body + b"crc %08x\n" % crc32c.crc32c(body))
+    with pytest.raises(UnsupportedFormatError, match=r"kstore\.compaction: version 3, expected 2 or earlier"):
+        read_compaction_state(SYSTEM_FS, path)
+    path.write_bytes(body + b"crc 00000000\n")
+    assert read_compaction_state(SYSTEM_FS, path) is None, "without its CRC it is damage"
+
+
+def test_later_fields_of_a_compaction_state_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "kstore.compaction"
+    body = b"version 2\nfirst_dirty 7\nswap 0 5\nlater field 9\n"
+    path.write_bytes(body + b"crc %08x\n" % crc32c.crc32c(body))
+    assert read_compaction_state(SYSTEM_FS, path) == CompactionState(7, (0, 5))
+
+
+def test_a_file_cut_short_is_made_whole_before_it_is_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "kstore.state"
+    path.write_bytes(state_file_bytes(LogState(generation=2, durable_end=5))[: SLOTS_POSITION + SLOT_SIZE])
+    state = StateFile.open(SYSTEM_FS, path, mode=0o600)
+    state.publish_durable_end(12)
+    state.close()
+    found = read_state(SYSTEM_FS, path)
+    assert found is not None
+    assert found.durable_end == 12
+    assert path.stat().st_size == FILE_SIZE

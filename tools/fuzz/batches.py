@@ -12,7 +12,16 @@ import crc32c
 from kstore.errors import KstoreError
 from kstore.record.batch import ATTRIBUTE_CODEC, BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, parse_v2
 from kstore.record.compression import CODECS
-from kstore.state.log_state import CRC, LIVE, LIVE_POSITION, RECORD, SLOT_SIZE
+from kstore.state.log_state import (
+    CRC,
+    ENVELOPE,
+    LIVE,
+    LIVE_POSITION,
+    OLD_RECORD,
+    OLD_SLOT_SIZE,
+    SLOT_SIZE,
+    SLOTS_POSITION,
+)
 from kstore.state.producer_snapshot import CRC_START as SNAPSHOT_CRC_START
 from tests.oracle_legacy import wrapper
 from tools.fuzz.mutate import INTERESTING, Mutator, mended, mutate
@@ -65,9 +74,15 @@ def mend_snapshot(data: bytes) -> bytes:
 
 
 def mend_state(data: bytes) -> bytes:
-    """``data`` with the three CRCs of a ``kstore.state`` made good."""
+    """``data`` with the CRCs of a ``kstore.state`` made good: of both versions, and of the live slot."""
     found = bytearray(data)
-    for start, size in ((0, RECORD.size), (SLOT_SIZE, RECORD.size), (LIVE_POSITION, LIVE.size)):
+    places = [(0, OLD_RECORD.size), (OLD_SLOT_SIZE, OLD_RECORD.size), (LIVE_POSITION, LIVE.size)]
+    for start in (SLOTS_POSITION, SLOTS_POSITION + SLOT_SIZE):
+        if len(found) >= start + ENVELOPE.size:
+            size = ENVELOPE.unpack_from(found, start)[2]
+            if CRC.size <= size <= SLOT_SIZE:
+                places.append((start, size - CRC.size))
+    for start, size in places:
         if len(found) >= start + size + CRC.size:
             CRC.pack_into(found, start + size, crc32c.crc32c(bytes(found[start : start + size])))
     return bytes(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.compression import CODECS
-from kstore.state.log_state import FILE_SIZE, LogState
+from kstore.state.log_state import SLOT_SIZE, SLOTS_POSITION, LogState
 from kstore.state.producer_snapshot import ProducerEntry, encode_snapshot
 from tests.golden_data import golden_root
 from tests.oracle_legacy import message, wrapper
+from tests.version_one import version_one_file
 from tools.fuzz.batches import batch_bounds
 
 __all__ = [
@@ -109,8 +111,16 @@ def snapshot_seeds() -> tuple[bytes, ...]:
 def state_seeds() -> tuple[bytes, ...]:
     first = LogState(generation=1, durable_end=40, boot_id=bytes(range(16)))
     second = LogState("interval", True, 2, 40, 3, 60, bytes(16), 40, 1234, 500, 10**18)
-    slots = [state.encode().ljust(512, b"\0") for state in (second, first)]
-    return (b"", slots[0], b"".join(slots).ljust(FILE_SIZE, b"\0"), _own_log("none")["kstore.state"])
+    third = replace(first, generation=3, lost=((3, 5), (9, 9)), accepted=((20, 29),))
+    slots = [state.encode().ljust(SLOT_SIZE, b"\0") for state in (second, first, third)]
+    return (
+        b"",
+        slots[0],
+        bytes(SLOTS_POSITION) + slots[0] + slots[1],
+        bytes(SLOTS_POSITION) + slots[0] + slots[2],
+        version_one_file(second),
+        _own_log("none")["kstore.state"],
+    )
 
 
 @cache
