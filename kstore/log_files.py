@@ -219,9 +219,7 @@ class LogFiles:
         self._recovery_point = max(self._recovery_point, min(target.offset, self.published.offset))
         self._store_state()
 
-    def _store_state(self, *, clean: bool = False, durable_end: int | None = None, **clean_mark: Any) -> None:
-        if durable_end is None:
-            durable_end = min(self._durable_end, self.published.offset)
+    def _store_state(self, *, clean: bool = False, **clean_mark: Any) -> None:
         if not clean and self._has_kafka_marks:
             forget_clean_shutdown(self.context.fs, self.context.directory)
             self._has_kafka_marks = False
@@ -231,7 +229,7 @@ class LogFiles:
                 clean=clean,
                 recovery_point=min(self._recovery_point, self.published.offset),
                 log_start_offset=self.start_offset,
-                durable_end=durable_end,
+                durable_end=min(self._durable_end, self.published.offset),
                 boot_id=boot_id(),
                 **clean_mark,
             )
@@ -272,7 +270,11 @@ class LogFiles:
         assert keep is not None
         found = keep.batch_at(offset, keep.size)
         position = keep.size if found is None else found.position
-        end_in_file = min(keep.end(position).offset, offset)
+        last = keep.end(position)
+        end_in_file = min(last.offset, offset)
+        if last.position < position:
+            # Damage is the last thing that stays: its offsets reach as far as they can, and count as they did.
+            end_in_file = offset if found is None else min(found.base_offset, offset)
         # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
         known, is_stored = self._known(), False
         try:
@@ -281,9 +283,9 @@ class LogFiles:
             self._lower_dirt(offset)
             self.start_offset = min(self.start_offset, offset)
             self._durable_end = min(self._durable_end, end_in_file)
-            self._recovery_point = min(self._recovery_point, keep.base_offset)
+            self._recovery_point = min(self._recovery_point, end_in_file)
             self.published = Published(offset, keep.base_offset, position, min(offset, self.published.high_watermark))
-            self._store_state(durable_end=end_in_file)
+            self._store_state()
             is_stored = True
             self.producers.truncate_to(end_in_file)
             self.loaded.epochs.truncate_from_end(offset)
@@ -293,14 +295,15 @@ class LogFiles:
             self._tail.truncate_to(offset, position)
             keep.truncate_transactions_to(offset)
             self._seal_before_append = False
-            if end_in_file < offset:
+            if last.offset < offset:
                 # A batch went as a whole: the offsets of its first part are not given out again, and the name of the
                 # next segment is what remembers that.
                 self._roll_now()
         except BaseException as error:
             self._give_up(error, known, is_stored=is_stored)
             raise
-        self._durable_end = offset
+        if self._sync:
+            self._durable_end = offset
         self.truncation_count += 1
         self._counters.truncations += 1
 

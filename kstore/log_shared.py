@@ -135,6 +135,7 @@ class SharedWriter(CatchingUp):
     def _sync_before_cut(self) -> None:
         """What stays counts as durable when the rest is cut: ``_truncate`` takes everything published to be so."""
         self._sync_segments(self._unsynced())
+        self._durable_end = self.published.offset
 
     def _delete_before(self, before: int) -> None:
         self._begin_change()

@@ -2,7 +2,8 @@
 
 The rule (DESIGN.md, promises), for the first damage in offset order:
 
-    below the recovery point           never cut: its offsets are fenced, what follows stays
+    below the recovery point,          never cut: its offsets are fenced, what follows stays
+    or the durable end
     above it, a whole batch follows    fenced, unless only a suffix can have been lost: durability was "interval" or
                                        "os" and the machine has restarted since, so that pages reached the disk in any
                                        order; then everything from the damage on is cut, and so is what lies behind
@@ -84,10 +85,10 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
             follower = damage.next_offset
             if follower is None:
                 follower = _next_batch(segments, number, damage.first_offset)
-            durable = damage.first_offset < doubt.recovery_point
-            # What was acknowledged as durable and is not readable is damage too, wherever the recovery point stands.
-            acknowledged = doubt.durable_end > damage.first_offset
-            if not durable and (doubt.suffix_only or (follower is None and not acknowledged)):
+            # The recovery point may lie below the durable end: a roll lowers it until the old segment's indexes are on
+            # disk.
+            durable = damage.first_offset < max(doubt.recovery_point, doubt.durable_end)
+            if not durable and (doubt.suffix_only or follower is None):
                 return Decision(fenced, (number, damage.position), damage.reason, damage.first_offset, False)
             last = follower - 1 if follower is not None else max(damage.first_offset, doubt.durable_end - 1)
             fenced.append(CorruptRange(damage.first_offset, last, damage.position, damage.reason, segment.path))

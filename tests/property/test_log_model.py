@@ -176,8 +176,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         """The process dies: nothing that was acknowledged is lost, whatever the durability."""
-        if self.durability != "sync" and self.model.batches and self.model.batches[-1].is_damaged:
-            return  # a truncation has made the damaged batch the last one: it is taken for a torn write, and set aside
+        last = self.model.batches[-1] if self.model.batches else None
+        if last is not None and last.is_damaged and self.model.durable <= last.first:
+            return  # a truncation made a damaged, unflushed batch the last one: recovery takes it for a torn write
         self._leave_for(lambda target: self.disk.write_to(target, everything))
         self._open()
         self._assert_same_end()

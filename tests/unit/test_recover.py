@@ -1,5 +1,7 @@
 """Where recovery cuts and what it fences, as a table of situations."""
 
+import pytest
+
 from kstore.record.walk import Damage
 from kstore.rules.recover import Doubt, SegmentFindings, decide
 
@@ -73,8 +75,9 @@ def test_missing_offsets_that_are_no_truncations_stay() -> None:
         assert (decision.cut, decision.end_offset) == (None, 27)
 
 
-def test_after_a_restart_damage_below_the_recovery_point_is_fenced_all_the_same() -> None:
-    decision = decide([segment(0, 30, damage(500, 10, 20))], doubt(recovery_point=25, suffix_only=True))
+@pytest.mark.parametrize("known", [{"recovery_point": 25}, {"durable_end": 25}], ids=["recovery-point", "durable-end"])
+def test_after_a_restart_damage_in_what_was_flushed_is_fenced_all_the_same(known: dict[str, int]) -> None:
+    decision = decide([segment(0, 30, damage(500, 10, 20))], doubt(**known, suffix_only=True))
     assert decision.cut is None
     assert [(gone.first, gone.last) for gone in decision.fenced] == [(10, 19)]
 

@@ -1,0 +1,114 @@
+"""A truncation makes a damaged batch the last one, and the process is killed, or the power fails, at each of its steps.
+
+What was flushed and not truncated is never taken for a torn write: its offsets are not given out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from kstore.log import Log
+from kstore.types import Durability
+from tests.crash.power_cuts import ROOT
+from tests.crash_states import Choice, Disk, everything, nothing
+from tests.evidence import Lost, Wrong
+from tests.fake_clock import ManualClock
+from tests.fake_fs import CHANGES
+from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
+
+DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
+SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}
+PATH = ROOT / "log"
+BATCH_COUNT = 3
+BATCHES = 10
+
+
+class Case(NamedTuple):
+    """Batches of three records at 0, 3, 6 and so on: which are damaged, and the offset that is truncated to.
+
+    ``end`` is the offset below which nothing may be given out again.
+    """
+
+    damaged: tuple[int, ...]
+    offset: int
+    end: int
+    rolls: bool = False
+
+
+CASES = {
+    "the last": Case((21,), 24, 24),
+    "the last two": Case((18, 21), 24, 24),
+    "before a batch that goes as a whole": Case((21,), 25, 24),
+    "the first of all": Case((0,), 3, 3),
+    "in a sealed segment": Case((6,), 9, 9),
+    "after a roll": Case((27,), 30, 30, rolls=True),
+}
+
+
+def damage(fs: MemoryRecording, batches: tuple[int, ...]) -> None:
+    """Flips a bit in each batch, and syncs it: so the disk has it."""
+    for path in [PATH / name for name in fs.list(PATH) if name.endswith(".log")]:
+        file = fs.open(path, write=True)
+        data, at = file.pread(file.size(), 0), 0
+        while at < len(data):
+            size = 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+            if int.from_bytes(data[at : at + 8], "big") in batches:
+                file.write_all([bytes([data[at + 65] ^ 1])], at + 65)
+                file.fdatasync()
+            at += size
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.promise("damage below", "killed: sync", "killed: interval", "killed: os")
+def test_flushed_offsets_below_a_truncation_are_not_given_out_again(
+    case: Case, durability: Durability, tried: Callable[[str, int], None]
+) -> None:
+    with in_memory() as machine:
+        fs = MemoryRecording(MemoryFs(ROOT))
+        settings = {**SETTINGS, "durability": durability}
+        log = Log(PATH, fs=fs, clock=ManualClock(), **settings)
+        for _ in range(BATCHES):
+            log.append_many([b"x" * 60] * BATCH_COUNT)
+        log.flush()
+        damage(fs, case.damaged)
+        if case.rolls:
+            log.roll()
+            log.append(b"unflushed")
+        begun = len(fs.operations)
+        log.truncate_to(case.offset)
+        end = len(fs.operations)
+        log.close()
+        del fs.operations[end:]
+        states = kill(fs, begun, lambda found: hold(found, case), everything, settings)
+        machine.restart()
+        states += kill(fs, begun, lambda found: hold(found, case), nothing, settings)
+    assert states > 4
+    tried("states", states)
+
+
+def kill(fs: MemoryRecording, begun: int, look: Callable[[Log], None], choose: Choice, settings: dict[str, Any]) -> int:
+    """Opens what ``choose`` leaves after each change from the operation ``begun`` on; returns how often."""
+    disk = Disk(ROOT)
+    states = 0
+    for number, operation in enumerate(fs.operations):
+        disk.apply(operation)
+        if number >= begun and operation.kind in CHANGES:
+            with Log(PATH, fs=MemoryFs(ROOT, disk.image(choose)), clock=ManualClock(), **settings) as found:
+                look(found)
+            states += 1
+    return states
+
+
+def hold(log: Log, case: Case) -> None:
+    if log.recovery.cut and any(cut.saved_as for cut in log.recovery.cut):
+        raise Lost(f"cut: {log.recovery.cut}")
+    if log.append(b"next") < case.end:
+        raise Wrong(f"an offset below {case.end} was given out again")
+    served = [record.offset for record in log.read(stop=case.end, on_corrupt="skip")]
+    spoilt = {first + at for first in case.damaged for at in range(BATCH_COUNT)}
+    if served != [offset for offset in range(case.end) if offset not in spoilt]:
+        raise Lost(f"offsets {served} are served")
