@@ -28,6 +28,7 @@ from kstore.queue.leases import Claim, Retry
 from kstore.queue.snapshot import snapshot_of
 from kstore.queue.state import QueueState
 from kstore.record._codec import Record
+from kstore.record.batch import MAGIC, Batch
 from kstore.types import CorruptRange
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 # Items are read ahead in chunks of so many, and about so many bytes.
 CHUNK_COUNT_MIN, CHUNK_COUNT_MAX = 16, 2048
 CHUNK_BYTES = 1 << 20
+# So many batches are counted before others get the lock.
+COUNTED_BATCHES = 1024
 # Items just put are handed to who gets without being read again, while no more than so many wait.
 HANDED_COUNT_MAX = 4096
 HANDED_BYTES_MAX = 1 << 16
@@ -344,21 +347,67 @@ class QueueCore:
             self.available.notify(count)
 
     def pending(self) -> int:
-        """How many items are not done. Needs the lock."""
+        """How many items are not done. Those of open transactions are none yet. Needs the lock.
+
+        Raises: StorageError.
+        """
         self.refresh()
-        return self.state.pending_count(self.items.high_watermark)
+        while self._count_on():
+            pass
+        return self.state.pending_count(self.readable_end()[0])
+
+    def count_all(self) -> None:
+        """Does most of the work of ``pending``, and lets others have the lock in between.
+
+        Raises: ClosedError, StorageError.
+        """
+        more = True
+        while more:
+            with self.lock:
+                self.check_open()
+                more = self._count_on()
+
+    def _count_on(self) -> bool:
+        """Counts a chunk of the offsets above the position that hold no item; whether there is more to count.
+
+        They are markers, aborted items, and what was lost: the batches tell, no record is decoded. Needs the lock.
+        Raises: StorageError.
+        """
+        state, items = self.state, self.items
+        end, committed = self.readable_end()
+        at = max(state.counted_end, state.position, items.start_offset)
+        if not committed or at >= end:
+            return False
+        try:
+            reader = items.read_runs(_extents, at, end, isolation_level="read_committed", on_corrupt="yield")
+            extents = list(islice(reader, COUNTED_BATCHES))
+        except OffsetOutOfRangeError:
+            self._raise_floor()  # another process has deleted what was to be counted
+            return True
+        for first, last, *_ in extents:  # what is damaged counts as items, which are not done
+            state.count_gap(at, first)
+            at = last + 1
+        if len(extents) < COUNTED_BATCHES:
+            state.count_gap(at, end)
+            at = end
+        state.counted_end = at
+        return at < end
 
     def note_done(self) -> None:
         """Items were done. Needs the lock."""
-        if self.joiner_count and not self.pending():
-            self.all_done.notify_all()
+        if self.joiner_count:
+            state = self.state
+            # What was put since is counted by the joiner: an ack must not fail because that cannot be read.
+            committed = self.items.writer.producers.in_use
+            known_end = max(state.counted_end, state.position) if committed else self.items.high_watermark
+            if not state.pending_count(known_end):
+                self.all_done.notify_all()
 
-    @property
     def waiting_count(self) -> int:
-        """About how many items wait, due or not. Needs the lock."""
+        """About how many items wait to be delivered, due or not. Needs the lock. Raises: StorageError."""
         state = self.state
-        pending = state.pending_count(self.items.high_watermark)
-        return max(pending - self.leased_count - len(state.busy) - len(state.unconfirmed), 0)
+        pending = self.pending() - len(state.unconfirmed) - len(state.damaged)
+        return max(pending - self.held_count(self.clock.monotonic()), 0)
 
     # --- where several processes share it (``shared``) --------------------------------------------------------------
 
@@ -423,9 +472,10 @@ class QueueCore:
         """Waits until something may be got, at most so long. Needs the lock, which it gives up meanwhile."""
         self.available.wait(seconds)
 
-    @property
-    def leased_count(self) -> int:
-        return self.state.leased_count
+    def held_count(self, now: float) -> int:
+        """How many items are leased, by leases that are not over, or busy. Needs the lock."""
+        state = self.state
+        return state.leased_count - state.leases.over_count(now) + len(state.busy)
 
     def leased_now(self, now: float) -> int:
         """How many items are leased, by leases that are not over. Needs the lock."""
@@ -454,3 +504,10 @@ class QueueCore:
 
     def report(self, what: str, error: KstoreError) -> None:
         logger.warning("%s: %s: %s", self.name, what, error)
+
+
+def _extents(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Sequence[tuple[int, int]]:
+    """The ranges of offsets, ends included, that hold the records of ``batch`` which are wanted."""
+    if batch.magic == MAGIC and batch.record_count == batch.last_offset - batch.base_offset + 1:
+        return ((max(batch.base_offset, first_offset), min(batch.last_offset, stop_offset - 1)),)
+    return [(record.offset, record.offset) for record in batch.records(first_offset, stop_offset, limit)]

@@ -26,6 +26,7 @@ from kstore.queue.events import (
     Event,
 )
 from kstore.queue.leases import Claim, Lease, Leases, Retry
+from kstore.queue.offsets import OffsetSet
 
 __all__ = ["OF_SNAPSHOT", "KnownItems"]
 
@@ -44,6 +45,10 @@ class KnownItems(Generic[LeaseT]):
         self.is_shared = is_shared
         self.floor = 0
         self.done: set[int] = set()
+        # Offsets from the position on that hold no item, such as markers and aborted items; none is in ``done``. It is
+        # complete below ``counted_end``.
+        self.absent = OffsetSet()
+        self.counted_end = 0
         # The next offset that was not read yet.
         self.position = 0
         self.retries: dict[int, Retry] = {}
@@ -131,6 +136,7 @@ class KnownItems(Generic[LeaseT]):
             for offset in [offset for offset in table if offset < floor]:
                 del table[offset]
         self.leases.forget_below(floor)
+        self.absent.keep_from(floor)
         for copy in [copy for copy in self.unconfirmed if copy < floor]:
             self._no_copy(copy)
         self.finish([copy for copy, old in self.unconfirmed.items() if old < floor])
@@ -140,6 +146,7 @@ class KnownItems(Generic[LeaseT]):
         self.floor = min(self.floor, end)
         self.position = min(self.position, end)
         self.done = {offset for offset in self.done if offset < end}
+        self.absent, self.counted_end = OffsetSet(), 0
         tables: list[dict[int, Any]] = [self.retries, self.moved, self.claims]
         for table in tables:
             for offset in [offset for offset in table if offset >= end]:
@@ -275,10 +282,12 @@ class KnownItems(Generic[LeaseT]):
 
     def finish(self, offsets: Iterable[int]) -> None:
         """Items are done; what is known of them is forgotten."""
-        done = self.done
+        done, absent = self.done, self.absent
         for offset in offsets:
             if offset >= self.floor:
                 done.add(offset)
+                if absent:
+                    absent.discard(offset)
                 if self.retries or self.moved or self.claims or self.busy or self.unconfirmed:
                     self._forget(offset)
         self._advance()
@@ -304,8 +313,20 @@ class KnownItems(Generic[LeaseT]):
             self.done.add(offset)
             return
         self.floor = offset + 1
-        if self.done:
+        if self.done or self.absent:
             self._advance()
+
+    def count_gap(self, first: int, stop: int) -> None:
+        """The offsets from ``first`` to below ``stop``, none of which was read yet, hold no items."""
+        first = max(first, self.floor)
+        if first >= stop:
+            return
+        self.absent.add_range(first, stop)
+        # Another process may have read past them, and said in a snapshot that they are done.
+        for offset in range(first, stop) if self.done else ():
+            if offset in self.done:
+                self.absent.discard(offset)
+        self._advance()
 
     def _forget(self, offset: int) -> None:
         self.retries.pop(offset, None)
@@ -321,10 +342,12 @@ class KnownItems(Generic[LeaseT]):
             self.finish((copy,))
 
     def _advance(self) -> None:
-        floor, done = self.floor, self.done
-        while floor in done:
+        floor, done, absent = self.floor, self.done, self.absent
+        while floor in done or (absent and floor in absent):
             done.discard(floor)
             floor += 1
+        if absent:
+            absent.keep_from(floor)
         self.floor = floor
         if self.position < floor:
             self.position = floor

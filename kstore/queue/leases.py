@@ -137,6 +137,15 @@ class Leases(dict[float, dict[int, LeaseT]]):
         """Those of which one ends first."""
         return (next(iter(group.values())) for group in list(self.values()) if group)
 
+    def over_count(self, now: float) -> int:
+        """How many have passed their deadline and were not ended."""
+        # Where the first of a group still runs, all of the group do.
+        return sum(
+            sum(lease.deadline <= now for lease in group.values())
+            for group, first in [(group, next(iter(group.values()), None)) for group in self.values()]
+            if first is not None and first.deadline <= now
+        )
+
     def held(self) -> list[LeaseT]:
         return [lease for group in self.values() for lease in group.values()]
 

@@ -31,19 +31,18 @@ class QueueStats(NamedTuple):
 def stats_of(core: QueueCore, dead_count: int) -> QueueStats:
     """See ``Queue.stats``."""
     sizes = [log.segment_count_and_size()[1] for log in (core.items, core.journal.log)]
+    core.count_all()
     with core.lock:
         core.check_open()
-        core.refresh()
         state = core.state
-        end = core.items.high_watermark
         return QueueStats(
-            state.pending_count(end) - len(state.unconfirmed),
+            core.pending() - len(state.unconfirmed),
             core.leased_now(core.clock.monotonic()),
             state.delayed_count,
             sum(1 for retry in state.retries.values() if retry.deliveries),
             len(state.damaged),
             state.floor,
-            end,
+            core.items.high_watermark,
             sum(sizes),
             dead_count,
         )

@@ -177,16 +177,15 @@ class Queue:
         if count > maxsize:
             raise ConfigError(f"{count} items at once, expected up to {maxsize} (maxsize)")
         deadline = _deadline(timeout, core)
+        core.count_all()
         with core.lock, core.counted("putter_count"):
-            core.refresh()
-            while core.waiting_count + self._reserved + count > maxsize:
+            while (waiting_count := core.waiting_count()) + self._reserved + count > maxsize:
                 core.check_open()
                 rest = None if deadline is None else deadline - core.clock.monotonic()
                 if not block or (rest is not None and rest <= 0):
-                    raise Full(f"{self.name} holds {core.waiting_count} items that wait, expected below {maxsize}")
+                    raise Full(f"{self.name} holds {waiting_count} items that wait, expected below {maxsize}")
                 # Others who share the queue may make room, of which nobody is told here.
                 core.room.wait(LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
-                core.refresh()
             core.check_open()
             self._reserved += count
 
@@ -387,29 +386,35 @@ class Queue:
         self.ack(job)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits until every item is done; False after ``timeout`` seconds. Raises: ClosedError, StorageError."""
+        """Waits until every item is done; False after ``timeout`` seconds. Raises: ClosedError, StorageError.
+
+        What an open transaction has put is not waited for: it is no item yet.
+        """
         core = self._core
         deadline = _deadline(timeout, core)
+        core.count_all()
         with core.lock, core.counted("joiner_count"):
-            core.refresh()
             while core.pending():
                 core.check_open()
-                if not core.state.fresh and core.fill():
-                    continue  # there may be ends of transactions, which are no items
                 rest = None if deadline is None else deadline - core.clock.monotonic()
                 if rest is not None and rest <= 0:
                     return False
+                # What another process has done, and how a transaction has ended, wakes no thread here.
                 core.all_done.wait(LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
-                core.refresh()  # what another process has done wakes nobody here
             core.check_open()
             return True
 
     def qsize(self) -> int:
-        """About how many items wait to be delivered, delayed ones too; leased ones not."""
-        with self._core.lock:
-            self._core.check_open()
-            self._core.refresh()
-            return self._core.waiting_count
+        """About how many items wait to be delivered, delayed ones too; leased ones not.
+
+        Markers of transactions, aborted items, and those of open transactions do not count. Where there may be some,
+        the first call reads what waits, and each later one what was put since. Raises: ClosedError, StorageError.
+        """
+        core = self._core
+        core.count_all()
+        with core.lock:
+            core.check_open()
+            return core.waiting_count()
 
     def __len__(self) -> int:
         return self.qsize()

@@ -162,9 +162,12 @@ class SharedCore(QueueCore):
         finally:
             self.lock.acquire()
 
-    @property
-    def leased_count(self) -> int:
-        return len(self.state.claims)
+    def held_count(self, now: float) -> int:
+        state = self.state
+        claimed = sum(
+            claim.expires_ms > now * 1000 and offset not in state.busy for offset, claim in state.claims.items()
+        )
+        return claimed + len(state.busy)
 
     def leased_now(self, now: float) -> int:
         return sum(claim.expires_ms > now * 1000 for claim in self.state.claims.values())

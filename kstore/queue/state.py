@@ -235,8 +235,11 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         return self.leases.count
 
     def pending_count(self, end: int) -> int:
-        """Items below ``end`` that are not done, leased ones too."""
-        return end - self.floor - len(self.done)
+        """Items below ``end`` that are not done, leased ones too; ``end`` is not below ``counted_end``.
+
+        Where the log may have markers or aborted transactions, offsets above ``counted_end`` count as items.
+        """
+        return max(end - self.floor - len(self.done) - len(self.absent), 0)
 
     @property
     def delayed_count(self) -> int:
@@ -266,6 +269,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         """Asserts what must be so."""
         assert 0 <= self.floor <= self.position, (self.floor, self.position)
         assert all(offset > self.floor for offset in self.done), (self.floor, sorted(self.done)[:3])
+        assert not any(offset in self.absent for offset in self.done), "what is done is counted as absent"
         leased = [lease.offset for lease in self.leases.held()]
         assert len(leased) == len(set(leased)), "an item is leased twice"
         assert not any(self.is_done(offset) for offset in leased), "what is done is leased"
