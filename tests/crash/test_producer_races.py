@@ -317,7 +317,7 @@ wait(lambda: producer.send("orders", b"second" * 2500))
 fs.faults.clear()
 """,
     "send that waits for its topic": """
-producer = store.producer()
+producer = store.producer(max_block_ms=60_000)
 wait(lambda: producer.send("unknown", b"v"))
 """,
     "result": """
