@@ -11,6 +11,7 @@ order, and none is in two hands.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections import deque
@@ -42,6 +43,8 @@ VARINT_BYTES_MAX: Final = 5
 RETRY_JITTER: Final = 0.2
 # What is sent with one call may share a batch of so many times the size of others: nobody waits for it to fill.
 RUN_BATCHES: Final = 8
+# A write that takes less is no worse for the thread that sends than to wait for the interpreter's lock.
+FAST_WRITE_SECONDS: Final = 0.001
 
 
 class Queue(PartitionQueue):
@@ -60,6 +63,8 @@ class Queue(PartitionQueue):
         "producer",
         "retry_at",
         "retry_count",
+        "write_seconds",
+        "write_seconds_before",
         "writer",
     )
 
@@ -76,6 +81,8 @@ class Queue(PartitionQueue):
         self.retry_count = 0
         # Its log's, once it was written to.
         self.writer: LogWriter | None = None
+        # What the last two writes took; infinite if there was none, or one that failed.
+        self.write_seconds = self.write_seconds_before = math.inf
         # Whether an interrupt came into a write: batches without a result may be in the log.
         self.is_doubtful = False
         self.last_error = ""
@@ -88,6 +95,14 @@ class Queue(PartitionQueue):
     @property
     def batch_count(self) -> int:
         return len(self.closed) + (self.open_batch is not None)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether recent writes were so fast that the thread that sends may write. No lock is needed for the answer.
+
+        One write that took long does not decide: a busy machine delays any of them now and then.
+        """
+        return min(self.write_seconds, self.write_seconds_before) < FAST_WRITE_SECONDS
 
 
 class Topic(TopicQueues):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -160,6 +161,7 @@ class QueueWriter:
                 for batch in batches:
                     batch.succeed(-1)
             appends.append(append)
+            queue.write_seconds_before, queue.write_seconds = queue.write_seconds, math.inf
             begun = self._clock.monotonic()
             writer.commit_many((append,))
             if append.error is not None:
@@ -181,6 +183,7 @@ class QueueWriter:
         queue.retry_count = 0
         queue.is_doubtful = False
         ended = self._clock.monotonic()
+        queue.write_seconds = ended - begun
         self._succeed(batches, append)
         self._counters.wrote(queue.topic, batches, append, begun, ended)
         return batches

@@ -3,9 +3,11 @@
 One thread serves all partitions in turn: of each that is ready it writes up to 1 MiB of batches with one call. Logs
 that sync every append are written side by side, in threads of their own, since each waits for the disk.
 
-A thread of Python that is busy gets the interpreter's lock every 5 ms, so one that sends all the time fills the pool
-faster than this thread empties it. So whoever closes the 16th batch of a partition writes them itself (``write_here``),
-if nobody else is at it: it pays with a write in the middle of a send. Retries, expiry, callbacks and syncs stay here.
+A thread that sends does not wait for the disk: its batches wait in memory, and only a full pool makes it write or wait.
+There is one exception. A busy Python thread gives up the interpreter's lock every 5 ms, so one that sends all the time
+fills the pool faster than this thread empties it. So whoever closes the 16th batch of a partition writes them itself
+(``write_here``), if no other thread is writing them and one of the partition's last two writes took less than a
+millisecond. The first write of a partition is always this thread's. Retries, expiry and callbacks stay here.
 The thread of an event loop never writes: all its tasks would wait for the disk.
 """
 

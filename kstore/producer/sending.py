@@ -288,7 +288,7 @@ class Sending(SendPath):
     def _after_append(self, queue: Queue, inline_batches: int = INLINE_BATCHES) -> None:
         if not self._is_threaded:
             return
-        if len(queue.closed) >= inline_batches and not self.sender.is_this_thread:
+        if len(queue.closed) >= inline_batches and queue.is_fast and not self.sender.is_this_thread:
             self.sender.write_here(queue)
             return
         # The sender looks at what it did not know of within a linger, unless it is woken.
@@ -361,6 +361,8 @@ class Sending(SendPath):
         self._wakeup.set()
         if self._is_threaded:
             for queue in list(self._accumulator.active):
+                if not self._pool.waiting_count:
+                    break  # what was written is enough
                 self.sender.write_here(queue)
             if self.sender.is_this_thread:
                 # A callback sends: what gives the memory back is behind it.

@@ -7,10 +7,10 @@ import errno
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,8 +19,11 @@ from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.producer import Producer
 from kstore.producer.records import ProducerRecord, RecordMetadata
 from tests.crash.test_producer_races import until
-from tests.fake_fs import WRITES, Fault
-from tests.producer_helpers import Unthreaded, unthreaded
+from tests.evidence import Hung
+from tests.fake_fs import WRITES, Fault, Operation, WatchedFs
+from tests.producer_helpers import Unthreaded, full_disk, unthreaded
+
+Result = TypeVar("Result")
 
 SECONDS_MAX = 20.0
 
@@ -218,3 +221,82 @@ def test_interceptors_see_records_in_the_threads_that_send_and_results_in_the_se
         assert list(store.log("orders").read_values()) == [b"of both"] * 2
     assert set(watching.sending) == set(threads)
     assert watching.telling == [sender, sender]
+
+
+# --- who writes -------------------------------------------------------------------------------------------------------
+
+
+class HeldFs(WatchedFs):
+    """Writes to logs wait while ``is_held``; those of the ``sender``, the test's own thread, are counted instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.sender = threading.current_thread()
+        self.held_count = 0
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if operation.kind in WRITES and operation.path.endswith(".log") and not self.may_write.is_set():
+            if threading.current_thread() is self.sender:
+                self.held_count += 1
+            elif not self.may_write.wait(SECONDS_MAX):
+                raise Hung("the test does not go on")
+        return action()
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["a new partition", "after slow writes"])
+@pytest.mark.parametrize("way", ["send", "send_many"])
+def test_a_thread_that_sends_does_not_wait_for_a_slow_disk_until_the_memory_is_full(
+    tmp_path: Path, way: str, is_known: bool
+) -> None:
+    fs = HeldFs()
+    value, count = bytes(1_000), 7_000
+    with kstore.open(tmp_path / "data", fs=fs, durability="os") as store:
+        store.create_topic("orders")
+        with store.producer(buffer_memory="8MiB") as producer:
+            if is_known:
+                producer.send("orders", b"first").result()
+                queue = producer._metadata.topics["orders"].queue(0)
+                queue.write_seconds = queue.write_seconds_before = 0.05
+            fs.may_write.clear()
+            if way == "send":
+                for _ in range(count):
+                    producer.send("orders", value)
+            else:
+                for _ in range(count // 100):
+                    producer.send_many("orders", [value] * 100)
+            assert producer._pool.available < 2 << 20
+            fs.may_write.set()
+            producer.flush()
+        assert fs.held_count == 0
+        assert store.log("orders").end_offset == count + is_known
+
+
+def test_a_partition_is_fast_while_one_of_its_last_two_writes_was(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", linger_ms=0) as one:
+        took_ms, perform = [0], one.fs.perform
+
+        def slow(operation: Operation, action: Callable[[], Result]) -> Result:
+            if operation.kind in WRITES and operation.path.endswith(".log"):
+                one.clock.advance(took_ms[0])
+            return perform(operation, action)
+
+        one.fs.perform = slow  # type: ignore[method-assign]
+        one.producer.send("orders", b"v")
+        queue = one.producer._metadata.topics["orders"].queue(0)
+        assert not queue.is_fast, "nothing is known of it"
+        found = []
+        for took_ms[0] in (0, 50, 50, 50, 0, 0):
+            one.producer.send("orders", b"v")
+            one.round()
+            found.append(queue.is_fast)
+        assert found == [True, True, False, False, True, True]
+        one.fs.faults.append(full_disk(sticky=False))
+        one.producer.send("orders", b"v")
+        one.round()
+        one.clock.advance(1_000)
+        assert queue.is_fast
+        one.fs.faults.append(full_disk(sticky=False))
+        one.round()
+        assert not queue.is_fast, "the last two writes failed"
