@@ -213,6 +213,8 @@ class _Pass:
             if isinstance(item, Damage):
                 path = str(segment.path(LOG_SUFFIX))
                 last = item.next_offset - 1 if item.next_offset is not None else stop_offset - 1
+                if not self.writer.losses.unaccepted(item.first_offset, last):
+                    continue  # its loss is accepted: it is left out of what is written
                 lost = CorruptRange(item.first_offset, last, item.position, item.reason, path)
                 if lost not in self.report.corrupt:
                     self.report.corrupt.append(lost)
@@ -443,7 +445,8 @@ class _Pass:
             output.finish(group[-1].mtime_ms, kept if kept or has_index else None)
             fs.sync_dir(directory)
             self._ensure_there(segments)
-            if stopped := self.writer.swap(self.start, segments, self.first_dirty):
+            unreadable = [(lost.first, lost.last) for lost in self.report.corrupt]
+            if stopped := self.writer.swap(self.start, segments, self.first_dirty, unreadable):
                 self._ensure_there(segments)
                 raise _StoppedError(stopped)
             for facts in group:

@@ -50,9 +50,11 @@ __all__ = [
     "LeaseLostError",
     "LockedError",
     "LogNotFoundError",
+    "LossLimitError",
     "MissingExtraError",
     "NoOffsetError",
     "NotALogError",
+    "NotLostError",
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
     "PoisonedError",
@@ -121,12 +123,15 @@ class CorruptBatchError(CorruptDataError):
         position: int | None = None,
         first_offset: int = -1,
         last_offset: int = -1,
+        advice: str = "",
     ) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
         lost = f" (offsets {first_offset} to {last_offset})" if first_offset >= 0 else ""
         super().__init__(reason + lost, path=path, position=position)
         self.reason = reason
+        if advice:
+            self.args = (f"{self}; {advice}",)
 
 
 class CorruptIndexError(CorruptDataError):
@@ -245,6 +250,28 @@ class BatchTooLargeError(RequestError, ValueError):
 
 class DataLossError(RequestError, LookupError):
     """Records that a query was to read and that are not there any more."""
+
+
+class NotLostError(RequestError, ValueError):
+    """Offsets whose loss was to be accepted, and that are neither damaged nor lost; nothing was accepted."""
+
+    def __init__(self, first_offset: int, last_offset: int) -> None:
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        super().__init__(
+            f"offsets {first_offset} to {last_offset} are neither damaged nor lost, expected only such offsets"
+        )
+
+
+class LossLimitError(RequestError, ValueError):
+    """More separate ranges of accepted losses than a log keeps: ``limit`` of them."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"the log keeps at most {limit} ranges of accepted losses: delete_records, a truncation or a compaction of"
+            " one makes room"
+        )
 
 
 class InvalidOffsetError(RequestError, ValueError):

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.errors import CorruptBatchError, TruncatedFileError
+from kstore.errors import TruncatedFileError
 from kstore.files.fs import File
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX, Damage, walk
-from kstore.types import AbortedTransaction
+from kstore.rules.losses import NO_LOSSES, LossRanges, corrupt_batch_error
+from kstore.types import AbortedTransaction, CorruptRange
 
 __all__ = ["FetchSlice"]
 
@@ -39,6 +40,7 @@ class FetchSlice(NamedTuple):
     stop_offset: int = OFFSET_MAX
     aborted: Sequence[AbortedTransaction] | None = None
     max_batch_bytes_uncompressed: int = 64 << 20
+    losses: LossRanges = NO_LOSSES
 
     @property
     def path(self) -> Path:
@@ -52,20 +54,19 @@ class FetchSlice(NamedTuple):
         return data
 
     def batches(self) -> Iterator[Batch]:
-        """The whole batches of the slice, CRC and offsets checked. Raises CorruptBatchError at damage."""
+        """The whole batches of the slice, CRC and offsets checked.
+
+        Raises CorruptBatchError at damage whose loss is not accepted.
+        """
         stop = self.position + self.size
         for item in walk(self.file, self.position, stop, next_offset=self.base_offset):
             if isinstance(item, Damage):
                 if item.torn and item.stop == stop:
                     return  # the slice ends within a batch
                 last = item.next_offset - 1 if item.next_offset is not None else item.first_offset
-                raise CorruptBatchError(
-                    item.reason,
-                    path=self.file.path,
-                    position=item.position,
-                    first_offset=item.first_offset,
-                    last_offset=last,
-                )
+                for part in self.losses.unaccepted(item.first_offset, last):
+                    raise corrupt_batch_error(CorruptRange(*part, item.position, item.reason, str(self.file.path)))
+                continue
             yield item[1]
 
     def records(self) -> Iterator[Record]:

@@ -26,7 +26,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
 from kstore.log_appender import Headers
-from kstore.log_check import check_batches
+from kstore.log_check import accept_loss, check_batches
 from kstore.log_loader import ensure_directory
 from kstore.log_metrics import log_metrics
 from kstore.log_reads import LogReads, TimePoint, looked_up
@@ -306,6 +306,19 @@ class Log(LogReads, LogTransactions):
         Returns the new start. Raises: OffsetOutOfRangeError (above the high watermark), and as ``append_many``.
         """
         return self._writing.delete_records(before)
+
+    def accept_loss(self, first: int, last: int) -> None:
+        """Lets reads pass over offsets ``first`` to ``last`` (both inclusive), which are damaged or lost.
+
+        The decision is durable on return, and no read honours it before. It holds for every reader of this directory
+        and for mirrors of it; another copy of the log still reports the damage. Nothing is removed from the files; a
+        compaction no longer spares the damaged bytes. The decision ends when the offsets are truncated, deleted or
+        compacted. A range that is accepted already stays accepted.
+
+        Raises: NotLostError, where a record, or an offset that was never given out, is among them; InvalidOffsetError;
+        LossLimitError; and as ``append_many``. Thread-safe.
+        """
+        accept_loss(self._writing, first, last)
 
     def compact(
         self,

@@ -15,7 +15,7 @@ import logging
 from kstore.errors import ConfigError, StorageError
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import KSTORE_STATE, LEADER_EPOCHS, LOG_SUFFIX, SNAPSHOT_SUFFIX, classify
-from kstore.log_loader import Loaded, load, read_epochs
+from kstore.log_loader import Loaded, load, losses_of, read_epochs
 from kstore.log_producers import LogProducers
 from kstore.log_turn import TurnTaker
 from kstore.log_writer import StoreTies
@@ -103,6 +103,7 @@ class CatchingUp(TurnTaker):
         if state is None:
             raise StorageError(None, "its record cannot be read any more", str(self._state_file.path))
         self.start_offset, self._recovery_point = state.log_start_offset, state.recovery_point
+        self.losses = losses_of(state)
 
     def _drop_tail(self) -> None:
         """Forgets the open end; who reads from it goes on, and the files are closed behind the last of them."""
@@ -154,6 +155,7 @@ class CatchingUp(TurnTaker):
         self.loaded, self.segments, self.producers = loaded, loaded.segments, loaded.producers
         self._state_file = loaded.state_file
         self.start_offset, self._recovery_point = loaded.start_offset, loaded.recovery_point
+        self.losses = loaded.losses
         self._seal_before_append = loaded.seal
         self._unflushed.clear()
         self.truncation_count += cuts
@@ -189,6 +191,7 @@ def listed(context: SegmentContext, durability: Durability, seen: SharedState) -
         epochs=_epochs(context),
         seal=bool(seen.flags & SEALED),
         report=RecoveryReport(),
+        losses=losses_of(state),
     )
 
 

@@ -10,7 +10,8 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from kstore.config import NO_LIMIT
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
@@ -21,6 +22,7 @@ from kstore.index import TransactionIndex
 from kstore.kafka_marks import forget_clean_shutdown
 from kstore.log_loader import Loaded, transaction_index_bytes
 from kstore.published import Published
+from kstore.rules.losses import LossRanges, OffsetSpan
 from kstore.rules.retain import SegmentAge, deletable_count
 from kstore.segment import LogSegment
 from kstore.segment_swap import begin_swap, complete_swap, discard
@@ -31,12 +33,22 @@ from kstore.state.compaction_state import (
     remembered_dirt,
     write_compaction_state,
 )
-from kstore.state.log_state import LogState
+from kstore.state.log_state import LOST_MAX, LogState
 from kstore.types import NO_TIMESTAMP, RetentionResult
 
 __all__ = ["LogFiles"]
 
 logger = logging.getLogger(__name__)
+
+
+class Known(NamedTuple):
+    """What a log knows of itself: kept while a change is stored, and back in force if that fails."""
+
+    start_offset: int
+    durable_end: int
+    recovery_point: int
+    published: Published
+    losses: LossRanges
 
 
 class LogFiles:
@@ -48,6 +60,8 @@ class LogFiles:
         self.segments = loaded.segments
         self.producers = loaded.producers
         self.start_offset = loaded.start_offset
+        # Replaced by one store, like what is published: readers look at it without a lock.
+        self.losses = loaded.losses
         self.published = Published(
             loaded.end_offset, loaded.segments.last.base_offset, loaded.position, loaded.end_offset
         )
@@ -219,7 +233,18 @@ class LogFiles:
         self._recovery_point = max(self._recovery_point, min(target.offset, self.published.offset))
         self._store_state()
 
-    def _store_state(self, *, clean: bool = False, **clean_mark: Any) -> None:
+    def _store_losses(self, losses: LossRanges) -> None:
+        """Stores ``losses``, durably, and only then shows them to readers. Raises: StorageError; nothing is changed."""
+        current = self._state_file.current
+        if current is not None and current.clean:
+            # Nothing was written since the log was closed in order, so that its mark still holds.
+            self._state_file.store(replace(current, lost=losses.lost, accepted=losses.accepted))
+        else:
+            self._store_state(losses=losses)
+        self.losses = losses
+
+    def _store_state(self, *, clean: bool = False, losses: LossRanges | None = None, **clean_mark: Any) -> None:
+        lost, accepted = self.losses if losses is None else losses
         if not clean and self._has_kafka_marks:
             forget_clean_shutdown(self.context.fs, self.context.directory)
             self._has_kafka_marks = False
@@ -231,14 +256,16 @@ class LogFiles:
                 log_start_offset=self.start_offset,
                 durable_end=min(self._durable_end, self.published.offset),
                 boot_id=boot_id(),
+                lost=lost,
+                accepted=accepted,
                 **clean_mark,
             )
         )
 
-    def _known(self) -> tuple[int, int, int, Published]:
-        return self.start_offset, self._durable_end, self._recovery_point, self.published
+    def _known(self) -> Known:
+        return Known(self.start_offset, self._durable_end, self._recovery_point, self.published, self.losses)
 
-    def _store_state_or(self, known: tuple[int, int, int, Published]) -> None:
+    def _store_state_or(self, known: Known) -> None:
         """Stores what is about to be done; where that fails nothing is done, and ``known`` holds again."""
         try:
             self._store_state()
@@ -246,12 +273,12 @@ class LogFiles:
             self._give_up(error, known, is_stored=False)
             raise
 
-    def _give_up(self, error: BaseException, known: tuple[int, int, int, Published], *, is_stored: bool) -> None:
+    def _give_up(self, error: BaseException, known: Known, *, is_stored: bool) -> None:
         """A change ended in ``error``: before it was stored nothing is done, behind that the log is poisoned."""
         if is_stored:
             self._poison(error)
         else:
-            self.start_offset, self._durable_end, self._recovery_point, self.published = known
+            self.start_offset, self._durable_end, self._recovery_point, self.published, self.losses = known
 
     def _poison(self, error: BaseException) -> None:
         """No more writes, no second sync, and reads up to the durable end only."""
@@ -285,6 +312,7 @@ class LogFiles:
             self._durable_end = min(self._durable_end, end_in_file)
             self._recovery_point = min(self._recovery_point, end_in_file)
             self.published = Published(offset, keep.base_offset, position, min(offset, self.published.high_watermark))
+            self._forget_accepted(offset)
             self._store_state()
             is_stored = True
             self.producers.truncate_to(end_in_file)
@@ -295,6 +323,7 @@ class LogFiles:
             self._tail.truncate_to(offset, position)
             keep.truncate_transactions_to(offset)
             self._seal_before_append = False
+            self._forget_lost(offset)
             if last.offset < offset:
                 # A batch went as a whole: the offsets of its first part are not given out again, and the name of the
                 # next segment is what remembers that.
@@ -316,6 +345,7 @@ class LogFiles:
             self.start_offset = offset
             self._recovery_point = self._durable_end = offset
             self.published = Published(offset, offset, 0, offset)
+            self._forget_accepted(offset)
             self._store_state()
             is_stored = True
             dropped = list(self.segments)
@@ -330,6 +360,7 @@ class LogFiles:
             self._tail = segment.activate()
             self.producers.truncate_to(-1)
             self.loaded.epochs.clear()
+            self._forget_lost(offset)
         except BaseException as error:
             self._give_up(error, known, is_stored=is_stored)
             raise
@@ -338,9 +369,22 @@ class LogFiles:
         self._counters.truncations += 1
         self._counters.segments_deleted += len(dropped)
 
+    def _forget_accepted(self, stop: int) -> None:
+        """Before offsets from ``stop`` on are cut: what is written there next is no loss that anyone has accepted."""
+        within = self.losses.within(self.start_offset, stop)
+        self.losses = LossRanges(self.losses.lost, within.accepted)
+
+    def _forget_lost(self, stop: int) -> None:
+        """After offsets from ``stop`` on were cut; until then a crash leaves a log that has lost them."""
+        within = self.losses.within(self.start_offset, stop)
+        if within != self.losses:
+            self.losses = within
+            self._store_state()
+
     def _delete_before(self, before: int) -> None:
         known = self._known()
         self.start_offset = before
+        self.losses = self.losses.within(before, self.published.offset)
         self._recovery_point = max(self._recovery_point, min(before, self._durable_end))
         self._store_state_or(known)
         if self._tail is None:
@@ -424,8 +468,10 @@ class LogFiles:
 
     # --- compact ------------------------------------------------------------------------------------------------------
 
-    def _swap(self, replaced: Sequence[LogSegment], first_dirty: int) -> None:
+    def _swap(self, replaced: Sequence[LogSegment], first_dirty: int, unreadable: Sequence[OffsetSpan]) -> None:
         """Puts the segment that was written as ``.cleaned`` in the place of ``replaced``; it has the first one's base.
+
+        ``unreadable`` are offsets of batches that were copied as they are, since they cannot be read.
 
         Raises: StorageError. Before the new segment is committed nothing has changed then; behind that the log is
         poisoned, readable as before, and the next open finishes what was begun.
@@ -448,6 +494,10 @@ class LogFiles:
         for segment in replaced:
             segment.retire()
         state = ""
+        # What follows the last of them begins there.
+        following = self.segments.higher(bases[-1])
+        stop_offset = following.base_offset if following is not None else self.published.offset
+        self.losses = self.losses.after_compaction(base_offset, stop_offset, LOST_MAX, kept=unreadable)
         try:
             # Readers in other processes know by the new record that what they knew of the names has changed.
             self._store_state()

@@ -50,13 +50,14 @@ from kstore.log_producers import LogProducers, TransactionRebuild
 from kstore.record.batch import MAGIC, Batch
 from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import Damage, walk
+from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segment_swap import finish_swaps
 from kstore.segments import LogSegments
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.leader_epoch import LeaderEpochCache
-from kstore.state.log_state import LogState, StateFile
+from kstore.state.log_state import LOST_MAX, LogState, StateFile
 from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "ensure_log_directory",
     "is_log",
     "load",
+    "losses_of",
     "make_directory",
     "read_epochs",
     "transaction_index_bytes",
@@ -93,6 +95,7 @@ class Loaded:
     epochs: LeaderEpochCache
     seal: bool
     report: RecoveryReport
+    losses: LossRanges = NO_LOSSES
 
     @property
     def leader_epoch(self) -> int:
@@ -202,6 +205,7 @@ def load(
             epochs=LeaderEpochCache(fs, directory / LEADER_EPOCHS, epochs or (), mode=config.file_mode),
             seal=False,
             report=report,
+            losses=losses_of(state),
         )
         fits = state is not None and state.fits(segments.last.base_offset, fs.stat(segments.last.path(LOG_SUFFIX)))
         if state is not None and fits and transaction_index_bytes(fs, directory, names) != state.txn_bytes:
@@ -227,6 +231,11 @@ def load(
     except BaseException:
         state_file.close()
         raise
+
+
+def losses_of(state: LogState | None) -> LossRanges:
+    """What ``kstore.state`` says of the log's losses."""
+    return NO_LOSSES if state is None else LossRanges(state.lost, state.accepted)
 
 
 def transaction_index_bytes(fs: FileSystem, directory: Path, names: DirectoryNames) -> int:
@@ -338,8 +347,9 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     decision = decide(findings, doubt)
     if decision.cut is not None:
         _cut(loaded, scanned, findings, decision)
-    # What lies below the start is deleted: a truncation to a fresh start may have been ended in the middle of that.
+    decision = _with_known_losses(loaded, decision)
     report.corrupt.extend(lost for lost in decision.fenced if lost.last >= loaded.start_offset)
+    _take_accepted(report, loaded.losses)
     last = loaded.segments.last
     loaded.end_offset = loaded.recovery_point = decision.end_offset
     loaded.position = last.size
@@ -354,6 +364,30 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     # The names of indexes that were missing, before anything says that all is in order.
     loaded.context.fs.sync_dir(loaded.context.directory)
     _store(loaded)
+
+
+def _with_known_losses(loaded: Loaded, decision: Decision) -> Decision:
+    """Takes what is lost into ``loaded``. A log that ended with a loss before still ends after it."""
+    losses = loaded.losses.with_lost(decision.lost, LOST_MAX)
+    end_offset = losses.end_after(decision.end_offset, 2**63 - 1)
+    if end_offset > decision.end_offset:
+        last = loaded.segments.last
+        reason = f"the log ends at offset {decision.end_offset}, but {end_offset} was durable before"
+        gone = CorruptRange(decision.end_offset, end_offset - 1, last.size, reason, str(last.path(LOG_SUFFIX)))
+        decision = decision._replace(fenced=[*decision.fenced, gone], end_offset=end_offset, seal=True)
+    # What was cut, or lies below the start, is no loss: a truncation may have ended in the middle.
+    loaded.losses = losses.within(loaded.start_offset, end_offset)
+    return decision
+
+
+def _take_accepted(report: RecoveryReport, losses: LossRanges) -> None:
+    """Makes notes of the damage whose loss is accepted: it is not reported as damage again."""
+    found, report.corrupt = report.corrupt, []
+    for damage in found:
+        parts = losses.unaccepted(damage.first, damage.last)
+        report.corrupt += [damage._replace(first=first, last=last) for first, last in parts]
+        if sum(last - first + 1 for first, last in parts) <= damage.last - damage.first:
+            report.notes.append(f"the loss of offsets in {damage.first} to {damage.last} is accepted: {damage.reason}")
 
 
 def _ends_at(loaded: Loaded, offset: int) -> bool:
@@ -508,5 +542,7 @@ def _store(loaded: Loaded) -> None:
             log_start_offset=loaded.start_offset,
             durable_end=loaded.end_offset,
             boot_id=boot_id(),
+            lost=loaded.losses.lost,
+            accepted=loaded.losses.accepted,
         )
     )

@@ -9,6 +9,7 @@ from kstore.errors import KstoreError
 from kstore.log_source import LogSource
 from kstore.log_writer import LogWriter
 from kstore.metrics import METRICS, MetricValue
+from kstore.rules.losses import clipped, holes, joined, span_size
 from kstore.types import RecoveryReport
 
 __all__ = ["log_metrics"]
@@ -36,6 +37,7 @@ def log_metrics(
         "recovery_seconds": recovery.seconds,
         "recovery_cut_bytes": recovery.bytes_cut,
         "fenced_ranges": len(recovery.corrupt),
+        **_loss_gauges(source, recovery),
         "segments": segment_count,
         "size_bytes": size,
         "start_offset": source.start_offset,
@@ -46,6 +48,17 @@ def log_metrics(
         **_writer_gauges(writer),
     }
     return {metric.name: known[metric.name] for metric in METRICS if metric.name in known}
+
+
+def _loss_gauges(source: LogSource, recovery: RecoveryReport) -> dict[str, MetricValue]:
+    losses, start, end = source.losses, source.start_offset, source.published.offset
+    found = clipped(joined((damage.first, damage.last) for damage in recovery.corrupt), start, end)
+    is_told = joined(losses.lost, losses.accepted)
+    return {
+        "fenced_offsets": sum(span_size(holes(*span, is_told)) for span in found),
+        "lost_offsets": span_size(losses.missing(start, end)),
+        "accepted_offsets": span_size(losses.accepted),
+    }
 
 
 def _writer_gauges(writer: LogWriter | None) -> dict[str, MetricValue]:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
-from kstore.errors import ClosedError, CorruptBatchError, CorruptDataError, OffsetOutOfRangeError, StorageError
+from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.files.fs import File
 from kstore.metrics import LogCounters
 from kstore.record.batch import MAGIC, Batch
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
+from kstore.rules.losses import LOST, LossRanges, corrupt_batch_error
 from kstore.segment import START, UNINDEXED_BYTES, LogSegment
 from kstore.types import AbortedTransaction, CorruptRange, OnCorrupt
 
@@ -62,6 +63,11 @@ class Readable(Protocol):
     @property
     def truncation_count(self) -> int:
         """Counts on when anything is about to be cut from the log's end."""
+        ...
+
+    @property
+    def losses(self) -> LossRanges:
+        """Looked at anew at each gap and each damage."""
         ...
 
     def read_bound(self, *, committed: bool) -> ReadBound: ...
@@ -284,6 +290,7 @@ class _Course(Generic[Item]):
         limit = bound.position if segment.base_offset == bound.base_offset else segment.size
         path = segment.log_file().path
         checked: object = None
+        has_losses = False
         for item in self._walk(segment, limit, end):
             if isinstance(item, Damage):
                 last = item.next_offset - 1 if item.next_offset is not None else end - 1
@@ -299,6 +306,9 @@ class _Course(Generic[Item]):
                         self._log.refresh()
                         self._ensure_not_cut()
                         checked = chunk
+                        has_losses = bool(self._log.losses.lost)
+                    if has_losses:
+                        yield from self._leave_out_missing(min(batch.base_offset, stop), position, path)
                 if batch.base_offset >= stop:
                     self._offset = stop
                     return
@@ -311,6 +321,12 @@ class _Course(Generic[Item]):
             # In the middle of a cut the segments may be others already, and the bound that of before.
             self._log.settle()
             self._ensure_not_cut()
+            yield from self._leave_out_missing(min(end, stop), limit, path)
+
+    def _leave_out_missing(self, stop: int, position: int, path: object) -> Iterator[Iterable[Item]]:
+        """What is lost of the offsets up to ``stop``, of which no batch was found before ``position``."""
+        for first, last in self._log.losses.missing(self._offset, stop):
+            yield from self._leave_out(CorruptRange(first, last, position, LOST, str(path)), stop)
 
     def _ensure_not_cut(self) -> None:
         """Raises: _TruncatedError where the log was cut, and perhaps written again, while it was read."""
@@ -366,18 +382,15 @@ class _Course(Generic[Item]):
             # It may look like damage in the middle of a cut.
             self._log.settle()
             self._ensure_not_cut()
-            self._counters.corrupt_ranges += 1
-            if self._on_corrupt == "raise":
-                raise CorruptBatchError(
-                    lost.reason,
-                    path=lost.path,
-                    position=lost.position,
-                    first_offset=lost.first,
-                    last_offset=lost.last,
-                )
-            self.corrupt.append(lost)
-            if self._on_corrupt == "yield":
-                yield (lost,)  # type: ignore[misc]  # the one case in which a reader yields something else
+            for first, last in self._log.losses.unaccepted(lost.first, lost.last):
+                part = lost._replace(first=first, last=last)
+                self._offset = first
+                self._counters.corrupt_ranges += 1
+                if self._on_corrupt == "raise":
+                    raise corrupt_batch_error(part)
+                self.corrupt.append(part)
+                if self._on_corrupt == "yield":
+                    yield (part,)  # type: ignore[misc]  # the one case in which a reader yields something else
         self._offset = max(self._offset, lost.last + 1)
 
 

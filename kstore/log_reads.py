@@ -21,6 +21,7 @@ from kstore.record._codec import Record
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX
 from kstore.rules.arguments import milliseconds, one_of
+from kstore.rules.losses import LossRanges
 from kstore.segment import LogSegment
 from kstore.types import AbortedTransaction, IsolationLevel, OnCorrupt
 
@@ -247,6 +248,11 @@ class LogReads(LogColumns):
             if source.truncation_count == truncation_count:
                 raise
             return source.producers.aborted_transactions(start, stop)
+
+    @property
+    def losses(self) -> LossRanges:
+        """What is known to be lost, and what of all damage is accepted. For readers."""
+        return self._source.losses
 
     @property
     def truncation_count(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kstore.published import Published
+from kstore.rules.losses import LossRanges
 from kstore.rules.sequence import Producer
 from kstore.segment import SegmentContext
 from kstore.segments import LogSegments
@@ -40,6 +41,11 @@ class LogSource(Protocol):
 
     @property
     def published(self) -> Published: ...
+
+    @property
+    def losses(self) -> LossRanges:
+        """What is known to be lost, and what of all damage is accepted."""
+        ...
 
     @property
     def truncation_count(self) -> int:

@@ -26,10 +26,11 @@ from kstore.files.paths import (
 from kstore.files.watch import DirectoryWatch
 from kstore.kafka_marks import read_kafka_marks
 from kstore.log_following import wait_beyond
-from kstore.log_loader import OWN_NAMES, is_log
+from kstore.log_loader import OWN_NAMES, is_log, losses_of
 from kstore.log_producers import LogProducers
 from kstore.published import Published
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, walk
+from kstore.rules.losses import NO_LOSSES
 from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext, SegmentEnd
 from kstore.segment_swap import replaced_by, swapped_bases
@@ -71,6 +72,7 @@ class LogView:
         self.segments = LogSegments()
         self.published = Published(0, 0, 0, 0)
         self.start_offset = 0
+        self.losses = NO_LOSSES
         self.producers = LogProducers(context, self.segments, ())
         self.refresh()
 
@@ -108,6 +110,8 @@ class LogView:
         start_offset = (
             state.log_start_offset if state else read_kafka_marks(context.fs, context.directory).log_start_offset
         )
+        # Before anything else is published: readers must not pass over in silence what they do not know is lost.
+        self.losses = losses_of(state)
         self.report.ignored = sorted(name for name in names.others if name not in OWN_NAMES)
         if not bases:
             # Its making, or its emptying, is not through. What comes may have the names of what was there, and even
@@ -153,6 +157,8 @@ class LogView:
             self._mark = None
         else:
             end_offset, position = self._find_end(last, stat.size)
+            if state is not None:
+                end_offset = self.losses.end_after(end_offset, state.durable_end)
         self.report.clean = is_clean
         high_watermark = end_offset
         if state is not None and not state.clean and state.durability == "sync" and state.boot_id == boot_id():

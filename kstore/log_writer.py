@@ -16,6 +16,7 @@ from kstore.errors import (
     ClosedError,
     InvalidOffsetError,
     KstoreError,
+    LossLimitError,
     OffsetOutOfRangeError,
 )
 from kstore.files.lock import DirectoryLock
@@ -30,9 +31,11 @@ from kstore.record._codec import BatchBuffer, EncodedBatch, Record
 from kstore.record.builder import build_batch
 from kstore.record.control import EndTransactionMarker
 from kstore.rules.compact import LastRecord
+from kstore.rules.losses import OffsetSpan
 from kstore.rules.retain import TrustedClock
 from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext
+from kstore.state.log_state import ACCEPTED_MAX
 from kstore.types import LOG_APPEND_TIME, Durability, RetentionResult
 
 __all__ = ["Cleanable", "LogOffsets", "LogWriter", "StoreTies", "directory_mode", "open_writer"]
@@ -190,6 +193,26 @@ class LogWriter(LogAppender):
             self._delete_before(before)
             self._remove_deleted()
             return before
+
+    @property
+    def change_count(self) -> tuple[int, int]:
+        """Differs from what it was whenever anything below the end may not be what it was."""
+        return self.truncation_count, self.start_offset
+
+    def accept_loss(self, first: int, last: int, seen: tuple[int, int]) -> bool:
+        """Stores that reads pass over offsets ``first`` to ``last``, which the caller has found to be damaged or lost.
+
+        False, with nothing done, where the log was changed since ``change_count`` was ``seen``. Raises: LossLimitError.
+        """
+        with self._changing():
+            if self.change_count != seen:
+                return False
+            losses = self.losses.with_accepted(first, last)
+            if len(losses.accepted) > ACCEPTED_MAX:
+                raise LossLimitError(ACCEPTED_MAX)
+            if losses != self.losses:
+                self._store_losses(losses)
+            return True
 
     def remove_deleted(self) -> int:
         """Removes the files of segments that were deleted ``file_delete_delay_ms`` ago; returns how many segments."""
@@ -357,7 +380,9 @@ class LogWriter(LogAppender):
             return "segments were truncated or deleted"
         return ""
 
-    def swap(self, start: Cleanable, replaced: Sequence[LogSegment], first_dirty: int) -> str:
+    def swap(
+        self, start: Cleanable, replaced: Sequence[LogSegment], first_dirty: int, unreadable: Sequence[OffsetSpan] = ()
+    ) -> str:
         """Puts the segment written as ``.cleaned`` in the place of ``replaced``; "" or why that cannot be any more.
 
         Raises: as ``LogFiles._swap``.
@@ -365,7 +390,7 @@ class LogWriter(LogAppender):
         with self._lock:
             stopped = self.compaction_stopped(start, replaced)
             if not stopped:
-                self._swap(replaced, first_dirty)
+                self._swap(replaced, first_dirty, unreadable)
             return stopped
 
     def cleaned_to(self, start: Cleanable, offset: int) -> str:

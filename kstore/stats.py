@@ -17,7 +17,8 @@ from typing import NamedTuple
 from kstore.errors import CorruptDataError, CorruptRecordError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.files.paths import LOG_SUFFIX, SEGMENT_SUFFIXES, classify, segment_name
+from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SEGMENT_SUFFIXES, DirectoryNames, classify, segment_name
+from kstore.log_loader import losses_of
 from kstore.record._codec import Record, RecordCursor
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC, Batch, RecordBatch
 from kstore.record.compression import CODECS_BY_NAME
@@ -25,9 +26,11 @@ from kstore.record.control import ControlRecordType, parse_control_type
 from kstore.record.headers import BATCH_BYTES_MAX, walk_headers
 from kstore.record.parse import parse_batch
 from kstore.record.walk import OFFSET_MAX, Damage
+from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped, span_size
+from kstore.state.log_state import read_state
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, TIMESTAMP_TYPES
 from kstore.verify import Finding, find_logs
-from kstore.verify.findings import Advance
+from kstore.verify.findings import Advance, split_loss
 from kstore.verify.partition import is_live, no_advance
 
 __all__ = [
@@ -186,8 +189,10 @@ class Stats:
 
     ``record_count`` is what the batches say, markers of transactions too. ``start_offset`` and ``end_offset``, behind
     the last batch, are NO_OFFSET where there is none, and of several logs together. ``records`` is None without
-    ``deep``. ``findings`` are the first FINDINGS_MAX of ``damage_count``. ``segments`` are in the order of offsets, and
-    empty where they were not asked for.
+    ``deep``. ``fenced_count``, ``lost_count`` and ``accepted_count`` are offsets: in damaged batches that were met, of
+    records that were durable and that no batch holds, and of losses that the user has accepted. ``findings`` are the
+    first FINDINGS_MAX of ``damage_count``. ``segments`` are in the order of offsets, and empty where they were not
+    asked for.
     """
 
     path: str
@@ -214,6 +219,9 @@ class Stats:
     batch_sizes: Distribution = field(default_factory=Distribution)
     batch_records: Distribution = field(default_factory=Distribution)
     records: RecordStats | None = None
+    fenced_count: int = 0
+    lost_count: int = 0
+    accepted_count: int = 0
     damage_count: int = 0
     findings: list[Finding] = field(default_factory=list)
     segments: list[Stats] = field(default_factory=list)
@@ -227,6 +235,17 @@ class Stats:
         self.damage_count += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
+
+    def add_loss(self, finding: Finding, losses: LossRanges) -> None:
+        """Counts damage of batches, or lost ones, but for what of it is accepted."""
+        for part in split_loss(finding, losses):
+            if part.severity == "damage":
+                self.add_finding(part)
+                count = max(part.last, part.first) - part.first + 1
+                if part.kind == "lost":
+                    self.lost_count += count
+                else:
+                    self.fenced_count += count
 
     def note(self, batch: Batch, record_count: int, codec: str, first_timestamp: int) -> None:
         """Counts a batch."""
@@ -289,6 +308,9 @@ SUMS = (
     "control_batch_count",
     "commit_count",
     "abort_count",
+    "fenced_count",
+    "lost_count",
+    "accepted_count",
     "damage_count",
 )
 DISTRIBUTIONS = ("segment_sizes", "batch_sizes", "batch_records")
@@ -326,6 +348,7 @@ def log_stats(
         log.add_finding(Finding("damage", "name", str(directory), str(error)))
         return log
     bases = names.bases[LOG_SUFFIX]
+    losses = _losses(fs, directory, names, log)
     log.side_sizes = {
         suffix: sum(_size(fs, f"{directory}/{segment_name(base, suffix)}") for base in names.bases[suffix])
         for suffix in SEGMENT_SUFFIXES
@@ -335,7 +358,7 @@ def log_stats(
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
         is_live_end = following == OFFSET_MAX and is_live(fs, directory)
         path = f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
-        segment = _segment_stats(fs, path, base_offset, following, is_live_end, deep, advance)
+        segment = _segment_stats(fs, path, base_offset, following, is_live_end, deep, losses, advance)
         if segment is None:
             continue
         log.merge(segment)
@@ -348,6 +371,18 @@ def log_stats(
     return log
 
 
+def _losses(fs: FileSystem, directory: Path, names: DirectoryNames, log: Stats) -> LossRanges:
+    """What the log knows of its losses."""
+    losses = NO_LOSSES
+    if KSTORE_STATE in names.others:
+        try:
+            losses = losses_of(read_state(fs, directory / KSTORE_STATE))
+        except KstoreError as error:
+            log.add_finding(Finding("damage", "state", f"{directory}/{KSTORE_STATE}", f"cannot be read: {error}"))
+    log.accepted_count = span_size(losses.accepted)
+    return losses
+
+
 def _size(fs: FileSystem, path: str) -> int:
     """A file's size; one that has gone meanwhile, or is out of reach, has none."""
     try:
@@ -357,13 +392,21 @@ def _size(fs: FileSystem, path: str) -> int:
 
 
 def _segment_stats(
-    fs: FileSystem, path: str, base_offset: int, offset_stop: int, is_live_end: bool, deep: bool, advance: Advance
+    fs: FileSystem,
+    path: str,
+    base_offset: int,
+    offset_stop: int,
+    is_live_end: bool,
+    deep: bool,
+    losses: LossRanges,
+    advance: Advance,
 ) -> Stats | None:
     """Those of one segment; None where it has just been removed."""
     segment = Stats(path, segment_count=1)
     if deep:
         segment.records = RecordStats()
     done = 0
+    expected = base_offset
     try:
         file = fs.open(path)
         segment.size = file.size()
@@ -371,24 +414,36 @@ def _segment_stats(
         for item in walk_headers(file, segment.size, next_offset=base_offset, offset_stop=offset_stop):
             if isinstance(item, Damage):
                 if not (is_live_end and item.next_offset is None):
-                    segment.add_finding(damage_finding(path, item, offset_stop))
+                    segment.add_loss(damage_finding(path, item, offset_stop), losses)
+                expected = offset_stop if item.next_offset is None else item.next_offset
                 continue
             position, batch = item
+            _note_lost(segment, losses, expected, _first_offset(batch), position)
+            expected = batch.last_offset + 1
             if position - done >= STEP_BYTES:
                 advance(position - done)
                 done = position
             try:
                 note_batch(segment, file, position, batch)
             except CorruptDataError as error:
-                segment.add_finding(
-                    Finding("damage", "batch", path, error.reason, position, _first_offset(batch), batch.last_offset)
+                segment.add_loss(
+                    Finding("damage", "batch", path, error.reason, position, _first_offset(batch), batch.last_offset),
+                    losses,
                 )
+        _note_lost(segment, losses, expected, offset_stop, segment.size)
         advance(segment.size - done)
     except FileMissingError:
         return None
     except KstoreError as error:
         segment.add_finding(Finding("damage", "batch", path, f"cannot be read: {error}"))
     return segment
+
+
+def _note_lost(segment: Stats, losses: LossRanges, start: int, stop: int, position: int) -> None:
+    """Counts what is known to be lost of offsets that no batch holds."""
+    if losses.lost and start < stop:
+        for first, last in clipped(losses.lost, start, stop):
+            segment.add_loss(Finding("damage", "lost", segment.path, LOST, position, first, last), losses)
 
 
 def damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:

@@ -3,18 +3,38 @@ them."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
+from kstore.state.log_state import LogState, read_state
 from tests.log_helpers import TIME
 
-__all__ = ["data", "edit", "files", "killed", "marker", "offsets", "segment_bases", "transaction"]
+__all__ = [
+    "FIRST",
+    "data",
+    "edit",
+    "fenced",
+    "files",
+    "flip",
+    "killed",
+    "lost_in_the_middle",
+    "marker",
+    "offsets",
+    "segment_bases",
+    "state_of",
+    "tail_lost",
+    "transaction",
+]
+
+FIRST = f"{0:020d}.log"
 
 
 def offsets(log: Log, start: int | None = None, **options: Any) -> list[int]:
@@ -70,3 +90,51 @@ def edit(path: Path, change: Callable[[bytearray], Any]) -> None:
     content = bytearray(path.read_bytes())
     change(content)
     path.write_bytes(content)
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def state_of(path: Path) -> LogState:
+    state = read_state(SYSTEM_FS, path / "kstore.state")
+    assert state is not None
+    return state
+
+
+def tail_lost(path: Path, **settings: Any) -> Path:
+    """A log of records 0 to 10, of which the disk has lost 9 and 10, at its end; not recovered yet."""
+    with Log(path.with_name(path.name + "-alive"), **settings) as log:
+        for number in range(9):
+            log.append(b"%d" % number)
+        size = (log.path / FIRST).stat().st_size
+        log.append(b"9")
+        log.append(b"10")
+        shutil.copytree(log.path, path)
+    os.truncate(path / FIRST, size)
+    return path
+
+
+def lost_in_the_middle(path: Path, **settings: Any) -> Path:
+    """The same log, recovered and gone on with: records 0 to 8 and 11 to 13 are there."""
+    with Log(tail_lost(path, **settings), **settings) as log:
+        for number in range(11, 14):
+            assert log.append(b"%d" % number) == number
+    return path
+
+
+def fenced(path: Path) -> Path:
+    """A log of records 0 to 9 in batches of one, of which 4 is damaged."""
+    with Log(path) as log:
+        for number in range(10):
+            log.append(b"%d" % number)
+        size = (path / FIRST).stat().st_size // 10
+    flip(path / FIRST, 4 * size + 65)
+    return path
+
+
+def flip(path: Path, position: int) -> None:
+    stat = path.stat()
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))

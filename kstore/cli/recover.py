@@ -14,7 +14,7 @@ from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
-from kstore.recover import plan_recovery, recover_log
+from kstore.recover import Accept, plan_recovery, recover_log
 from kstore.types import RecoveryReport
 from kstore.verify import find_logs
 
@@ -26,6 +26,8 @@ Examples:
   kstore recover --dry-run data/           what would be cut, fenced and rebuilt; nothing is changed
   kstore recover data/orders-0
   kstore recover --format json data/ | jq .
+  kstore recover --accept-loss 120-129 data/orders-0    reads pass over these offsets, which are damaged or lost
+  kstore recover --accept-loss all --dry-run data/      which offsets are damaged or lost; every segment is read
 
 \b
 Exit status:
@@ -38,33 +40,59 @@ Exit status:
 @click.command("recover", cls=KstoreCommand, epilog=EXAMPLES, short_help="Recover logs after an unclean end.")
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
 @click.option("--dry-run", is_flag=True, help="Only say what would be done: no byte is changed, no lock taken.")
+@click.option(
+    "--accept-loss",
+    "accept",
+    multiple=True,
+    metavar="FIRST-LAST",
+    help="Let reads pass over these offsets, both inclusive, which must be damaged or lost; 'all' accepts all such"
+    " offsets. May be given again. The decision is kept in kstore.state.",
+)
 @format_option("text: what was done, in words. json: one object a log.")
-def command(directories: tuple[str, ...], dry_run: bool, form: str) -> int:
+def command(directories: tuple[str, ...], dry_run: bool, accept: tuple[str, ...], form: str) -> int:
     """Recover the logs in DIRECTORIES, each of them one partition or holding partitions.
 
     Opening a log for writing does the same. A torn tail is cut; a damaged batch with whole ones behind it is fenced:
     it stays and is never served; what is cut and held a whole batch is kept beside the log, as
     <base>.log.cut-<position>; indexes are rebuilt. A log that was closed in order is left as it is.
+
+    Reads raise an error at fenced records and at records that the disk lost, until their loss is accepted.
     """
     is_damaged = False
+    logs = [log for directory in directories for log in find_logs(Path(directory))]
+    ranges = _ranges(accept)
+    if ranges and ranges != "all" and len(logs) != 1:
+        raise click.UsageError(f"--accept-loss names offsets of one log, but {len(logs)} logs are given")
     with progress("recover", None) as advance:
-        for directory in directories:
-            for log in find_logs(Path(directory)):
-                report = (plan_recovery if dry_run else recover_log)(log, advance=advance)
-                is_damaged |= bool(report.corrupt) or any(cut.saved_as for cut in report.cut)
-                if form == "json":
-                    print(
-                        compact({"log": str(log), "dry_run": dry_run, "bytes_cut": report.bytes_cut, **asdict(report)})
-                    )
-                else:
-                    for line in _lines(log, report, dry_run):
-                        print(line)
+        for log in logs:
+            report = (plan_recovery if dry_run else recover_log)(log, advance=advance, accept=ranges)
+            is_damaged |= bool(report.corrupt) or any(cut.saved_as for cut in report.cut)
+            if form == "json":
+                print(compact({"log": str(log), "dry_run": dry_run, "bytes_cut": report.bytes_cut, **asdict(report)}))
+            else:
+                for line in _lines(log, report, dry_run):
+                    print(line)
     return DAMAGED if is_damaged else OK
+
+
+def _ranges(accept: tuple[str, ...]) -> Accept:
+    """What ``--accept-loss`` asks for."""
+    if "all" in accept:
+        return "all"
+    found = []
+    for text in accept:
+        first, separator, last = text.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if separator else not last)):
+            raise click.UsageError(f"--accept-loss is {text!r}, expected FIRST-LAST or all")
+        found.append((int(first), int(last or first)))
+    return found
 
 
 def _lines(log: Path, report: RecoveryReport, dry_run: bool) -> Iterator[str]:
     if report.clean:
-        yield f"{log}: {painted('closed in order', 'green')}, nothing to do"
+        yield f"{log}: {painted('closed in order', 'green')}, nothing to {'recover' if report.notes else 'do'}"
+        for note in report.notes:
+            yield f"  {painted('note', 'yellow')}: {note}"
         return
     would = "would be " if dry_run else ""
     yield (

@@ -97,6 +97,9 @@ def _fields(stats: Stats) -> dict[str, Any]:
         "segment_bytes": _distribution(stats.segment_sizes),
         "batch_bytes": _distribution(stats.batch_sizes),
         "batch_records": _distribution(stats.batch_records),
+        "fenced_offsets": stats.fenced_count,
+        "lost_offsets": stats.lost_count,
+        "accepted_offsets": stats.accepted_count,
         "damage": stats.damage_count,
     }
     if stats.start_offset != NO_OFFSET:
@@ -274,6 +277,11 @@ def _counts(every: Stats) -> Iterator[str]:
         yield (
             f"records: {records.record_count:,} decoded, {records.keyed_count:,} with a key, "
             f"{records.tombstone_count:,} tombstones, {records.header_count:,} headers"
+        )
+    if every.fenced_count or every.lost_count or every.accepted_count:
+        yield (
+            f"losses: {every.fenced_count:,} offsets in damaged batches, {every.lost_count:,} lost, "
+            f"{every.accepted_count:,} accepted as lost"
         )
     if other := every.side_sizes.get("", 0):
         yield f"other files: {other:,} bytes that wait for removal, or were set aside"

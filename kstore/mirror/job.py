@@ -16,13 +16,14 @@ from kstore.files.fs import FileStat, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, classify, segment_name, topic_partition
 from kstore.files.remote import Location, open_remote
-from kstore.log_loader import is_log
+from kstore.log_loader import is_log, losses_of
 from kstore.mirror.compare import checked_chunks, ends_equal, fit, plain_chunks
 from kstore.mirror.report import MirroredLog
 from kstore.mirror.source import NamedFile, SourceLog
 from kstore.mirror.target import LocalTarget, RemoteTarget, Target, files_of, leftovers, snapshots_from
 from kstore.record.walk import Damage
-from kstore.rules.mirror import Matching, SegmentFile, Verdict, match_segments, start_of_target
+from kstore.rules.mirror import Matching, SegmentFile, Verdict, losses_of_target, match_segments, start_of_target
+from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX
 from kstore.types import CorruptRange
 
 __all__ = ["mirror", "size_of"]
@@ -297,7 +298,8 @@ class _Job:
         def note(damage: Damage) -> None:
             behind = damage.next_offset if damage.next_offset is not None else min(offset_stop, source.end_offset)
             last = max(behind - 1, damage.first_offset)
-            self._result.damage.append(CorruptRange(damage.first_offset, last, damage.position, damage.reason, path))
+            for part in source.losses.unaccepted(damage.first_offset, last):
+                self._result.damage.append(CorruptRange(*part, damage.position, damage.reason, path))
 
         try:
             for chunk in checked_chunks(
@@ -354,7 +356,16 @@ class _Job:
         if options.dry_run:
             return
         # The start first: were the segments gone before it is stored, it would promise what is not there.
-        target.finish(source.segments, start_offset, source.end_offset)
+        before = losses_of(target.before)
+        losses = losses_of_target(
+            source.losses,
+            before,
+            source_start=source.start_offset,
+            start=start_offset,
+            lost_max=LOST_MAX,
+            accepted_max=ACCEPTED_MAX,
+        )
+        target.finish(source.segments, start_offset, source.end_offset, losses)
         if options.delete:
             for base in matching.old:
                 target.remove(files_of(base))

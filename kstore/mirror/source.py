@@ -59,6 +59,7 @@ class SourceLog:
         self._view = view
         self.start_offset = view.start_offset
         self.end_offset = view.published.high_watermark
+        self.losses = view.losses
         self._stats = at.fs.list_stats(at.path)
         self._names = classify(self._stats)
         self.segments = self._segments()
@@ -66,6 +67,7 @@ class SourceLog:
         if not with_active and self.segments and not self.segments[-1].sealed:
             self.end_offset = self.segments.pop().base_offset
             self.active_left_out = True
+        self.losses = self.losses.within(self.start_offset, self.end_offset)
 
     def _segments(self) -> list[SegmentFile]:
         view = self._view

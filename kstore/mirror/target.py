@@ -37,7 +37,8 @@ from kstore.files.paths import (
     segment_name,
 )
 from kstore.files.remote import UPLOAD_SUFFIX, Location, put_file
-from kstore.log_loader import is_log, make_directory
+from kstore.log_loader import is_log, losses_of, make_directory
+from kstore.rules.losses import LossRanges, clipped
 from kstore.rules.mirror import SegmentFile
 from kstore.state.log_state import LogState, StateFile, read_state, state_file_bytes
 
@@ -81,7 +82,9 @@ class Target(Protocol):
         ...
 
     def remove(self, names: Iterable[str]) -> None: ...
-    def finish(self, segments: Sequence[SegmentFile], start_offset: int, end_offset: int) -> None: ...
+    def finish(
+        self, segments: Sequence[SegmentFile], start_offset: int, end_offset: int, losses: LossRanges
+    ) -> None: ...
     def close(self) -> None: ...
 
 
@@ -132,6 +135,8 @@ class LocalTarget:
                 current,
                 recovery_point=min(current.recovery_point, durable_end),
                 durable_end=min(current.durable_end, durable_end),
+                # What comes in the place of what is removed is no loss that was accepted.
+                accepted=clipped(current.accepted, 0, durable_end),
             )
         state = replace(current, clean=False)
         if state != self._state.current:
@@ -184,17 +189,21 @@ class LocalTarget:
             with suppress(FileNotFoundError):
                 self._fs.unlink(f"{self._directory}/{name}")
 
-    def finish(self, segments: Sequence[SegmentFile], start_offset: int, end_offset: int) -> None:
+    def finish(self, segments: Sequence[SegmentFile], start_offset: int, end_offset: int, losses: LossRanges) -> None:
         self._fs.sync_dir(self._directory)
         state = LogState(
             recovery_point=segments[-1].base_offset if segments else end_offset,
             log_start_offset=start_offset,
             durable_end=end_offset,
             boot_id=boot_id(),
+            lost=losses.lost,
+            accepted=losses.accepted,
         )
         # A log that was closed in order, and in which nothing changed, stays so.
         before = self.before
-        kept = before is not None and (before.log_start_offset, before.durable_end) == (start_offset, end_offset)
+        kept = before is not None and (
+            (before.log_start_offset, before.durable_end) == (start_offset, end_offset) and losses_of(before) == losses
+        )
         if self._begun or not kept:
             self.begin(start_offset)
             assert self._state is not None
@@ -254,12 +263,14 @@ class RemoteTarget:
             with suppress(FileNotFoundError):
                 self._at.fs.unlink(self._at.path / name)
 
-    def finish(self, segments: Sequence[SegmentFile], start_offset: int, end_offset: int) -> None:
+    def finish(self, segments: Sequence[SegmentFile], start_offset: int, end_offset: int, losses: LossRanges) -> None:
         state = LogState(
             generation=STATE_GENERATION,
             recovery_point=end_offset,
             log_start_offset=start_offset,
             durable_end=end_offset,
+            lost=losses.lost,
+            accepted=losses.accepted,
         )
         if state != self.before:
             self._put(KSTORE_STATE, [state_file_bytes(state)])

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-__all__ = ["Matching", "SegmentFile", "Verdict", "match_segments", "start_of_target"]
+from kstore.rules.losses import LossRanges, joined, reduced
+
+__all__ = ["Matching", "SegmentFile", "Verdict", "losses_of_target", "match_segments", "start_of_target"]
 
 Verdict = Literal["copy", "keep", "compare"]
 
@@ -68,3 +70,15 @@ def start_of_target(source_start: int, *, before: int | None, old: Sequence[int]
     if before is not None:
         return min(before, source_start)
     return min([source_start, *old])
+
+
+def losses_of_target(
+    source: LossRanges, before: LossRanges, *, source_start: int, start: int, lost_max: int, accepted_max: int
+) -> LossRanges:
+    """The losses of the target, which begins at ``start``: its source's, and below the source its own of ``before``.
+
+    Where there are too many that are accepted the first ones are not: what they are of is reported again.
+    """
+    own = before.within(start, source_start)
+    accepted = joined(own.accepted, source.accepted)[-accepted_max:]
+    return LossRanges(reduced(joined(own.lost, source.lost), lost_max), accepted)

@@ -11,8 +11,8 @@ The rule (DESIGN.md, promises), for the first damage in offset order:
                                        segments that a truncation had taken away
     above it, nothing whole follows    cut
 
-A log that ends below its durable end has lost acknowledged records: the missing offsets are fenced and never given
-out again.
+A log that ends below its durable end has lost acknowledged records: the missing offsets count as lost and are never
+given out again. What "interval" and "os" lose above it is within their promise.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kstore.record.walk import Damage
+from kstore.rules.losses import OffsetSpan
 from kstore.types import CorruptRange
 
 __all__ = ["Decision", "Doubt", "SegmentFindings", "decide"]
@@ -50,12 +51,21 @@ class Doubt(NamedTuple):
     suffix_only: bool
     is_gapless: bool = False
 
+    @property
+    def known_end(self) -> int:
+        """Everything below it is known to have been durable.
+
+        The recovery point may lie below the durable end: a roll lowers it until the old segment's indexes are on disk.
+        """
+        return max(self.recovery_point, self.durable_end)
+
 
 class Decision(NamedTuple):
     """``cut`` is (index of the segment, position) from where all goes, or None; ``end_offset`` the next one to assign.
 
     ``seal`` says that no batch may be appended to the last segment: damage stands in it where the next batch would go,
-    or its end lies below ``end_offset``.
+    or its end lies below ``end_offset``. ``lost`` are offsets that were durable and of which no byte is left;
+    ``fenced`` names them too.
     """
 
     fenced: Sequence[CorruptRange]
@@ -63,6 +73,7 @@ class Decision(NamedTuple):
     cut_reason: str
     end_offset: int
     seal: bool
+    lost: Sequence[OffsetSpan] = ()
 
 
 def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
@@ -75,32 +86,44 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
         if segment.base_offset > end_offset and number:
             # Without syncs pages are lost in any order; with them a truncation's unlinks may be.
             is_rest = doubt.suffix_only or (doubt.is_gapless and end_offset >= doubt.durable_end)
-            if is_rest and segment.base_offset > doubt.recovery_point:
+            if is_rest and segment.base_offset > doubt.known_end:
                 before = segments[number - 1]
                 reason = f"offsets {end_offset} to {segment.base_offset - 1} are missing"
-                return Decision(fenced, (number - 1, before.size), reason, end_offset, False)
+                return _ended(fenced, (number - 1, before.size), reason, end_offset, False, before, doubt)
             # Where all was synced, a compaction, a fenced end or a writer that gives the offsets left them out.
             end_offset = segment.base_offset
         for damage in segment.damages:
             follower = damage.next_offset
             if follower is None:
                 follower = _next_batch(segments, number, damage.first_offset)
-            # The recovery point may lie below the durable end: a roll lowers it until the old segment's indexes are on
-            # disk.
-            durable = damage.first_offset < max(doubt.recovery_point, doubt.durable_end)
+            durable = damage.first_offset < doubt.known_end
             if not durable and (doubt.suffix_only or follower is None):
-                return Decision(fenced, (number, damage.position), damage.reason, damage.first_offset, False)
-            last = follower - 1 if follower is not None else max(damage.first_offset, doubt.durable_end - 1)
+                cut = number, damage.position
+                return Decision(fenced, cut, damage.reason, damage.first_offset, False)
+            last = follower - 1 if follower is not None else max(damage.first_offset, doubt.known_end - 1)
             fenced.append(CorruptRange(damage.first_offset, last, damage.position, damage.reason, segment.path))
             damaged_end = damage.next_offset is None
             end_offset = max(end_offset, last + 1)
         end_offset = max(end_offset, segment.next_offset)
-    last_segment = segments[-1]
-    if end_offset < doubt.durable_end and not doubt.suffix_only:
-        reason = f"the log ends at offset {end_offset}, but {doubt.durable_end} was durable"
-        fenced.append(CorruptRange(end_offset, doubt.durable_end - 1, last_segment.size, reason, last_segment.path))
-        return Decision(fenced, None, "", doubt.durable_end, True)
-    return Decision(fenced, None, "", end_offset, damaged_end)
+    return _ended(fenced, None, "", end_offset, damaged_end, segments[-1], doubt)
+
+
+def _ended(
+    fenced: list[CorruptRange],
+    cut: tuple[int, int] | None,
+    cut_reason: str,
+    end_offset: int,
+    seal: bool,
+    last: SegmentFindings,
+    doubt: Doubt,
+) -> Decision:
+    """The decision over a log whose batches and damage end at ``end_offset``, in segment ``last``."""
+    known_end = doubt.known_end
+    if end_offset >= known_end:
+        return Decision(fenced, cut, cut_reason, end_offset, seal)
+    reason = f"the log ends at offset {end_offset}, but {known_end} was durable"
+    fenced.append(CorruptRange(end_offset, known_end - 1, last.size, reason, last.path))
+    return Decision(fenced, cut, cut_reason, known_end, True, ((end_offset, known_end - 1),))
 
 
 def _next_batch(segments: Sequence[SegmentFindings], number: int, offset: int) -> int | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from kstore.rules.losses import LossRanges, holes
 from kstore.types import NO_OFFSET
 
-__all__ = ["NO_POSITION", "Advance", "Finding", "LogVerification", "Severity"]
+__all__ = ["NO_POSITION", "Advance", "Finding", "LogVerification", "Severity", "split_loss"]
 
 NO_POSITION = -1
 
@@ -22,9 +23,9 @@ Advance = Callable[[int], None]
 class Finding(NamedTuple):
     """One thing found in ``path``.
 
-    ``kind`` says what it is about: "batch", "tail", "index", "timeindex", "txnindex", "snapshot", "state", "epochs",
-    "checkpoint", "name". ``position`` is a byte of the file, NO_POSITION where it is about no place in it; ``first``
-    and ``last`` are the offsets concerned, inclusive, NO_OFFSET where there are none.
+    ``kind`` says what it is about: "batch", "tail", "lost", "index", "timeindex", "txnindex", "snapshot", "state",
+    "epochs", "checkpoint", "name". ``position`` is a byte of the file, NO_POSITION where it is about no place in it;
+    ``first`` and ``last`` are the offsets concerned, inclusive, NO_OFFSET where there are none.
     """
 
     severity: Severity
@@ -34,6 +35,20 @@ class Finding(NamedTuple):
     position: int = NO_POSITION
     first: int = NO_OFFSET
     last: int = NO_OFFSET
+
+
+def split_loss(finding: Finding, losses: LossRanges) -> Iterator[Finding]:
+    """``finding``, damage of batches or lost ones, in parts where some of it is accepted; these are notes."""
+    last = max(finding.first, finding.last)
+    rest = losses.unaccepted(finding.first, last)
+    if rest == ((finding.first, last),):
+        yield finding
+        return
+    for part in rest:
+        yield finding._replace(first=part[0], last=part[1])
+    for part in holes(finding.first, last, rest):
+        reason = f"accepted as lost: {finding.reason}"
+        yield finding._replace(severity="note", reason=reason, first=part[0], last=part[1])
 
 
 @dataclass(slots=True)
@@ -60,6 +75,10 @@ class LogVerification:
     @property
     def notes(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.severity == "note"]
+
+    def add_loss(self, finding: Finding, losses: LossRanges) -> None:
+        """Adds damage of batches, or lost ones; what of it is accepted is worth knowing, and no damage."""
+        self.findings.extend(split_loss(finding, losses))
 
     @property
     def is_sound(self) -> bool:

@@ -25,9 +25,10 @@ from kstore.files.paths import (
 )
 from kstore.files.remote import RemoteFiles
 from kstore.kafka_marks import read_kafka_marks
-from kstore.log_loader import OWN_NAMES
+from kstore.log_loader import OWN_NAMES, losses_of
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX
+from kstore.rules.losses import LossRanges, holes, joined
 from kstore.state.log_state import LogState, read_state
 from kstore.verify.findings import Advance, Finding, LogVerification
 from kstore.verify.producers import ProducerCheck
@@ -72,7 +73,9 @@ def verify_log(
 
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
         is_last = following == OFFSET_MAX
-        files = SegmentFiles(fs, directory, base_offset, following, is_last, is_last and is_live(fs, directory), limit)
+        files = SegmentFiles(
+            fs, directory, base_offset, following, is_last, is_last and is_live(fs, directory), limit, head.losses
+        )
         before = lost_batches(log)
         log.end_offset = verify_segment(files, log, advance, on_batch)
         if lost_batches(log) != before:
@@ -88,7 +91,9 @@ def verify_log(
 
 def lost_batches(log: LogVerification) -> int:
     """How much of the damage found so far is of batches, not of what only leads to them."""
-    return sum(damage.kind in ("batch", "tail") for damage in log.damages)
+    # Batches are missing whether or not that is accepted.
+    accepted = sum(note.kind in ("batch", "lost") for note in log.notes)
+    return accepted + sum(damage.kind in ("batch", "tail", "lost") for damage in log.damages)
 
 
 class LogHead(NamedTuple):
@@ -103,6 +108,10 @@ class LogHead(NamedTuple):
     snapshots: list[int]
     state: LogState | None
     recovery_point: int | None
+
+    @property
+    def losses(self) -> LossRanges:
+        return losses_of(self.state)
 
     def hold_against_end(self) -> None:
         """Adds to ``log``, whose end is known by now, what was durable and is not there."""
@@ -181,7 +190,9 @@ def _hold_against_ends(log: LogVerification, state: LogState | None, recovery_po
     is_binding = state is not None and (state.clean or state.durability == "sync" or state.boot_id == boot_id())
     if state is not None and is_binding and state.durable_end > log.end_offset:
         reason = f"the log was durable up to offset {state.durable_end}, but ends at {log.end_offset}"
-        log.findings.append(Finding("damage", "state", path, reason, first=log.end_offset, last=state.durable_end - 1))
+        # What is known to be lost was found at its place.
+        for first, last in holes(log.end_offset, state.durable_end - 1, joined(state.lost, state.accepted)):
+            log.findings.append(Finding("damage", "state", path, reason, first=first, last=last))
     if state is None and recovery_point is not None and recovery_point > log.end_offset:
         reason = f"the store's recovery point is {recovery_point}, but the log ends at {log.end_offset}"
         log.findings.append(

@@ -18,6 +18,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_name
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX
+from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.types import NO_OFFSET
 from kstore.verify.findings import Finding, LogVerification
 from kstore.verify.partition import EpochOrder, LogHead, lost_batches, no_advance, verify_head
@@ -39,6 +40,7 @@ class Piece(NamedTuple):
     is_first: bool
     is_live: bool
     snapshots: tuple[int, ...]
+    losses: LossRanges = NO_LOSSES
 
     @property
     def is_last(self) -> bool:
@@ -67,7 +69,7 @@ def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
         is_first = number == 0
         snapshots = tuple(at for at in head.snapshots if at <= stop and (is_first or at >= base_offset))
         live_end = is_live and stop == OFFSET_MAX
-        found.append(Piece(head.log.path, base_offset, stop, is_first, live_end, snapshots))
+        found.append(Piece(head.log.path, base_offset, stop, is_first, live_end, snapshots, head.losses))
     return found
 
 
@@ -89,7 +91,16 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
             producers.note(batch)
             epochs.note(batch)
 
-        files = SegmentFiles(fs, directory, piece.base_offset, piece.offset_stop, piece.is_last, piece.is_live, limit)
+        files = SegmentFiles(
+            fs,
+            directory,
+            piece.base_offset,
+            piece.offset_stop,
+            piece.is_last,
+            piece.is_live,
+            limit,
+            piece.losses,
+        )
         log.end_offset = verify_segment(files, log, no_advance, on_batch)
         if lost_batches(log):
             producers.lose_track()

@@ -16,6 +16,7 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segm
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage, walk
+from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped
 from kstore.types import NO_TIMESTAMP, OffsetPosition, TimestampOffset
 from kstore.verify.findings import Advance, Finding, LogVerification, Severity
 
@@ -39,6 +40,7 @@ class SegmentFiles:
     is_last: bool
     is_live: bool
     max_batch_bytes_uncompressed: int
+    losses: LossRanges = NO_LOSSES
 
     def path(self, suffix: str) -> str:
         return f"{self.directory}/{segment_name(self.base_offset, suffix)}"
@@ -56,11 +58,12 @@ def verify_segment(
     times = _TimeEntries(files)
     file = files.fs.open(files.path(LOG_SUFFIX))
     size = file.size()
-    next_offset = files.base_offset
+    next_offset = expected = files.base_offset
     dropped = 0
     for item in walk(file, 0, size, next_offset=next_offset, offset_stop=files.offset_stop, hints=offsets.positions):
         if isinstance(item, Damage):
-            log.findings.append(_damage(files, item, size))
+            log.add_loss(_damage(files, item, size), files.losses)
+            expected = files.offset_stop if item.next_offset is None else item.next_offset
             offsets.skip(item.position, item.stop)
             times.skip(item.first_offset, item.next_offset)
             continue
@@ -74,7 +77,7 @@ def verify_segment(
         try:
             batch.check(files.max_batch_bytes_uncompressed)
         except CorruptDataError as error:
-            log.findings.append(
+            log.add_loss(
                 Finding(
                     "damage",
                     "batch",
@@ -83,20 +86,30 @@ def verify_segment(
                     position,
                     batch.base_offset,
                     batch.last_offset,
-                )
+                ),
+                files.losses,
             )
+        if batch.base_offset > expected:
+            _add_lost(files, log, expected, batch.base_offset, position)
         offsets.note(position, batch)
         times.note(batch)
         on_batch(batch)
         log.batch_count += 1
         log.record_count += batch.record_count
-        next_offset = batch.last_offset + 1
+        next_offset = expected = batch.last_offset + 1
     advance(size - dropped)
+    _add_lost(files, log, expected, files.offset_stop, size)
     log.findings.extend(offsets.findings(size))
     log.findings.extend(times.findings())
     log.segment_count += 1
     log.size += size
     return next_offset
+
+
+def _add_lost(files: SegmentFiles, log: LogVerification, start: int, stop: int, position: int) -> None:
+    """Adds what is known to be lost of offsets that no batch holds; ``position`` is where they would be."""
+    for first, last in clipped(files.losses.lost, start, stop):
+        log.add_loss(Finding("damage", "lost", files.path(LOG_SUFFIX), LOST, position, first, last), files.losses)
 
 
 def _damage(files: SegmentFiles, damage: Damage, size: int) -> Finding:

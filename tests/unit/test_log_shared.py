@@ -15,6 +15,7 @@ from kstore import log_catch_up
 from kstore.errors import (
     ClosedError,
     ConfigError,
+    CorruptBatchError,
     DiskFullError,
     KstoreError,
     LockedError,
@@ -30,6 +31,7 @@ from kstore.record.builder import build_batch
 from kstore.state.shared_slot import POSITION, SharedState
 from kstore.types import Durability
 from tests.fake_fs import FailingFs, Fault, RecordingFs
+from tests.log_cases import fenced, state_of, tail_lost
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
 
@@ -447,3 +449,41 @@ def test_a_failed_sync_poisons_the_log_for_everybody(tmp_path: Path) -> None:
     two.close()
     with shared(tmp_path / "log") as log:
         assert values(log)[0] == b"a"
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_one_writer_accepts_the_others_pass_over(tmp_path: Path) -> None:
+    path = fenced(tmp_path / "log")
+    with shared(path) as one, shared(path) as two:
+        reader = two.read(0)
+        assert [next(reader).offset for _ in range(4)] == [0, 1, 2, 3]
+        one.accept_loss(4, 4)
+        assert [record.offset for record in reader] == [5, 6, 7, 8, 9]
+        assert two.fetch(4).losses.accepted == ((4, 4),)
+        two.append(b"10")
+        one.roll()
+        two.flush()
+        assert state_of(path).accepted == ((4, 4),)
+        two.delete_records(5)
+        assert one.append(b"11") == 11
+        one.flush()
+        assert state_of(path).accepted == ()
+
+
+def test_a_loss_is_known_to_every_writer(tmp_path: Path) -> None:
+    path = tail_lost(tmp_path / "log")
+    with shared(path) as one, shared(path) as two:
+        for log in (one, two):
+            assert log.end_offset == 11
+            with pytest.raises(CorruptBatchError):
+                list(log.read(8))
+        assert two.append(b"11") == 11
+        for log in (one, two):
+            assert [record.offset for record in log.read(8, on_corrupt="skip")] == [8, 11]
+            with pytest.raises(CorruptBatchError):
+                list(log.read(8))
+        one.truncate_to(10)
+        assert two.append(b"10") == 10
+        assert state_of(path).lost == ((9, 9),)

@@ -34,7 +34,7 @@ from kstore.types import IsolationLevel
 from tests.evidence import Wrong
 from tests.golden.test_golden_reads import as_consumed, consumed_files, expected_records
 from tests.golden_data import golden_partitions, golden_root
-from tests.log_cases import data, marker, transaction
+from tests.log_cases import data, fenced, lost_in_the_middle, marker, transaction
 from tests.spark.reading import batches, make_reader, offsets_of, record_rows, splits_of, table_of
 
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
@@ -396,6 +396,21 @@ def test_the_records_in_front_of_damage_come_before_its_error(tmp_path: Path) ->
     assert (caught.value.first_offset, caught.value.last_offset) == (40, 49)
     rest = offsets_of(make_reader(tmp_path, failOnDataLoss=False))
     assert rest == [*range(40), *range(50, 100)]
+
+
+@pytest.mark.parametrize("make", [lost_in_the_middle, fenced])
+def test_lost_records_are_an_error_until_their_loss_is_accepted(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    path = make(tmp_path / "orders-0")
+    cuts: tuple[dict[str, Any], ...] = ({}, {"maxRecordsPerPartition": 1})
+    for cut in cuts:
+        with pytest.raises(CorruptBatchError, match="accept_loss"):
+            table_of(make_reader(path, **cut))
+    with Log(path) as log:
+        (gone,) = log.verify().corrupt
+        log.accept_loss(gone.first, gone.last)
+        expected = [record.offset for record in log.read()]
+    for cut in cuts:
+        assert offsets_of(make_reader(path, **cut)) == expected
 
 
 def walked(log: Log) -> Iterator[tuple[int, Any]]:

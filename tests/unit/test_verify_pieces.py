@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import kstore
 from kstore.verify import Finding, LogVerification, find_logs, verify_log
 from kstore.verify.pieces import join, pieces_of, verify_head, verify_piece
 from tests.golden_data import copy_partition, golden_partitions, golden_root
+from tests.log_cases import fenced, lost_in_the_middle, tail_lost
 
 
 def in_pieces(directory: Path) -> LogVerification:
@@ -92,3 +94,15 @@ def test_epochs_that_fall_from_one_piece_to_the_next_are_a_note(tmp_path: Path) 
     results[0].epochs = (*results[0].epochs[:2], 99)
     assert [note.kind for note in join(head, results).notes].count("epochs") == 1
     shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("accept", [False, True], ids=["told", "accepted"])
+@pytest.mark.parametrize("make", [lost_in_the_middle, tail_lost, fenced])
+def test_losses_are_those_of_the_whole(make: Callable[[Path], Path], accept: bool, tmp_path: Path) -> None:
+    path = make(tmp_path / "log")
+    with kstore.Log(path) as log:
+        (gone,) = log.verify().corrupt
+        if accept:
+            log.accept_loss(gone.first, gone.last)
+    assert_same(path)
+    assert in_pieces(path).is_sound == accept

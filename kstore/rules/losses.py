@@ -1,0 +1,153 @@
+"""Ranges of offsets that a log has lost, and whose loss its user has accepted: pure functions over values.
+
+    lost       offsets that were durable and that no batch holds any more; a range that was merged with its neighbour
+               also spans batches that are whole, and these are served: only what no batch holds counts as lost
+    fenced     offsets that a damaged batch has taken; they are found in the files, and not kept here
+    accepted   fenced or lost offsets that reads pass over, because the user said so
+
+A range is ``(first, last)``, both inclusive. Ranges rise and do not touch each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kstore.errors import CorruptBatchError
+from kstore.types import CorruptRange
+
+__all__ = [
+    "LOST",
+    "NO_LOSSES",
+    "LossRanges",
+    "OffsetSpan",
+    "clipped",
+    "corrupt_batch_error",
+    "holes",
+    "joined",
+    "reduced",
+    "span_size",
+    "way_on",
+]
+
+OffsetSpan = tuple[int, int]
+LOST = "no batch holds these offsets, which were durable: the disk has lost them"
+OffsetSpans = tuple[OffsetSpan, ...]
+
+
+def joined(*ranges: Iterable[OffsetSpan]) -> OffsetSpans:
+    """The union of ``ranges``; what overlaps or touches becomes one range."""
+    found: list[OffsetSpan] = []
+    for first, last in sorted(span for some in ranges for span in some):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def clipped(ranges: Iterable[OffsetSpan], start: int, stop: int) -> OffsetSpans:
+    """The parts of ``ranges`` from offset ``start`` to below ``stop``."""
+    return tuple(
+        (max(first, start), min(last, stop - 1)) for first, last in ranges if last >= start and first < stop > start
+    )
+
+
+def holes(first: int, last: int, ranges: Sequence[OffsetSpan]) -> OffsetSpans:
+    """The parts of ``first`` to ``last`` that lie outside ``ranges``."""
+    found = []
+    for inner_first, inner_last in ranges:
+        if inner_last < first:
+            continue
+        if inner_first > last:
+            break
+        if inner_first > first:
+            found.append((first, inner_first - 1))
+        first = inner_last + 1
+    if first <= last:
+        found.append((first, last))
+    return tuple(found)
+
+
+def reduced(ranges: Sequence[OffsetSpan], count_max: int) -> OffsetSpans:
+    """At most ``count_max`` ranges that span ``ranges``: while there are more, the two nearest ones become one."""
+    found = list(ranges)
+    while len(found) > count_max:
+        at = min(range(len(found) - 1), key=lambda number: found[number + 1][0] - found[number][1])
+        found[at : at + 2] = [(found[at][0], found[at + 1][1])]
+    return tuple(found)
+
+
+def way_on(first: int, last: int) -> str:
+    """How reads go on after offsets ``first`` to ``last`` are lost."""
+    return f"Log.accept_loss({first}, {last}) or kstore recover --accept-loss {first}-{last} lets reads pass over them"
+
+
+def corrupt_batch_error(lost: CorruptRange) -> CorruptBatchError:
+    """The error of a read that comes to ``lost``; it names the way on."""
+    return CorruptBatchError(
+        lost.reason,
+        path=lost.path,
+        position=lost.position,
+        first_offset=lost.first,
+        last_offset=lost.last,
+        advice=way_on(lost.first, lost.last),
+    )
+
+
+def span_size(ranges: Iterable[OffsetSpan]) -> int:
+    """How many offsets ``ranges`` hold."""
+    return sum(last - first + 1 for first, last in ranges)
+
+
+class LossRanges(NamedTuple):
+    """What a log keeps of its losses, besides the damaged batches themselves; immutable."""
+
+    lost: OffsetSpans = ()
+    accepted: OffsetSpans = ()
+
+    def unaccepted(self, first: int, last: int) -> OffsetSpans:
+        """The parts of a damaged range whose loss is not accepted."""
+        return holes(first, last, self.accepted)
+
+    def missing(self, start: int, stop: int) -> OffsetSpans:
+        """What is lost, and not accepted, of offsets ``start`` to below ``stop``, which no batch holds."""
+        if not self.lost:
+            return ()
+        return tuple(part for span in clipped(self.lost, start, stop) for part in self.unaccepted(*span))
+
+    def end_after(self, end_offset: int, stop: int) -> int:
+        """Where a log ends, at most at ``stop``, whose last batch ends below ``end_offset``: after what it has lost."""
+        for first, last in self.lost:
+            if first <= end_offset <= last:
+                return max(end_offset, min(last + 1, stop))
+        return end_offset
+
+    def with_lost(self, ranges: Iterable[OffsetSpan], count_max: int) -> LossRanges:
+        return self._replace(lost=reduced(joined(self.lost, ranges), count_max))
+
+    def with_accepted(self, first: int, last: int) -> LossRanges:
+        return self._replace(accepted=joined(self.accepted, ((first, last),)))
+
+    def within(self, start: int, stop: int) -> LossRanges:
+        """Without what lies below ``start``, or at or above ``stop``: it was deleted, or cut."""
+        return LossRanges(clipped(self.lost, start, stop), clipped(self.accepted, start, stop))
+
+    def after_compaction(self, start: int, stop: int, lost_max: int, *, kept: Sequence[OffsetSpan] = ()) -> LossRanges:
+        """After ``start`` to below ``stop`` were compacted: what was accepted there, and only that, needs no entry.
+
+        ``kept`` are the ranges of batches that cannot be read and were copied as they are. A loss that is not accepted
+        keeps its entry: no compaction may make it look like records that were removed.
+        """
+        gone = [
+            (first, last)
+            for first, last in self.accepted
+            if start <= first and last < stop and not clipped(kept, first, last + 1)
+        ]
+        lost = tuple(part for span in self.lost for part in holes(*span, gone))
+        if len(lost) > lost_max:
+            return self
+        return LossRanges(lost, tuple(span for span in self.accepted if span not in gone))
+
+
+NO_LOSSES = LossRanges()
