@@ -188,6 +188,10 @@ class LockedError(StorageError, BlockingIOError):
     """Another writer, kstore's or a broker's, holds the log."""
 
 
+class ThreadStartError(StorageError, RuntimeError):
+    """A thread that could not be started: the process may have no more of them, or the interpreter ends."""
+
+
 class ReadOnlyError(StorageError, PermissionError):
     """A write to a log that is open for reading, or on a read-only file system."""
 

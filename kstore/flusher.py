@@ -12,6 +12,7 @@ import weakref
 from typing import Protocol
 
 from kstore.errors import KstoreError
+from kstore.files.bell import Bell
 
 __all__ = ["Flusher"]
 
@@ -30,8 +31,8 @@ class Flusher:
         # Never, as Kafka says it, is more than the interpreter can wait for.
         self._delay_seconds = min(delay_seconds, threading.TIMEOUT_MAX)
         self._noted = False
-        self._wake = threading.Event()
-        self._stop = threading.Event()
+        self._wake = Bell()
+        self._stop = Bell()
         self._thread: threading.Thread | None = None
 
     def note(self) -> None:
@@ -64,8 +65,8 @@ class Flusher:
 
 def _run(
     log: weakref.ref[Flushable],
-    wake: threading.Event,
-    stop: threading.Event,
+    wake: Bell,
+    stop: Bell,
     delay_seconds: float,
     owner: weakref.ref[Flusher],
 ) -> None:

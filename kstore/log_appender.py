@@ -78,7 +78,8 @@ class LogAppender(LogFiles):
         self._last_append_ms = self._clock.now_ms()
         # Committed reads stop here: behind it a transaction index lacks what could not be written to it.
         self._stable_offset_max = OFFSET_MAX
-        self._grown = threading.Condition(threading.Lock())
+        # Reentrant: a finalizer may close a consumer, which watches, inside.
+        self._grown = threading.Condition(threading.RLock())
         self._follower_count = 0  # guarded by _grown; read without it by every append
         self._growth_watchers: list[Callable[[], None]] = []  # the same; each counts as a follower
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
@@ -236,7 +237,7 @@ class LogAppender(LogFiles):
     def _wake_followers(self) -> None:
         with self._grown:
             self._grown.notify_all()
-            for grown in self._growth_watchers:
+            for grown in tuple(self._growth_watchers):
                 grown()
 
     def watch_growth(self, grown: Callable[[], None]) -> None:

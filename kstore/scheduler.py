@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kstore.clock import Clock
+from kstore.errors import ThreadStartError
+from kstore.files.threads import start_thread
 
 __all__ = ["Scheduler", "TaskStatus"]
 
@@ -105,18 +107,13 @@ class Scheduler:
     def _start(self, lane: str) -> None:
         """Needs the lock."""
         if lane not in self._threads:
-            thread = threading.Thread(
-                target=_run_lane, args=(weakref.ref(self), lane), name=f"{self._name}-{lane}", daemon=True
-            )
             try:
-                thread.start()
-            except RuntimeError as error:
-                # The process may have no more threads. Whoever has something to do asks again, and is not to blame.
+                self._threads[lane] = start_thread(_run_lane, weakref.ref(self), lane, name=f"{self._name}-{lane}")
+            except ThreadStartError as error:
+                # Whoever has something to do asks again, and is not to blame.
                 self._note_failure(lane, error)
-            else:
-                self._threads[lane] = thread
 
-    def _note_failure(self, lane: str, error: RuntimeError) -> None:
+    def _note_failure(self, lane: str, error: ThreadStartError) -> None:
         logger.warning("no thread for the tasks of %s-%s: %s", self._name, lane, error)
         for task in self._tasks.values():
             if task.lane == lane:

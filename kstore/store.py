@@ -13,8 +13,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +35,7 @@ from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
+from kstore.files.threads import closed_elsewhere, side_by_side
 from kstore.log import Log
 from kstore.log_dir import LogDirectory
 from kstore.metrics import MetricValue, summed
@@ -211,8 +211,7 @@ class Store(StoreTopics):
             except KstoreError as error:
                 logger.warning("%s: cannot be recovered: %s", self._directory.partition_path(owner), error)
 
-        with ThreadPoolExecutor(min(self.config.recovery_threads, len(unclean)), "kstore-recovery") as pool:
-            list(pool.map(recover, unclean))
+        side_by_side(recover, unclean, count=self.config.recovery_threads, name="kstore-recovery")
 
     def _begin_work(self) -> None:
         add, config = self._scheduler.add, self.config
@@ -435,7 +434,7 @@ class Store(StoreTopics):
 
         Raises: the first failure: the store is closed all the same, and recovers when it is next opened.
         """
-        if self._closed:
+        if self._closed or closed_elsewhere(self.close, self):
             return
         self._closed = True
         if self._guard.forked:
@@ -455,8 +454,11 @@ class Store(StoreTopics):
             attempt(self._queues.close)
             attempt(self._coordinator.close)
             owners = self._logs.shut()
-            _for_each(
-                lambda owner: attempt(lambda: self._logs.close(owner)), owners, threads=self.config.recovery_threads
+            side_by_side(
+                lambda owner: attempt(lambda: self._logs.close(owner)),
+                owners,
+                count=self.config.recovery_threads,
+                name="kstore-close",
             )
             self._scheduler.stop()
             # A topic that is just being made or deleted is waited for.
@@ -496,16 +498,3 @@ def open(
 ) -> Store:
     """Opens the store in directory ``path``: see ``Store``."""
     return Store(path, read_only=read_only, durability=durability, **settings)
-
-
-def _for_each(do: Callable[[TopicPartition], None], owners: Sequence[TopicPartition], *, threads: int) -> None:
-    """Does it for several logs at a time; one after the other where the interpreter starts no threads any more."""
-    if len(owners) > 1:
-        with ThreadPoolExecutor(min(threads, len(owners)), "kstore-close") as pool:
-            try:
-                list(pool.map(do, owners))
-                return
-            except RuntimeError:
-                pass  # as in atexit: none of them was begun
-    for owner in owners:
-        do(owner)

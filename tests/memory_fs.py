@@ -364,20 +364,10 @@ def _free_lock(directory: PathLike, *, kind: str = "log", mode: int = 0o600, sha
     return (_FreeSharedLock if shared else _FreeLock)(directory, kind=kind, mode=mode, shared=shared)
 
 
-class _AtOnce:
-    """In the place of ``ThreadPoolExecutor``: one after the other, so that what is done is the same each time."""
-
-    def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        pass
-
-    def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        return [work(item) for item in items]
+def _in_turn(work: Callable[[Item], object], items: Iterable[Item], *, count: int, name: str) -> None:
+    """In the place of ``side_by_side``: one after the other, so that what is done is the same each time."""
+    for item in items:
+        work(item)
 
 
 class Machine:
@@ -409,7 +399,7 @@ def in_memory() -> Iterator[Machine]:
             (log_shared_open, "lock_past_lone_writers", _FreeSharedLock),
             (log_dir, "DirectoryLock", _free_lock),
             (log_dir, "lock_past_lone_writers", _free_lock),
-            (store, "ThreadPoolExecutor", _AtOnce),
+            (store, "side_by_side", _in_turn),
             (boot, "LINUX_BOOT_ID", machine),
         ):
             stack.enter_context(mock.patch.object(module, name, fake))

@@ -25,6 +25,7 @@ from kstore.consumer.sharing import UNSTABLE_WAIT_SECONDS, WAIT_SECONDS_MAX, Sha
 from kstore.consumer.wanted import RebalanceListener, topic_partition, topic_partitions
 from kstore.errors import ClosedError, ConfigError, ConsumerStateError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
+from kstore.files.threads import closed_elsewhere
 from kstore.log_reads import TimePoint
 from kstore.producer.producer import Producer
 from kstore.record._codec import Record
@@ -424,6 +425,8 @@ class Consumer(Sharing):
         if self._guard.forked:
             self._closed = True
             return  # its place in the group is the parent's
+        if closed_elsewhere(lambda: self.close(commit=commit), self):
+            return
         with self._used():
             try:
                 if commit:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
-from queue import Empty, SimpleQueue
 
 from kstore.clock import Clock
 from kstore.consumer.fetching import PartitionReader
+from kstore.files.bell import Bell
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log
 from kstore.log_shared import SharedWriter
 from kstore.log_writer import LogWriter
 
-__all__ = ["Bell", "LogWaiter"]
+__all__ = ["LogWaiter"]
 
 # Where nobody tells of changes a log is looked at after so long, and then after twice as long, up to the longest.
 POLL_SECONDS_MIN = 0.001
@@ -24,43 +23,12 @@ TOLD_POLL_SECONDS = 1.0
 ARM_TRIES_MAX = 4
 
 
-class Bell(threading.Event):
-    """An event that may also be set by what interrupts the very thread that waits: a signal handler, or a garbage
-    collection. ``threading.Event`` holds a lock for moments of its wait: such a call would wait for that for ever."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rings: SimpleQueue[None] = SimpleQueue()
-
-    def is_set(self) -> bool:
-        return not self._rings.empty()
-
-    def set(self) -> None:
-        if self._rings.empty():
-            self._rings.put(None)
-
-    def clear(self) -> None:
-        try:
-            while True:
-                self._rings.get_nowait()
-        except Empty:
-            pass
-
-    def wait(self, timeout: float | None = None) -> bool:
-        try:
-            self._rings.get(timeout=timeout)
-        except Empty:
-            return False
-        self._rings.put(None)
-        return True
-
-
 class LogWaiter:
     """Wakes one consumer. ``wake`` is for any thread, and for signal handlers; the rest is for the consumer's own."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._event: threading.Event = Bell()
+        self._event = Bell()
         # The event alone may be cleared by a watch that is armed.
         self._is_woken = False
         # What tells of each log: of an own one its writer, of others the system.

@@ -40,7 +40,7 @@ from kstore.files.fs import storage_error
 from kstore.files.mounts import foreign_type
 from kstore.files.paths import LOCK
 
-__all__ = ["DirectoryLock", "LockShare", "probe_lock"]
+__all__ = ["DirectoryLock", "LockShare", "is_in_registry", "probe_lock"]
 
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -267,6 +267,19 @@ _held: dict[_FileId, list[_Held]] = {}
 # Held over every step between opening a lock file and knowing of it, and over a fork.
 # Reentrant: a garbage collection inside may release a lock that nobody released.
 _mutex = threading.RLock()
+_is_mine = threading.Condition(_mutex)
+
+
+def is_in_registry() -> bool:
+    """Whether this thread is inside the registry: then a finalizer asks, which a garbage collection runs there.
+
+    It may take and release locks, but not wait for another thread, which may need the registry too.
+    """
+    try:
+        _is_mine.notify(0)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _before_fork() -> None:

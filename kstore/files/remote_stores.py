@@ -10,7 +10,6 @@ import errno
 import os
 import re
 import socket
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kstore.errors import ConfigError, KstoreError, StorageError
 from kstore.files.fs import FileStat, storage_error
+from kstore.files.threads import start_thread
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -304,9 +304,7 @@ def limited(
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=work, name="kstore-remote", daemon=True)
-    thread.start()
-    thread.join(seconds)
+    start_thread(work, name="kstore-remote").join(seconds)
     if results:
         return results[0]
     if not errors:

@@ -23,11 +23,15 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from kstore.errors import PathLike
+from kstore.errors import PathLike, ThreadStartError
+from kstore.files.bell import Bell
 from kstore.files.mounts import foreign_type
+from kstore.files.threads import start_thread
 
 __all__ = ["DirectoryWatch"]
 
@@ -55,14 +59,14 @@ class DirectoryWatch:
 
     __slots__ = ("__weakref__", "_changed", "_closed", "_hub", "_number", "_path")
 
-    def __init__(self, directory: PathLike, changed: threading.Event | None = None) -> None:
+    def __init__(self, directory: PathLike, changed: Bell | None = None) -> None:
         """``changed``: what it sets, and clears when it is armed; of several watches it may be one."""
-        self._path = os.fsencode(directory)
-        self._changed = threading.Event() if changed is None else changed
-        self._closed = False
         # The number of the system's watch while it may still tell, and whose it is; guarded by that.
         self._number: int | None = None
         self._hub: _Hub | None = None
+        self._closed = False
+        self._changed = Bell() if changed is None else changed
+        self._path = os.fsencode(directory)
 
     def arm(self) -> bool:
         """From now on the next change ends a ``wait``. False where nobody can tell: then the caller has to look."""
@@ -89,12 +93,17 @@ class DirectoryWatch:
         """Ends every wait, and the watch with it."""
         self._closed = True
         self._changed.set()
-        hub = self._hub
-        if hub is not None and hub is _the_hub:
-            hub.remove(self)
+        self._forget()
 
     def __del__(self) -> None:
-        self.close()
+        # It wakes nobody: who waits for a watch has it, and an event that others share has told nothing.
+        self._closed = True
+        self._forget()
+
+    def _forget(self) -> None:
+        hub, number, self._number = self._hub, self._number, None
+        if number is not None and hub is not None and hub is _the_hub:
+            hub.forget(number)
 
 
 class _Calls(NamedTuple):
@@ -112,14 +121,28 @@ class _Hub:
         self._calls = calls
         self.fd = fd
         # Held over every call that changes the watches: what is told of one is taken in when its owner is known.
-        # Reentrant: a garbage collection inside may close a watch that nobody closed.
+        # Reentrant: a garbage collection inside may arm a watch.
         self.mutex = threading.RLock()
+        self._is_busy = False  # guarded by the mutex
         self._waiting: dict[int, weakref.WeakSet[DirectoryWatch]] = {}
+        # Numbers of watches that were closed or collected, until nobody is inside.
+        self._forgotten: deque[int] = deque()
         self._warned = False
-        threading.Thread(target=self._run, name="kstore-watch", daemon=True).start()
+        start_thread(self._run, name="kstore-watch")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with self.mutex:
+            was_busy, self._is_busy = self._is_busy, True
+            try:
+                yield
+            finally:
+                self._is_busy = was_busy
+        if self._forgotten:
+            self._sweep()
 
     def add(self, watch: DirectoryWatch) -> bool:
-        with self.mutex:
+        with self._alone():
             if watch._hub is not self and foreign_type(os.fsdecode(watch._path)):
                 return False
             # The same number again where somebody watches the directory already.
@@ -131,18 +154,34 @@ class _Hub:
             self._waiting.setdefault(number, weakref.WeakSet()).add(watch)
             return True
 
-    def remove(self, watch: DirectoryWatch) -> None:
-        with self.mutex:
-            number, watch._number = watch._number, None
-            if number is None:
+    def forget(self, number: int) -> None:
+        """A watch with this number went. Waits for nothing: a garbage collection may call it in any thread."""
+        self._forgotten.append(number)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Ends the system's watches that no watch has any more; whoever is inside does it when they leave."""
+        if not self.mutex.acquire(blocking=False):
+            return
+        try:
+            if self._is_busy:
                 return
-            waiting = self._waiting.get(number)
-            if waiting is None:
-                return
-            waiting.discard(watch)
-            if not waiting:
-                del self._waiting[number]
-                self._calls.remove(self.fd, number)
+            self._is_busy = True
+            try:
+                while self._forgotten:
+                    number = self._forgotten.popleft()
+                    waiting = self._waiting.get(number)
+                    if waiting is None:
+                        continue
+                    for watch in [watch for watch in waiting if watch._number != number]:
+                        waiting.discard(watch)
+                    if not waiting:
+                        del self._waiting[number]
+                        self._calls.remove(self.fd, number)
+            finally:
+                self._is_busy = False
+        finally:
+            self.mutex.release()
 
     def _warn(self, code: int, path: bytes) -> None:
         if code in EXHAUSTED_ERRNOS and not self._warned:
@@ -168,9 +207,9 @@ class _Hub:
 
     def tell(self, number: int | None) -> None:
         """Wakes who waits for ``number``; None: all."""
-        with self.mutex:
+        with self._alone():
             if number is None:
-                told = [watch for waiting in self._waiting.values() for watch in waiting]
+                told = [watch for waiting in list(self._waiting.values()) for watch in waiting]
                 self._waiting.clear()
             else:
                 told = list(self._waiting.pop(number, ()))
@@ -179,25 +218,30 @@ class _Hub:
                 watch._changed.set()
 
 
-_start_mutex = threading.Lock()
+# Reentrant: a garbage collection inside may arm a watch.
+_start_mutex = threading.RLock()
+_is_starting = False
 _the_hub: _Hub | None = None
 _is_unavailable = sys.platform != "linux"
 
 
 def _hub() -> _Hub | None:
     """The hub of this process, made when it is first asked for; None where there can be none."""
-    global _the_hub, _is_unavailable
+    global _the_hub, _is_unavailable, _is_starting
     hub = _the_hub
     if hub is not None or _is_unavailable:
         return hub
     with _start_mutex:
-        if _the_hub is None and not _is_unavailable:
+        if _the_hub is None and not _is_unavailable and not _is_starting:
+            _is_starting = True
             try:
                 _the_hub = _start()
-            except (OSError, RuntimeError, AttributeError) as error:
+            except (OSError, ThreadStartError, AttributeError) as error:
                 # No inotify, no instance left for this user, no thread: it is not asked for again.
                 _is_unavailable = True
                 logger.warning("changes in directories are asked for, not told: %s", error)
+            finally:
+                _is_starting = False
         return _the_hub
 
 
@@ -215,7 +259,7 @@ def _start() -> _Hub:
     try:
         calls = _Calls(add, remove, ctypes.get_errno)
         return _Hub(calls, fd)
-    except RuntimeError:
+    except ThreadStartError:
         # There is no thread. After an interrupt there may be one, and by then its number could be another file's.
         os.close(fd)
         raise
@@ -223,9 +267,9 @@ def _start() -> _Hub:
 
 def _after_fork_in_child() -> None:
     """The child has no thread to read, and what it would read is the parent's."""
-    global _the_hub, _start_mutex
+    global _the_hub, _start_mutex, _is_starting
     hub, _the_hub = _the_hub, None
-    _start_mutex = threading.Lock()
+    _start_mutex, _is_starting = threading.RLock(), False
     if hub is not None:
         os.close(hub.fd)
 

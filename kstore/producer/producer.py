@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 
 from kstore.errors import ClosedError, DeliveryError, KstoreError, TransactionAbortedError
 from kstore.files.paths import TopicPartition
+from kstore.files.threads import closed_elsewhere
 from kstore.producer.host import ProducerHost
 from kstore.producer.producer_metrics import producer_metrics, topic_metrics
 from kstore.producer.sending import Sending
@@ -224,6 +225,8 @@ class Producer(Sending):
         if self._guard.forked:
             self._closed = True
             return  # all of it is the parent's
+        if closed_elsewhere(lambda: self.close(timeout), self):
+            return
         with self._closing:
             if self._closed:
                 return

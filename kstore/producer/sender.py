@@ -21,6 +21,7 @@ from typing import Final
 
 from kstore.clock import Clock
 from kstore.errors import KstoreError
+from kstore.files.threads import start_thread
 from kstore.log_writer import LogWriter
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
@@ -84,8 +85,8 @@ class Sender(QueueWriter):
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        """Raises: ThreadStartError."""
+        self._thread = start_thread(self._run, name=self._name)
 
     @property
     def is_this_thread(self) -> bool:

@@ -1,0 +1,39 @@
+"""An event that a finalizer and a signal handler may set."""
+
+from __future__ import annotations
+
+import threading
+from queue import Empty, SimpleQueue
+
+__all__ = ["Bell"]
+
+
+class Bell(threading.Event):
+    """An event that may also be set by what interrupts the very thread that waits: a signal handler, or a garbage
+    collection. ``threading.Event`` holds a lock for moments of its wait: such a call would wait for that for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rings: SimpleQueue[None] = SimpleQueue()
+
+    def is_set(self) -> bool:
+        return not self._rings.empty()
+
+    def set(self) -> None:
+        if self._rings.empty():
+            self._rings.put(None)
+
+    def clear(self) -> None:
+        try:
+            while True:
+                self._rings.get_nowait()
+        except Empty:
+            pass
+
+    def wait(self, timeout: float | None = None) -> bool:
+        try:
+            self._rings.get(timeout=None if timeout is None else max(timeout, 0.0))
+        except Empty:
+            return False
+        self._rings.put(None)
+        return True

@@ -1,0 +1,118 @@
+"""Threads: starting one, and doing work in several so that it is safe to wait for them in a finalizer.
+
+The garbage collector may run a finalizer, and with it a ``close()``, at any allocation, also where the interrupted code
+holds a lock of the whole process. Two rules keep such a close from waiting for ever:
+
+- ``ThreadPoolExecutor.submit`` holds a lock of all pools while it starts a thread, so nothing that a close needs uses
+  one. ``side_by_side`` takes no such lock, and waits only for threads that are at work already;
+- a thread inside the lock registry (``files.lock``) does not wait for other threads, which may need the registry:
+  ``closed_elsewhere`` gives the close to a new thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import TypeVar
+
+from kstore.errors import ThreadStartError
+from kstore.files.lock import is_in_registry
+
+__all__ = ["closed_elsewhere", "side_by_side", "start_thread"]
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+
+def start_thread(work: Callable[..., object], *arguments: object, name: str) -> threading.Thread:
+    """Starts a daemon thread. Raises: ThreadStartError."""
+    if sys.is_finalizing():
+        # The new thread would never say that it runs, which ``start`` waits for.
+        raise ThreadStartError(errno.EAGAIN, f"the thread {name} cannot be started: the interpreter ends")
+    thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise ThreadStartError(errno.EAGAIN, f"the thread {name} cannot be started: {error}") from error
+    return thread
+
+
+def side_by_side(work: Callable[[Item], object], items: Iterable[Item], *, count: int, name: str) -> None:
+    """Calls ``work`` for each item, in this thread and in ``count`` - 1 others; returns when all calls have ended.
+
+    Where no more threads can be started, those there are do it all. An exception in one call does not keep it from the
+    others; the first is raised at the end. An interrupt of this thread begins no more calls, and waits for those begun.
+    """
+    waiting = deque(items)
+    # Of the other threads: an entry when one looks for an item, and its failure, or None, when it is through with that.
+    begun: deque[None] = deque()
+    ended: deque[BaseException | None] = deque()
+    bell: SimpleQueue[None] = SimpleQueue()
+
+    def help_out() -> None:
+        while waiting:
+            # First: whoever has an item is waited for.
+            begun.append(None)
+            failure: BaseException | None = None
+            try:
+                item = waiting.popleft()
+            except IndexError:
+                pass  # another thread was faster
+            else:
+                try:
+                    work(item)
+                except BaseException as error:
+                    failure = error
+            ended.append(failure)
+            bell.put(None)
+
+    failures: list[BaseException] = []
+    try:
+        try:
+            for number in range(1, min(count, len(waiting))):
+                start_thread(help_out, name=f"{name}-{number}")
+        except ThreadStartError:
+            pass
+        while waiting:
+            try:
+                item = waiting.popleft()
+            except IndexError:
+                break
+            try:
+                work(item)
+            except Exception as error:
+                failures.append(error)
+    finally:
+        waiting.clear()
+        # A thread that has begun nothing yet will find nothing to do, and is not waited for: to begin it may need a
+        # lock of the interpreter that this thread holds.
+        while len(ended) < len(begun):
+            bell.get()
+    failures += [failure for failure in ended if failure is not None]
+    if failures:
+        raise failures[0]
+
+
+def closed_elsewhere(close: Callable[[], object], what: object) -> bool:
+    """Whether ``close`` was given to a thread of its own, because this one is inside the lock registry: only a
+    finalizer can call it there. What it raises is logged. False: the caller closes."""
+    if not is_in_registry():
+        return False
+
+    def work() -> None:
+        try:
+            close()
+        except Exception:
+            logger.exception("%r: closed by a finalizer", what)
+
+    try:
+        start_thread(work, name="kstore-finalizer")
+    except ThreadStartError:
+        return False
+    return True
