@@ -25,6 +25,7 @@ from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
+from kstore.index_repairs import IndexRepairs
 from kstore.log_appender import Headers
 from kstore.log_check import accept_loss, check_batches
 from kstore.log_loader import ensure_directory
@@ -104,7 +105,8 @@ class Log(LogReads, LogTransactions):
         config = LogConfig.from_settings(**settings)
         directory = self.path.absolute()
         counters = LogCounters() if _counters is None else _counters
-        context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max), counters)
+        repairs = IndexRepairs()
+        context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max), counters, repairs)
         if read_only:
             if not fs.exists(directory):
                 raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory))
@@ -114,6 +116,9 @@ class Log(LogReads, LogTransactions):
             self._writer = open_shared_writer(context, durability, _ties)
         else:
             self._writer = open_writer(context, durability, _ties)
+        source = self._view or self._writer
+        assert source is not None
+        repairs.serve(source)
         self._closed = False
 
     @property

@@ -176,7 +176,8 @@ def listed(context: SegmentContext, durability: Durability, seen: SharedState) -
     if state.durability != durability:
         state_file.close()
         raise ConfigError(f"durability is {durability!r}, expected {state.durability!r}, as others have it open")
-    segments = LogSegments(LogSegment(context, base) for base in bases)
+    indexed = names.indexed
+    segments = LogSegments(LogSegment(context, base, lacks_index=base not in indexed) for base in bases)
     segments.last.resize(seen.position)
     return Loaded(
         context=context,

@@ -295,7 +295,7 @@ class LogFiles:
             self._begin()
         keep = self.segments.floor(offset)
         assert keep is not None
-        found = keep.batch_at(offset, keep.size)
+        found = keep.batch_at(offset, keep.size, repair=False)
         position = keep.size if found is None else found.position
         last = keep.end(position)
         end_in_file = min(last.offset, offset)
@@ -428,14 +428,14 @@ class LogFiles:
         self._counters.retained(count, size)
         return RetentionResult(count, size, self.start_offset)
 
-    def _ages(self, *, with_times: bool) -> Iterator[SegmentAge]:
+    def _ages(self, *, with_times: bool, repair: bool = False) -> Iterator[SegmentAge]:
         """The segments as retention sees them, one after the other; where no time counts nobody looks for one."""
         stops = [*self.segments.bases[1:], self.published.offset]
         for segment, stop_offset in zip(self.segments, stops, strict=True):
             largest, mtime_ms = NO_TIMESTAMP, 0
             if with_times:
                 mtime_ms = segment.mtime_ms()
-                largest = segment.largest_timestamp(segment.size).timestamp
+                largest = segment.largest_timestamp(segment.size, repair=repair).timestamp
             yield SegmentAge(stop_offset, segment.size, largest, mtime_ms)
 
     def _drop(self, segments: Iterable[LogSegment], *, delay_ms: int = 0) -> None:

@@ -38,11 +38,13 @@ from kstore.files.paths import (
     LOCK,
     LOG_SUFFIX,
     PARTITION_METADATA,
+    TEMPORARY_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     DirectoryNames,
     classify,
     cut_name,
+    parse_segment_name,
     segment_name,
 )
 from kstore.kafka_marks import KafkaMarks, read_kafka_marks
@@ -227,6 +229,8 @@ def load(
         # One that begins where the log ends is the one that writes next.
         loaded.epochs.truncate_from_end(loaded.end_offset + 1)
         producers.remove_strays(loaded.end_offset)
+        if lacking := sum(segment.lacks_index for segment in loaded.segments):
+            report.notes.append(f"{lacking} segments lack an index: the first lookup in each rebuilds it")
         return loaded
     except BaseException:
         state_file.close()
@@ -295,6 +299,10 @@ def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int) -> 
             fs.unlink(directory / str(name))
     if has_swapped:
         names = classify(fs.list(directory))
+    for other in names.others:
+        # Of a file of a segment that was being replaced, an index as a rule.
+        if other.endswith(TEMPORARY_SUFFIX) and parse_segment_name(other.removesuffix(TEMPORARY_SUFFIX)) is not None:
+            fs.unlink(directory / other)
     bases = names.bases[LOG_SUFFIX]
     known = set(bases)
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
@@ -304,7 +312,8 @@ def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int) -> 
     first = max((number for number, base in enumerate(bases) if base <= start_offset), default=0)
     for base_offset in bases[:first]:
         LogSegment(context, base_offset).delete()
-    segments = LogSegments(LogSegment(context, base) for base in bases[first:])
+    indexed = names.indexed
+    segments = LogSegments(LogSegment(context, base, lacks_index=base not in indexed) for base in bases[first:])
     if not len(segments):
         segment = LogSegment(context, start_offset)
         segment.create()

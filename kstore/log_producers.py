@@ -154,7 +154,7 @@ class LogProducers:
                 break
         earlier: dict[int, deque[RememberedBatch]] = {}
         for segment in searched:
-            start = segment.locate(segment.base_offset, segment.size)
+            start = segment.locate(segment.base_offset, segment.size, repair=False)
             for item in segment.walk_from(start, segment.size):
                 if isinstance(item, Damage):
                     continue
@@ -175,7 +175,8 @@ class LogProducers:
     def _replay(self, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
         assert self._state is not None
         aborted = []
-        located = _behind_plain(segment, segment.locate(max(self._next_offset, segment.base_offset), stop), stop)
+        start = segment.locate(max(self._next_offset, segment.base_offset), stop, repair=False)
+        located = _behind_plain(segment, start, stop)
         for item in segment.walk_from(located, stop):
             if isinstance(item, Damage):
                 continue

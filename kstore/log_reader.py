@@ -228,7 +228,7 @@ class _Course(Generic[Item]):
 
         Without an index entry it is the segment's first batch, if that holds the offset.
         """
-        if limit <= UNINDEXED_BYTES:
+        if limit <= UNINDEXED_BYTES and not segment.lacks_index:
             batch = parse_batch(file.pread(limit, 0))
             return batch if batch.base_offset == segment.base_offset and batch.last_offset >= self._offset else None
         found = segment.indexed_batch(self._offset, limit, file)
@@ -334,7 +334,8 @@ class _Course(Generic[Item]):
             raise _TruncatedError
 
     def _walk(self, segment: LogSegment, limit: int, end: int) -> Iterator[tuple[int, Batch] | Damage]:
-        located = segment.locate(self._offset, limit)
+        # A read that goes on from the segment before needs no index, and does not wait for one to be rebuilt.
+        located = segment.locate(self._offset, limit, repair=self._offset > segment.base_offset)
         items = segment.walk_from(located, limit, offset_stop=end)
         first = next(items, None)
         if isinstance(first, Damage) and located.position:

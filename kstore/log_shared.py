@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 class SharedWriter(CatchingUp):
     """One of the writers of a log. Thread-safe."""
 
+    _shares_last_segment = True
+
     def __init__(
         self, loaded: Loaded, lock: DirectoryLock, slot: SharedSlot, seen: SharedState | None, ties: StoreTies | None
     ) -> None:

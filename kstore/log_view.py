@@ -23,7 +23,9 @@ from kstore.files.paths import (
     classify,
     segment_name,
 )
+from kstore.files.remote import RemoteFiles
 from kstore.files.watch import DirectoryWatch
+from kstore.index_repairs import ScannedSegment
 from kstore.kafka_marks import read_kafka_marks
 from kstore.log_following import wait_beyond
 from kstore.log_loader import OWN_NAMES, is_log, losses_of
@@ -87,6 +89,22 @@ class LogView:
                     continue  # retention or a roll was at work between the listing and the look
             self._look()
 
+    def repairs_index_of(self, segment: LogSegment) -> bool:
+        """Not in the last segment, where a writer may be at work, unless the log is closed in order; and not in a
+        remote one, which every reader would have to fetch as a whole."""
+        if isinstance(self.context.fs, RemoteFiles):
+            return False
+        return self.report.clean or segment is not self.segments.last
+
+    def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
+        """A view writes nothing: what was rebuilt stays in memory."""
+        return False
+
+    @property
+    def cut_count(self) -> int:
+        """How often the log was seen to be another one than before."""
+        return self._cut_count
+
     @property
     def truncation_count(self) -> int:
         """Differs from what it was whenever the writer may have cut anything since; may differ without that."""
@@ -143,11 +161,16 @@ class LogView:
             self._cut_count += 1
         last.resize(stat.size)
         if list(known) != bases:
+            # What a crash left of a swap has its indexes under either name.
+            indexed = names.indexed.union(swapped)
             for base, segment in known.items():
                 if base != bases[-1]:
                     segment.resize(-1)  # it may have grown before it was sealed
             sealed = (
-                known.get(base) or LogSegment(context, base, state=SWAP_SUFFIX if base in swapped else "")
+                known.get(base)
+                or LogSegment(
+                    context, base, state=SWAP_SUFFIX if base in swapped else "", lacks_index=base not in indexed
+                )
                 for base in bases[:-1]
             )
             self.segments.replace([*sealed, last])

@@ -21,7 +21,9 @@ from kstore.errors import (
 )
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import WriteLock, lock_in_store, lock_log
+from kstore.files.paths import LOG_SUFFIX
 from kstore.flusher import Flusher
+from kstore.index_repairs import ScannedSegment, replace_indexes
 from kstore.kafka_marks import KafkaMarks
 from kstore.log_appender import LogAppender
 from kstore.log_loader import Loaded, ensure_log_directory, load
@@ -94,6 +96,9 @@ class StoreTies(NamedTuple):
 
 class LogWriter(LogAppender):
     """Everything that changes a log. Thread-safe."""
+
+    # Whether others may be appending to the last segment, and to its indexes, while no tail is open here.
+    _shares_last_segment = False
 
     def __init__(self, loaded: Loaded, lock: WriteLock, ties: StoreTies | None = None) -> None:
         super().__init__(loaded, lock, is_alone=ties is None)
@@ -221,9 +226,53 @@ class LogWriter(LogAppender):
 
     def apply_retention(self) -> RetentionResult:
         """See ``Log.apply_retention``."""
+        self._look_up_ages()
         with self._changing():
             self._remove_deleted()
             return self._retain(self._trusted_clock.now_ms(self._clock.now_ms(), self._clock.monotonic()))
+
+    def _look_up_ages(self) -> None:
+        """Has the ages that retention asks for looked up before it takes the lock: a lost index makes that long."""
+        config = self.context.config
+        if config.retention_ms == NO_LIMIT:
+            return
+        now_ms = self._clock.now_ms()
+        try:
+            is_kept = False
+            for age in self._ages(with_times=True, repair=True):
+                # Retention asks for the first segment that it keeps, and for the one after it.
+                if is_kept:
+                    return
+                is_kept = now_ms - age.largest_timestamp <= config.retention_ms
+        except (KstoreError, ValueError):
+            pass  # what cannot be read, or is just changing, is met again under the lock
+
+    # --- indexes ----------------------------------------------------------------------------------------------------
+
+    def repairs_index_of(self, segment: LogSegment) -> bool:
+        """For ``IndexRepairs``: not while appends go into it."""
+        return segment.tail is None and self._closed is None
+
+    def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
+        """For ``IndexRepairs``: puts rebuilt indexes in place of the old files, unless the segment has changed."""
+        try:
+            with self._changing():
+                here = self.segments.floor(segment.base_offset)
+                if (
+                    here is None
+                    or here.base_offset != segment.base_offset
+                    or cut_count != self.cut_count
+                    or (here is self.segments.last and self._shares_last_segment)
+                    or not replace_indexes(here, scanned)
+                ):
+                    return False
+                here.examined(scanned.rebuilt.largest, scanned.size)
+                return True
+        except KstoreError as error:
+            # Indexes are hints: the lookup goes on with what is in memory.
+            self.context.counters.index_failures += 1
+            logger.warning("%s: its rebuilt indexes were not written: %s", segment.path(LOG_SUFFIX), error)
+            return False
 
     # --- what metrics ask -------------------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ A segment is *sealed* (its files are opened when first read, through the log's b
 (it has a ``SegmentTail``, the writer's open files). Only the log's writer, under the log's lock, changes a segment;
 reads take no lock: they use positions that were published before.
 
-An index is a hint. What a lookup returns is checked against the batch header found there, and where it does not fit
-the segment is walked from its start.
+An index is a hint. What a lookup returns is checked against the batch header found there. Where an index is missing, or
+turns out to be wrong, the lookup has it rebuilt (``index_repairs``); where that cannot be done the segment is walked
+from its start. Lookups under the log's lock say ``repair=False``: a repair may take that lock, and scans the segment.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import errno
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
@@ -24,6 +25,7 @@ from kstore.files.fs import File, FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.index import OffsetIndex, TimeIndex, TransactionIndex
+from kstore.indexes.rebuild import WALK_INTERVALS
 from kstore.metrics import LogCounters
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX, Damage, walk
@@ -53,8 +55,18 @@ MAGIC_V2 = 2
 SIZE_MIN = {0: LOG_OVERHEAD + 14, 1: LOG_OVERHEAD + 22, MAGIC_V2: HEADER_SIZE}
 
 
+class Repairs(Protocol):
+    """What rebuilds indexes (``index_repairs.IndexRepairs``)."""
+
+    def repair(self, segment: LogSegment) -> bool: ...
+
+    def kept(self, segment: LogSegment, suffix: str) -> OffsetIndex | TimeIndex | None: ...
+
+    def forget(self, segment: LogSegment) -> None: ...
+
+
 class SegmentContext(NamedTuple):
-    """What all segments of one log share."""
+    """What all segments of one log share. Without ``repairs`` indexes stay as they are."""
 
     fs: FileSystem
     directory: Path
@@ -62,6 +74,7 @@ class SegmentContext(NamedTuple):
     clock: Clock
     handles: HandleCache
     counters: LogCounters
+    repairs: Repairs | None = None
 
 
 class Located(NamedTuple):
@@ -110,13 +123,41 @@ class IndexedBatch(NamedTuple):
     data: bytes
 
 
+class _TimeEntry(NamedTuple):
+    """A time index entry that its batch bears out: ``size`` bytes at ``position``, reached from ``located``."""
+
+    entry: TimestampOffset
+    position: int
+    size: int
+    located: Located
+
+
 class LogSegment:
     """One ``.log`` with its indexes; ``base_offset`` is a lower bound of every offset in it."""
 
-    __slots__ = ("_context", "_largest", "_retired", "_size", "base_offset", "state", "tail")
+    __slots__ = (
+        "_context",
+        "_largest",
+        "_retired",
+        "_size",
+        "base_offset",
+        "change_count",
+        "is_examined",
+        "lacks_index",
+        "state",
+        "tail",
+    )
 
-    def __init__(self, context: SegmentContext, base_offset: int, *, size: int = -1, state: str = "") -> None:
+    def __init__(
+        self, context: SegmentContext, base_offset: int, *, size: int = -1, state: str = "", lacks_index: bool = False
+    ) -> None:
+        """``lacks_index``: a listing of the directory shows that one of its two searched indexes is missing."""
         self._context = context
+        self.lacks_index = lacks_index
+        # Whether its indexes were held against its batches, which is done once. Guarded by the repairs.
+        self.is_examined = False
+        # Counts whatever makes another segment of it, for a scan that is under way.
+        self.change_count = 0
         self.base_offset = base_offset
         # One more suffix of all its files' names: ".cleaned" while it is written, ".swap" while it is swapped in.
         self.state = state
@@ -155,6 +196,7 @@ class LogSegment:
                 context.fs, self, context.config, context.clock, context.counters, empty_indexes=empty_indexes
             )
             self._drop_handles()
+            self.lacks_index = False
             self.tail = tail
         return self.tail
 
@@ -185,8 +227,8 @@ class LogSegment:
         if size != self._size:
             self._largest = None
             # The indexes have grown with it.
-            self._context.handles.drop((self.base_offset, INDEX_SUFFIX))
-            self._context.handles.drop((self.base_offset, TIME_INDEX_SUFFIX))
+            self.drop_indexes()
+            self._changed()
         self._size = size
 
     def forget(self) -> None:
@@ -216,6 +258,9 @@ class LogSegment:
         return index
 
     def _open_offset_index(self) -> OffsetIndex:
+        kept = self._kept(INDEX_SUFFIX)
+        if isinstance(kept, OffsetIndex):
+            return kept
         return OffsetIndex.open_read_only(self._context.fs, self._path_text(INDEX_SUFFIX), self.base_offset, live=True)
 
     def time_index(self) -> TimeIndex:
@@ -227,6 +272,9 @@ class LogSegment:
         return index
 
     def _open_time_index(self) -> TimeIndex:
+        kept = self._kept(TIME_INDEX_SUFFIX)
+        if isinstance(kept, TimeIndex):
+            return kept
         return TimeIndex.open_read_only(
             self._context.fs, self._path_text(TIME_INDEX_SUFFIX), self.base_offset, live=True
         )
@@ -258,6 +306,44 @@ class LogSegment:
         data = TransactionIndex.encode(aborted)
         replace_file(context.fs, self.path(TXN_INDEX_SUFFIX), data, mode=context.config.file_mode)
 
+    # --- repair -----------------------------------------------------------------------------------------------------
+
+    @property
+    def context(self) -> SegmentContext:
+        """What it shares with the other segments of its log."""
+        return self._context
+
+    def _kept(self, suffix: str) -> OffsetIndex | TimeIndex | None:
+        """The index that was rebuilt, and is kept in memory."""
+        repairs = self._context.repairs
+        return repairs.kept(self, suffix) if repairs is not None else None
+
+    def _repair(self) -> bool:
+        """Has the indexes examined, and rebuilt where they are wrong; False where that was done, or cannot be."""
+        repairs = self._context.repairs
+        if repairs is None or self.is_examined or self.tail is not None:
+            return False
+        return repairs.repair(self)
+
+    def examined(self, largest: TimestampOffset, size: int) -> None:
+        """Notes that the indexes are right from now on, and what the scan of ``size`` bytes found. For repairs."""
+        self.drop_indexes()
+        self.is_examined = True
+        self.lacks_index = False
+        if size == self._size:
+            self._largest = largest
+
+    def drop_indexes(self) -> None:
+        """Has both indexes read again by the next lookup."""
+        self._context.handles.drop((self.base_offset, INDEX_SUFFIX))
+        self._context.handles.drop((self.base_offset, TIME_INDEX_SUFFIX))
+
+    def _changed(self) -> None:
+        """It is not the segment any more that was, or is just being, examined."""
+        self.change_count += 1
+        if self._context.repairs is not None:
+            self._context.repairs.forget(self)
+
     def use(self, context: SegmentContext) -> None:
         """Goes on with other settings. The caller has the log's lock."""
         self._context = context
@@ -266,19 +352,35 @@ class LogSegment:
 
     # --- lookup -----------------------------------------------------------------------------------------------------
 
-    def locate(self, target: int, stop: int, *, use_index: bool = True, file: File | None = None) -> Located:
+    def locate(
+        self, target: int, stop: int, *, use_index: bool = True, file: File | None = None, repair: bool = True
+    ) -> Located:
         """Where a walk meets every batch that ends at or above offset ``target``.
 
         Walks headers only, from the index entry for ``target`` on, up to position ``stop``, where a batch ends. Where a
         header cannot be right the answer is the segment's start: nothing on the way can be believed without its CRC.
+
+        ``repair``: an index that is missing or wrong is rebuilt, once, unless the caller holds the log's lock.
         """
+        if repair and self.lacks_index and self._repair():
+            repair = False
         use_index = use_index and stop > UNINDEXED_BYTES
-        entry = self._entry_for(target) if use_index else OffsetPosition(self.base_offset, 0)
+        found = self._entry_for(target) if use_index else OffsetPosition(self.base_offset, 0)
+        repair = repair and use_index and not self.is_examined and self.tail is None
+        if found is None and repair and self._repair():
+            repair = False
+            found = self._entry_for(target)
+        entry = found or OffsetPosition(self.base_offset, 0)
         position = entry.position
         if position >= stop:
-            return self.locate(target, stop, use_index=False) if position else Located(stop, 0, target)
+            # While a writer is at work its entries may be ahead of what was published.
+            if repair and position >= self.size and self._repair():
+                return self.locate(target, stop, file=file, repair=False)
+            return self._locate_unaided(target, stop) if position else Located(stop, 0, target)
         if file is None:
             file = self.log_file()
+        walk_stop = position + WALK_INTERVALS * self._context.config.index_interval_bytes if repair else OFFSET_MAX
+        size_max = 0
         hinted = position > 0
         expected = self.base_offset
         block_size = HEADER_BLOCK_BYTES
@@ -293,7 +395,10 @@ class LogSegment:
                 sane = size_min <= size <= stop - position - at and expected <= base_offset <= last_offset
                 if hinted:
                     if not sane or base_offset > target:
-                        return self.locate(target, stop, use_index=False)  # the index lied
+                        # The index lied, or the batch there is damaged.
+                        if repair and self._repair():
+                            return self.locate(target, stop, file=file, repair=False)
+                        return self._locate_unaided(target, stop)
                     hinted = False
                     if last_offset == entry.offset:
                         expected = base_offset  # header and index bear each other out
@@ -305,11 +410,19 @@ class LogSegment:
                 at += size
             if at == 0:
                 # Fewer bytes than a header: legacy messages may be as small.
-                return self.locate(target, stop, use_index=False) if hinted else Located(position, 0, expected)
+                return self._locate_unaided(target, stop) if hinted else Located(position, 0, expected)
             position += at
+            if position > walk_stop:
+                size_max = max(size_max, size)
+                if position > walk_stop + size_max and self._repair():
+                    return self.locate(target, stop, file=file, repair=False)
             # Behind a large batch the next one is large too, as a rule: then its header alone is read.
             block_size = HEADER_SIZE if at > HEADER_BLOCK_BYTES else HEADER_BLOCK_BYTES
         return Located(stop, 0, expected)
+
+    def _locate_unaided(self, target: int, stop: int) -> Located:
+        """``locate`` without the index."""
+        return self.locate(target, stop, use_index=False, repair=False)
 
     def indexed_batch(self, target: int, stop: int, file: File) -> IndexedBatch | None:
         """What is stored where the index entry at or above offset ``target`` points: where every batch is indexed, the
@@ -340,11 +453,12 @@ class LogSegment:
             chunk_bytes=chunk_bytes,
         )
 
-    def _entry_for(self, target: int) -> OffsetPosition:
+    def _entry_for(self, target: int) -> OffsetPosition | None:
+        """The index entry to begin with, None where there is no index that can be read."""
         try:
             return self.offset_index().lookup(target)
         except (StorageError, CorruptDataError):
-            return OffsetPosition(self.base_offset, 0)
+            return None
 
     def end(self, stop: int) -> SegmentEnd:
         """The end of the last whole batch up to position ``stop``; damage is passed over.
@@ -368,7 +482,8 @@ class LogSegment:
         except (StorageError, CorruptDataError):
             return 0
         # A lookup for the entry's own offset checks the header that stands there.
-        return entry.position if self.locate(entry.offset, stop).position == entry.position < stop else 0
+        found = self.locate(entry.offset, stop, repair=False)
+        return entry.position if found.position == entry.position < stop else 0
 
     def positions_behind(self, position: int) -> Sequence[int]:
         """The indexed positions above ``position``: where batches may begin behind damage."""
@@ -377,20 +492,40 @@ class LogSegment:
         except (StorageError, CorruptDataError):
             return ()
 
-    def largest_timestamp(self, stop: int) -> TimestampOffset:
+    def largest_timestamp(self, stop: int, *, repair: bool = True) -> TimestampOffset:
         """The greatest timestamp up to position ``stop``, with the last offset of the batch that first had it.
 
         (NO_TIMESTAMP, NO_OFFSET) where no record has one. Taken from the last time index entry if the batch it names
         agrees, and from a walk over what it does not cover, which is remembered: while a segment is written to, and
-        where its last entry is damaged, later batches have none.
+        where its last entry is damaged, later batches have none. ``repair`` as in ``locate``: then a walk that would be
+        long examines the indexes on its way.
         """
-        if self.tail is not None:
-            return TimestampOffset(self.tail.max_timestamp, self.tail.offset_of_max_timestamp)
-        if self._largest is None:
-            last = self._last_time_entry()
-            believed = last is not None and self._agrees(last, stop)
-            self._largest = self._walk_for_largest(stop, last if believed else None)
-        return self._largest
+        tail = self.tail
+        if tail is not None:
+            return TimestampOffset(tail.max_timestamp, tail.offset_of_max_timestamp)
+        largest = self._largest
+        if largest is None:
+            located = self._last_time(stop, repair=repair)
+            if repair and not self.is_examined and self._is_far(located, stop) and self._repair():
+                largest = self._largest
+                located = self._last_time(stop, repair=False) if largest is None else None
+            if largest is None:
+                largest = self._walk_for_largest(stop, located)
+            self._largest = largest
+        return largest
+
+    def _is_far(self, found: _TimeEntry | None, stop: int) -> bool:
+        """Whether more lies behind the last time entry, which a sealed segment has at its end, than an index leaves
+        out."""
+        if found is None:
+            return True
+        interval = self._context.config.index_interval_bytes
+        return stop - found.position > WALK_INTERVALS * interval + found.size
+
+    def _last_time(self, stop: int, *, repair: bool) -> _TimeEntry | None:
+        """The last time index entry, if its batch agrees."""
+        last = self._last_time_entry()
+        return self._bears_out(last, stop, repair=repair) if last is not None else None
 
     def _last_time_entry(self) -> TimestampOffset | None:
         try:
@@ -399,19 +534,22 @@ class LogSegment:
         except (StorageError, CorruptDataError):
             return None
 
-    def _agrees(self, entry: TimestampOffset, stop: int) -> bool:
-        """Whether the batch that holds the entry's offset has the entry's timestamp."""
-        for item in self.walk_from(self.locate(entry.offset, stop), stop, chunk_bytes=SHORT_CHUNK_BYTES):
+    def _bears_out(self, entry: TimestampOffset, stop: int, *, repair: bool) -> _TimeEntry | None:
+        """Where the batch is that holds the entry's offset, if it has the entry's timestamp."""
+        located = self.locate(entry.offset, stop, repair=repair)
+        for item in self.walk_from(located, stop, chunk_bytes=SHORT_CHUNK_BYTES):
             if isinstance(item, Damage):
-                return False
-            _, batch = item
-            return bool(batch.max_timestamp == entry.timestamp and batch.last_offset >= entry.offset)
-        return False
+                return None
+            position, batch = item
+            if batch.max_timestamp == entry.timestamp and batch.last_offset >= entry.offset:
+                return _TimeEntry(entry, position, batch.size, located)
+            return None
+        return None
 
-    def _walk_for_largest(self, stop: int, known: TimestampOffset | None) -> TimestampOffset:
+    def _walk_for_largest(self, stop: int, known: _TimeEntry | None) -> TimestampOffset:
         """``known``: what the batches before its offset cannot be above."""
-        largest = known or TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
-        for item in self.walk_from(self.locate(known.offset, stop) if known else START, stop):
+        largest = known.entry if known is not None else TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
+        for item in self.walk_from(known.located if known is not None else START, stop):
             if not isinstance(item, Damage) and item[1].max_timestamp > largest.timestamp:
                 largest = TimestampOffset(item[1].max_timestamp, item[1].last_offset)
         return largest
@@ -459,14 +597,18 @@ class LogSegment:
                     latest = TimestampOffset(timestamp, offset)
         return latest if latest.offset != NO_OFFSET else None
 
-    def _indexed_offset(self, timestamp: int, stop: int) -> int:
+    def _indexed_offset(self, timestamp: int, stop: int, *, repair: bool = True) -> int:
         """The offset of the greatest time index entry <= ``timestamp`` that its batch agrees with, else the base."""
         try:
             entry = self.time_index().lookup(timestamp)
         except (StorageError, CorruptDataError):
             return self.base_offset
-        if entry.timestamp == NO_TIMESTAMP or not self._agrees(entry, stop):
+        if entry.timestamp == NO_TIMESTAMP:
             return self.base_offset
+        if self._bears_out(entry, stop, repair=repair) is None:
+            return (
+                self._indexed_offset(timestamp, stop, repair=False) if repair and self._repair() else self.base_offset
+            )
         return entry.offset
 
     def first_timestamp(self) -> int:
@@ -475,9 +617,10 @@ class LogSegment:
             return NO_TIMESTAMP if isinstance(item, Damage) else item[1].max_timestamp
         return NO_TIMESTAMP
 
-    def batch_at(self, offset: int, stop: int) -> BatchPosition | None:
-        """Where the batch is that holds ``offset``, or else the first one behind it; None at the end."""
-        for item in self.walk_from(self.locate(offset, stop), stop, chunk_bytes=SHORT_CHUNK_BYTES):
+    def batch_at(self, offset: int, stop: int, *, repair: bool = True) -> BatchPosition | None:
+        """Where the batch is that holds ``offset``, or else the first one after it; None at the end."""
+        located = self.locate(offset, stop, repair=repair)
+        for item in self.walk_from(located, stop, chunk_bytes=SHORT_CHUNK_BYTES):
             if isinstance(item, Damage):
                 if item.next_offset is None:
                     return None
@@ -497,6 +640,7 @@ class LogSegment:
         if self.tail is not None:
             self._largest = TimestampOffset(self.tail.max_timestamp, self.tail.offset_of_max_timestamp)
             self._size = self.tail.position
+            self._changed()
             self.tail.seal(sync=sync)
             self.tail = None
 
@@ -542,8 +686,9 @@ class LogSegment:
         self._drop_handles()
 
     def _drop_handles(self) -> None:
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            self._context.handles.drop((self.base_offset, suffix))
+        self._context.handles.drop((self.base_offset, LOG_SUFFIX))
+        self.drop_indexes()
+        self._changed()
 
     def check(self) -> None:
         """Asserts the invariants of the segment and its indexes; reads every header, not the records."""

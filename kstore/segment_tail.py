@@ -17,6 +17,7 @@ from kstore.errors import IndexFullError, InvalidOffsetError, PoisonedError, Sto
 from kstore.files.fs import File, FileSystem
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
+from kstore.indexes.rebuild import WALK_INTERVALS
 from kstore.metrics import LogCounters
 from kstore.record.walk import Damage, walk
 from kstore.rules.roll import jitter_ms, segment_ms_max
@@ -146,17 +147,23 @@ class SegmentTail:
             self.max_timestamp, self.offset_of_max_timestamp = times.last_entry
         self._since_entry = 0
         first = True
+        size_max = 0
         for item in walk(self.file, start, self.position, next_offset=self.base_offset, chunk_bytes=1 << 16):
             if isinstance(item, Damage):
                 return not first  # fenced damage behind a good entry is not the index's fault
-            _, batch = item
+            position, batch = item
             if first and start and batch.last_offset != last.offset:
                 return False
+            if position - start > WALK_INTERVALS * self._index_interval_bytes + size_max:
+                return False  # entries are missing
             first = False
+            size_max = max(size_max, batch.size)
             self._note_timestamp(batch.last_offset, batch.max_timestamp)
             self._since_entry = self.position - start
         self.first_timestamp = self._read_first_timestamp()
-        return not times.entry_count or self.offset_of_max_timestamp <= max(last.offset, times.last_entry.offset)
+        if not times.entry_count:
+            return not self.offset_index.entry_count or self.max_timestamp == NO_TIMESTAMP
+        return self.offset_of_max_timestamp <= max(last.offset, times.last_entry.offset)
 
     def _read_first_timestamp(self) -> int:
         for item in walk(self.file, 0, self.position, next_offset=self.base_offset, chunk_bytes=1 << 14):

@@ -138,6 +138,11 @@ class DirectoryNames(NamedTuple):
     cuts: list[str]
     others: list[str]
 
+    @property
+    def indexed(self) -> set[int]:
+        """The base offsets of which both searched indexes are there."""
+        return set(self.bases[INDEX_SUFFIX]).intersection(self.bases[TIME_INDEX_SUFFIX])
+
 
 class TopicPartition(NamedTuple):
     """A topic and one of its partitions."""
