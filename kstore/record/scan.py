@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from kstore.errors import CorruptBatchError, CorruptDataError
 from kstore.record.batch import LOG_OVERHEAD_BYTES, OFFSET_MAX, Batch
-from kstore.record.legacy import has_size_of_fields
+from kstore.record.legacy import SIZE_MIN, has_size_of_fields
 from kstore.record.parse import MAGIC_POSITION, parse_batch
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = [
     "ScanStop",
     "SearchBudget",
     "Source",
+    "check_size_field",
     "find_next_batch",
     "parse_batches",
     "scan",
@@ -43,6 +44,10 @@ SEARCH_BYTES_FIRST = 1 << 14
 SEARCH_PASSES = 4
 VAIN_BYTES_MIN = 64 << 20
 MAGIC_V2 = 2
+# Behind the offset; the size counts the bytes after the field, of which a message of version 0 has the fewest.
+SIZE_POSITION = 8
+SIZE_FIELD_MIN = 14
+assert SIZE_MIN[0] == SIZE_FIELD_MIN + LOG_OVERHEAD_BYTES
 # A size from 14, the least of all versions, to below 128 MiB; zeros, the commonest of all garbage, are none.
 SIZE_PATTERN = rb"(?:[\x01-\x07].{3}|\x00[\x01-\xff].{2}|\x00\x00[\x01-\xff].|\x00\x00\x00[\x0e-\xff])"
 # The magic, behind the leader epoch or CRC.
@@ -133,6 +138,7 @@ class BatchScan:
         stop: int,
         *,
         check_crc: bool,
+        check_order: bool,
         next_offset: int,
         chunk_bytes: int,
         first_bytes: int,
@@ -142,6 +148,7 @@ class BatchScan:
         self._position = start
         self._end = stop
         self._check_crc = check_crc
+        self._check_order = check_order
         self._next_offset = next_offset
         self._chunk_bytes = chunk_bytes
         self._first_bytes = first_bytes
@@ -158,7 +165,7 @@ class BatchScan:
         self._steps.close()
 
     def _scan(self) -> Generator[tuple[int, Batch], None, None]:
-        position, end, check_crc = self._position, self._end, self._check_crc
+        position, end, check_crc, check_order = self._position, self._end, self._check_crc, self._check_order
         next_offset, pread, wanted = self._next_offset, self._source.pread, self._first_bytes
         while position < end:
             chunk = pread(min(wanted, end - position), position)
@@ -177,7 +184,7 @@ class BatchScan:
                         batch.ensure_valid()
                     # Of a compressed message set the first offset is known only when it is decompressed.
                     offset = batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
-                    if offset < next_offset:
+                    if check_order and offset < next_offset:
                         raise CorruptBatchError(f"a batch of offset {offset}, expected at least {next_offset}")
                 except CorruptDataError as error:
                     self.stop = ScanStop("corrupt", position + at, error.reason, end - position - at, max(needed, 0))
@@ -204,6 +211,7 @@ def scan(
     stop: int,
     *,
     check_crc: bool = True,
+    check_order: bool = True,
     next_offset: int = 0,
     chunk_bytes: int = CHUNK_BYTES,
     first_bytes: int | None = None,
@@ -212,7 +220,8 @@ def scan(
 
     Args:
         check_crc: stop at a wrong CRC; without it nothing but headers is checked.
-        next_offset: stop at a batch below it, and at each that does not follow the one before it.
+        check_order: stop at a batch below ``next_offset``, and at each that does not follow the one before it.
+        next_offset: where offsets begin.
         chunk_bytes: how much is read at a time; an entry that is larger is read as a whole.
         first_bytes: how much is read first, where the scan may not come far; ``chunk_bytes`` by default.
 
@@ -223,6 +232,7 @@ def scan(
         start,
         stop,
         check_crc=check_crc,
+        check_order=check_order,
         next_offset=next_offset,
         chunk_bytes=chunk_bytes,
         first_bytes=chunk_bytes if first_bytes is None else min(first_bytes, chunk_bytes),
@@ -347,15 +357,57 @@ class _Fitting:
 def parse_batches(buffer: Buffer) -> Iterator[Batch]:
     """The batches in ``buffer``: the receiving side of a slice, from a file or a socket.
 
-    CRC and the order of offsets are checked; a batch that is cut off at the end is left out. The batches keep what they
-    need of the buffer.
+    CRC and the order of offsets are checked: they rise, as in a log, or every batch begins at offset 0, as a client
+    sends them. A batch that is cut off at the end is left out. The batches keep what they need of the buffer.
 
     Raises: CorruptBatchError at the first damage.
     """
     view = memoryview(buffer).cast("B")
-    scanned = scan(BufferSource(view), 0, view.nbytes)
-    for _, batch in scanned:
+    scanned = scan(BufferSource(view), 0, view.nbytes, check_order=False)
+    order = _Order()
+    for position, batch in scanned:
+        order.take(batch, position)
         yield batch
-    assert scanned.stop is not None
-    if scanned.stop.kind == "corrupt":
-        raise CorruptBatchError(scanned.stop.reason, position=scanned.stop.position)
+    stop = scanned.stop
+    assert stop is not None
+    if stop.kind == "corrupt":
+        raise CorruptBatchError(stop.reason, position=stop.position)
+    if stop.kind == "torn":
+        check_size_field(view, stop.position)
+
+
+def check_size_field(data: Buffer, position: int) -> None:
+    """Checks the size of the entry that is cut off at ``position``, if so much of it is there.
+
+    Raises: CorruptBatchError where no entry has that size (Kafka: ByteBufferLogInputStream).
+    """
+    field = bytes(memoryview(data)[position + SIZE_POSITION : position + LOG_OVERHEAD_BYTES])
+    size = int.from_bytes(field, "big", signed=True)
+    if len(field) == LOG_OVERHEAD_BYTES - SIZE_POSITION and size < SIZE_FIELD_MIN:
+        raise CorruptBatchError(f"a size field of {size}, expected at least {SIZE_FIELD_MIN}", position=position)
+
+
+class _Order:
+    """The offsets of batches that were sent or fetched: they rise, or each batch begins at 0."""
+
+    __slots__ = ("_all_begin_at_0", "_has_repeated", "_next_offset")
+
+    def __init__(self) -> None:
+        self._next_offset = 0
+        self._all_begin_at_0 = True
+        self._has_repeated = False
+
+    def take(self, batch: Batch, position: int) -> None:
+        """Raises: CorruptBatchError."""
+        first_offset = batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
+        if self._all_begin_at_0:
+            # Of a compressed message set this decompresses it, in a fetched slice once at most.
+            self._all_begin_at_0 = batch.base_offset == 0
+        if first_offset < self._next_offset or (self._has_repeated and not self._all_begin_at_0):
+            if not self._all_begin_at_0:
+                expected = "0" if self._has_repeated else f"at least {self._next_offset}"
+                raise CorruptBatchError(
+                    f"a batch of offset {batch.base_offset}, expected {expected}", position=position
+                )
+            self._has_repeated = True
+        self._next_offset = batch.last_offset + 1

@@ -49,6 +49,7 @@ from kstore.record.batch import (
 from kstore.record.builder import build_batches
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.parse import MAGIC_POSITION, parse_batch
+from kstore.record.scan import check_size_field
 from kstore.rules.roll import ensure_fits
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP
 
@@ -94,7 +95,9 @@ def split_batches(buffer: Buffer) -> list[Batch]:
     """The batches in ``buffer``, of any version; bytes at the end that are no whole batch are left off.
 
     The bytes are copied unless they are immutable, so that what was checked cannot change before it is written. Only
-    headers are read: ``validate`` checks the rest. Raises CorruptBatchError, UnsupportedFormatError.
+    headers are read: ``validate`` checks the rest.
+
+    Raises: CorruptBatchError, also for a size that no batch has in what is cut off; UnsupportedFormatError.
     """
     data = buffer if isinstance(buffer, bytes) else bytes(memoryview(buffer))
     batches: list[Batch] = []
@@ -105,6 +108,7 @@ def split_batches(buffer: Buffer) -> list[Batch]:
             break
         batches.append(parse_batch(data, position))
         position += size
+    check_size_field(data, position)
     return batches
 
 

@@ -14,6 +14,7 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.scan import BufferSource, find_next_batch, parse_batches, scan
 from kstore.record.walk import Damage, walk
+from kstore.rules.validate import split_batches
 from tests.oracle_legacy import message, wrapper
 
 
@@ -82,6 +83,56 @@ def test_a_scan_stops_where_no_writer_can_have_written(at: int, new: bytes, reas
     assert reason in scanned.stop.reason
     with pytest.raises(CorruptBatchError, match=reason):
         list(parse_batches(data))
+
+
+@pytest.mark.parametrize("kept", range(12, 17))
+@pytest.mark.parametrize("size", [-1, 0, 13])
+def test_a_size_that_no_batch_has_is_refused_though_the_rest_is_cut_off(kept: int, size: int) -> None:
+    tail = (bytes(8) + size.to_bytes(4, "big", signed=True) + bytes(4))[:kept]
+    with pytest.raises(CorruptBatchError, match=f"a size field of {size}, expected at least 14") as raised:
+        list(parse_batches(LOG + tail))
+    assert raised.value.position == len(LOG)
+    assert len(list(parse_batches(LOG + tail[:11]))) == 4
+    assert len(list(parse_batches(LOG + LOG[:kept]))) == 4
+
+
+OLD = wrapper([message(o, b"b") for o in range(2)], offset=1, codec="gzip")
+
+
+@pytest.mark.parametrize(
+    ("sent", "offsets"),
+    [
+        ([batch(0), batch(0), batch(0)], [0, 0, 0]),
+        ([batch(0)], [0]),
+        ([OLD, OLD], [0, 0]),
+        ([message(0, b"a", magic=1)] * 3, [0, 0, 0]),
+    ],
+    ids=["batches", "one", "message-sets", "messages"],
+)
+def test_batches_of_a_client_may_each_begin_at_0(sent: list[bytes], offsets: list[int]) -> None:
+    assert [found.base_offset for found in parse_batches(b"".join(sent))] == offsets
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        ([batch(0), batch(3), batch(0)], "a batch of offset 0, expected at least 6"),
+        ([batch(3), batch(0)], "a batch of offset 0, expected at least 6"),
+        ([batch(0), batch(2)], "a batch of offset 2, expected at least 3"),
+        ([batch(0), batch(0), batch(3)], "a batch of offset 3, expected 0"),
+        ([OLD, message(1, b"c")], "a batch of offset 1, expected at least 2"),
+    ],
+    ids=["a-log's-then-a-client's", "not-the-first", "overlap", "a-client's-then-a-log's", "message-set"],
+)
+def test_batches_that_neither_rise_nor_all_begin_at_0_are_refused(sent: list[bytes], reason: str) -> None:
+    with pytest.raises(CorruptBatchError, match=f"^{reason}") as raised:
+        list(parse_batches(b"".join(sent)))
+    assert raised.value.position == sum(map(len, sent[:-1]))
+
+
+def test_what_append_batches_takes_is_what_parse_batches_gives() -> None:
+    data = batch(0) + batch(0) + OLD
+    assert [bytes(found.data) for found in parse_batches(data)] == [bytes(found.data) for found in split_batches(data)]
 
 
 def test_a_huge_size_allocates_nothing_and_is_torn() -> None:

@@ -122,6 +122,17 @@ def test_a_batch_that_is_cut_off_at_the_end_is_left_out(kept: int) -> None:
     assert split_batches(data[:kept]) == []
 
 
+@pytest.mark.parametrize("kept", range(12, 17))
+@pytest.mark.parametrize("size", [-1, 0, 13])
+def test_a_size_that_no_batch_has_is_refused_though_the_rest_is_cut_off(kept: int, size: int) -> None:
+    whole = build_batch(THREE)
+    tail = (bytes(8) + size.to_bytes(4, "big", signed=True) + bytes(4))[:kept]
+    with pytest.raises(CorruptBatchError, match=f"a size field of {size}, expected at least 14") as raised:
+        split_batches(whole + tail)
+    assert raised.value.position == len(whole)
+    assert len(split_batches(whole + tail[:11])) == 1
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_bytes_like_object_is_taken(kind: Any) -> None:
     (batch,) = split_batches(kind(build_batch(THREE)))
