@@ -15,14 +15,14 @@ from kstore.config import LogConfig
 from kstore.errors import KstoreError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_name
+from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX
 from kstore.rules.losses import NO_LOSSES, LossRanges
-from kstore.types import NO_OFFSET
+from kstore.types import NO_OFFSET, AbortedTransaction
 from kstore.verify.findings import Finding, LogVerification
 from kstore.verify.partition import EpochOrder, LogHead, lost_batches, no_advance, verify_head
-from kstore.verify.producers import ProducerCheck
+from kstore.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding
 from kstore.verify.segment_files import SegmentFiles, verify_segment
 
 __all__ = ["Piece", "PieceVerification", "join", "pieces_of", "verify_head", "verify_piece"]
@@ -52,12 +52,14 @@ class PieceVerification:
     """A piece as it was found: ``log`` is of this segment alone.
 
     ``knows_producers``: whether it is known which there were before it. ``epochs``: the leader epoch of its first
-    batch, the offset of that, and the greatest epoch.
+    batch, the offset of that, and the greatest epoch. ``open_records`` and ``unlisted``: see ``ProducerCheck``.
     """
 
     log: LogVerification
     knows_producers: bool
     epochs: tuple[int, int, int]
+    open_records: dict[int, int]
+    unlisted: list[AbortedTransaction]
 
 
 def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
@@ -82,6 +84,8 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
     epochs = EpochOrder(log)
     knows_producers = piece.base_offset == 0 or piece.base_offset in piece.snapshots
     unstable: int | None = None
+    open_records: dict[int, int] = {}
+    unlisted: list[AbortedTransaction] = []
     try:
         producers = ProducerCheck(fs, directory, piece.snapshots, piece.base_offset)
 
@@ -107,6 +111,7 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
         producers.end_segment(piece.base_offset)
         producers.end(log.end_offset if piece.is_last else piece.offset_stop)
         unstable = producers.first_unstable_offset
+        open_records, unlisted = producers.open_records, producers.unlisted
         own = f"{piece.directory}/{segment_name(piece.base_offset, SNAPSHOT_SUFFIX)}"
         # The snapshot at its beginning is the end of the piece before it, which has told of it.
         log.findings += [each for each in producers.findings if piece.is_first or each.path != own]
@@ -115,7 +120,7 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
         log.findings.append(Finding("damage", "batch", path, f"cannot be read: {error}", first=piece.base_offset))
     epoch, offset = first_epoch[0] if first_epoch else (-1, NO_OFFSET)
     log.last_stable_offset = log.end_offset if unstable is None else min(unstable, log.end_offset)
-    return PieceVerification(log, knows_producers, (epoch, offset, epochs.last))
+    return PieceVerification(log, knows_producers, (epoch, offset, epochs.last), open_records, unlisted)
 
 
 def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem = SYSTEM_FS) -> LogVerification:
@@ -123,7 +128,9 @@ def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem =
     log = head.log
     log.end_offset = log.last_stable_offset = log.start_offset
     epochs = EpochOrder(log)
-    for piece in pieces:
+    # As in ``ProducerCheck``, of the pieces so far.
+    open_records: dict[int, int] = {}
+    for piece, base_offset in zip(pieces, head.bases, strict=True):
         epoch, offset, last_epoch = piece.epochs
         epochs.take(epoch, offset)
         epochs.take(last_epoch, offset)
@@ -135,6 +142,13 @@ def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem =
         log.end_offset = found.end_offset
         log.last_stable_offset = found.last_stable_offset
         log.findings += found.findings
+        path = f"{log.path}/{segment_name(base_offset, TXN_INDEX_SUFFIX)}"
+        log.findings += [
+            transaction_finding(path, aborted, NOT_LISTED)
+            for aborted in piece.unlisted
+            if open_records.get(aborted.producer_id, -1) >= aborted.first_offset
+        ]
+        open_records |= piece.open_records
     if not pieces:
         producers = ProducerCheck(fs, Path(log.path), head.snapshots, 0)
         producers.end(log.end_offset)

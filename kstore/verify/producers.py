@@ -1,8 +1,10 @@
 """Verifying what a log's files say of producers and transactions, against the batches themselves.
 
 Snapshots and transaction indexes are made from the batches, so the batches tell what must be in them. What lies before
-the first segment is known from the snapshot there, if one is left; compaction removes data of aborted transactions, so
-an index may list more than the batches still show, but never a transaction whose end says otherwise.
+the first segment is known from the snapshot there, if one is left. Compaction removes data of aborted transactions,
+then their entries in the index, then their markers. So an index may list more than the batches still show, but never a
+transaction whose end says otherwise, and it may lack what has no records left; and a transaction that a snapshot still
+shows as open may have ended where offsets are missing.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from kstore.record.control import ControlRecordType, parse_end_transaction_marke
 from kstore.rules.sequence import Producer
 from kstore.state.producer_snapshot import ProducerEntry, decode_snapshot
 from kstore.state.producer_state import ProducerState
-from kstore.types import AbortedTransaction
+from kstore.types import NO_OFFSET, AbortedTransaction
 from kstore.verify.findings import Finding
 
-__all__ = ["ProducerCheck"]
+__all__ = ["NOT_LISTED", "ProducerCheck", "transaction_finding"]
+
+NOT_LISTED = "is not in the index"
 
 
 class ProducerCheck:
@@ -44,7 +48,17 @@ class ProducerCheck:
                 self.findings.append(Finding("damage", "snapshot", path, error.strerror or str(error)))
         self._state = ProducerState(self._snapshots.get(first_base, ()))
         self._is_known = first_base == 0 or first_base in self._snapshots
+        # Ended in the segment that is being read, with and without records that were read.
         self._aborted: list[AbortedTransaction] = []
+        self._emptied: list[AbortedTransaction] = []
+        # Of each producer with records in its open transaction that were read here: the offset of the last of them.
+        self.open_records: dict[int, int] = {}
+        # Aborted transactions that began before the first segment that is read here, have no records in what is, and
+        # are not in the index: with records in an earlier segment that is damage.
+        self.unlisted: list[AbortedTransaction] = []
+        # Where the last gap in the offsets ended, and where the next batch is expected.
+        self._gap_end = -1
+        self._next_offset = first_base
         self._ends: dict[int, tuple[int, ControlRecordType]] = {}
 
     def _path(self, offset: int, suffix: str) -> str:
@@ -56,23 +70,30 @@ class ProducerCheck:
 
     def note(self, batch: Batch) -> None:
         """Takes in the next batch."""
+        if batch.base_offset > self._next_offset or not batch.record_count:
+            self._gap_end = batch.last_offset
+        self._next_offset = batch.last_offset + 1
         if batch.producer_id < 0:
             return
         self._compare_snapshots(batch.base_offset)
         try:
             aborted = self._state.update(batch)
+            has_records = batch.producer_id in self.open_records
             if batch.is_control:
                 self._note_end(batch)
+            elif batch.is_transactional and batch.record_count:
+                self.open_records[batch.producer_id] = batch.last_offset
         except CorruptDataError:
             return  # the batch itself was reported
         if aborted is not None:
-            self._aborted.append(aborted)
+            (self._aborted if has_records else self._emptied).append(aborted)
 
     def _note_end(self, batch: Batch) -> None:
         marker = next(iter(batch.records()), None)
         end = parse_end_transaction_marker(marker.key, marker.value) if marker is not None else None
         if end is not None:
             self._ends[batch.last_offset] = (batch.producer_id, end.type)
+            self.open_records.pop(batch.producer_id, None)
 
     def lose_track(self) -> None:
         """Batches are damaged: what they held is not known, so nothing more can be held against it."""
@@ -82,6 +103,7 @@ class ProducerCheck:
         """Holds the transaction index of the segment that was just read against its markers."""
         path = self._path(base_offset, TXN_INDEX_SUFFIX)
         expected, self._aborted = self._aborted, []
+        emptied, self._emptied = self._emptied, []
         ends, self._ends = self._ends, {}
         index = TransactionIndex.open(self._fs, path, base_offset)
         try:
@@ -92,20 +114,21 @@ class ProducerCheck:
         finally:
             index.close()
         for aborted in set(expected).difference(found) if self._is_known else ():
-            self._transaction(path, aborted, "is not in the index")
+            self._transaction(path, aborted, NOT_LISTED)
+        if self._is_known:
+            self.unlisted += [each for each in emptied if each not in found and each.first_offset < self._first_base]
         for listed in set(found).difference(expected):
             end = ends.get(listed.last_offset)
             if end is not None and end != (listed.producer_id, ControlRecordType.ABORT):
                 self._transaction(path, listed, f"is listed, but the marker at its end is {end[1].name} of {end[0]}")
 
     def _transaction(self, path: str, aborted: AbortedTransaction, what: str) -> None:
-        reason = f"the aborted transaction of producer {aborted.producer_id} {what}"
-        self.findings.append(
-            Finding("damage", "txnindex", path, reason, first=aborted.first_offset, last=aborted.last_offset)
-        )
+        self.findings.append(transaction_finding(path, aborted, what))
 
     def end(self, end_offset: int) -> None:
         """The log is through: compares the snapshots up to its end."""
+        if end_offset > self._next_offset:
+            self._gap_end = end_offset
         self._compare_snapshots(end_offset)
         behind = sorted(self._snapshots)
         if behind:
@@ -120,9 +143,33 @@ class ProducerCheck:
                 continue
             for entry in entries:
                 known = self._state.producers.get(entry.producer_id)
-                if known is not None and _contradicts(known, entry):
+                if known is None:
+                    continue
+                if _is_compacted(known, entry, self._gap_end):
+                    self._state = ProducerState(
+                        [entry if one.producer_id == entry.producer_id else one for one in self._state.entries()]
+                    )
+                elif _contradicts(known, entry):
                     reason = f"{_text(entry)}, but the log has {_text(known)}"
                     self.findings.append(Finding("damage", "snapshot", self._path(offset, SNAPSHOT_SUFFIX), reason))
+
+
+def transaction_finding(path: str, aborted: AbortedTransaction, what: str) -> Finding:
+    """Damage of a transaction index: ``what`` it says of an aborted transaction."""
+    reason = f"the aborted transaction of producer {aborted.producer_id} {what}"
+    return Finding("damage", "txnindex", path, reason, first=aborted.first_offset, last=aborted.last_offset)
+
+
+def _is_compacted(known: Producer, entry: ProducerEntry, gap_end: int) -> bool:
+    """Whether they differ only by the transaction that is open, as after compaction has removed its first batches or
+    its marker; the last gap in the offsets ends at ``gap_end``."""
+    first_offset = entry.current_txn_first_offset
+    if known.last_offset != entry.last_offset or not known.is_in_transaction:
+        return False
+    if _contradicts(known._replace(current_txn_first_offset=first_offset), entry):
+        return False
+    has_ended = first_offset == NO_OFFSET and gap_end > known.last_offset
+    return has_ended or 0 <= first_offset < min(known.current_txn_first_offset, gap_end)
 
 
 def _contradicts(known: Producer, entry: ProducerEntry) -> bool:

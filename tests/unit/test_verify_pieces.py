@@ -5,14 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kstore
+from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
+from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.verify import Finding, LogVerification, find_logs, verify_log
 from kstore.verify.pieces import join, pieces_of, verify_head, verify_piece
 from tests.golden_data import copy_partition, golden_partitions, golden_root
 from tests.log_cases import fenced, lost_in_the_middle, tail_lost
+
+TRANSACTIONAL: dict[str, Any] = {"producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
 
 
 def in_pieces(directory: Path) -> LogVerification:
@@ -72,6 +79,86 @@ def test_a_transaction_index_that_lacks_an_entry_is_found_in_any_piece(tmp_path:
     indexes[-1].write_bytes(b"")
     assert {damage.kind for damage in in_pieces(directory).damages} == {"txnindex"}
     assert_same(directory)
+
+
+def crossing(tmp_path: Path, *, commit: bool) -> kstore.Log:
+    """A log with a transaction from offset 0 to its marker at 6, in the second segment; two records come after it."""
+    log = kstore.Log(tmp_path / "t-0", durability="os", cleanup_policy="compact,delete", delete_retention_ms=0)
+    log.append_batches(build_batch([Record(0, 1000, key=b"k", value=b"v")], producer_id=7, **TRANSACTIONAL))
+    log.roll()
+    log.append_many([b"a"] * 5, keys=[b"a"] * 5)
+    log.end_transaction(7, 0, commit=commit)
+    for key in (b"y", b"z"):
+        log.roll()
+        log.append(b"v", key=key)
+    return log
+
+
+def test_an_aborted_transaction_without_records_need_not_be_in_the_index(tmp_path: Path) -> None:
+    """Compaction removes its records, then its entry, then its marker; the log stays sound at each step."""
+    with crossing(tmp_path, commit=False) as log:
+        log.delete_records(2)
+        for number in range(3):
+            log.compact(whole=True)
+            found = verify_log(tmp_path / "t-0")
+            assert (found.damages, found.last_stable_offset) == ([], log.end_offset), number
+            assert_same(tmp_path / "t-0")
+            log.append(b"v", key=b"%d" % number)
+            log.roll()
+    assert_same(tmp_path / "t-0")
+
+
+def test_an_emptied_batch_is_no_record_of_an_aborted_transaction(tmp_path: Path) -> None:
+    """What compaction keeps of a producer's last batch, for its sequence, holds nothing that an entry could hide."""
+    path = tmp_path / "t-0"
+    with kstore.Log(path, durability="os", cleanup_policy="compact") as log:
+        for sequence in range(2):
+            stamp = TRANSACTIONAL | {"producer_id": 7, "base_sequence": sequence}
+            log.append_batches(build_batch([Record(0, 1000, key=b"k", value=b"v")], **stamp))
+            log.roll()
+        log.end_transaction(7, 0, commit=False)
+        log.roll()
+        log.append(b"a", key=b"a")
+        log.compact(whole=True)
+        assert [batch.record_count for batch in log.fetch(1).batches()] == [0, 1]
+        assert verify_log(path).damages == []
+        assert_same(path)
+
+
+def test_a_marker_that_compaction_removed_leaves_no_transaction_open(tmp_path: Path) -> None:
+    with crossing(tmp_path, commit=True) as log:
+        log.delete_records(2)
+        for number in range(3):
+            log.compact(whole=True)
+            found = verify_log(tmp_path / "t-0")
+            assert (found.damages, found.last_stable_offset) == ([], log.end_offset), number
+            assert_same(tmp_path / "t-0")
+            log.append(b"v", key=b"%d" % number)
+            log.roll()
+
+
+def test_an_entry_that_hides_records_of_an_earlier_segment_is_missed(tmp_path: Path) -> None:
+    crossing(tmp_path, commit=False).close()
+    (index,) = [path for path in (tmp_path / "t-0").glob("*.txnindex") if path.stat().st_size]
+    index.write_bytes(b"")
+    (damage,) = verify_log(tmp_path / "t-0").damages
+    assert (damage.kind, damage.first, damage.last) == ("txnindex", 0, 6)
+    assert "producer 7 is not in the index" in damage.reason
+    assert_same(tmp_path / "t-0")
+
+
+def test_a_snapshot_that_ends_a_transaction_whose_offsets_are_all_there_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    with kstore.Log(path, durability="os") as log:
+        log.append_batches(build_batch([Record(0, 1000, value=b"v")], producer_id=7, **TRANSACTIONAL))
+        log.roll()
+        log.append(b"a")
+    snapshot = path / segment_name(2, SNAPSHOT_SUFFIX)
+    (entry,) = decode_snapshot(snapshot.read_bytes())
+    snapshot.write_bytes(encode_snapshot([entry._replace(current_txn_first_offset=-1)]))
+    (damage,) = verify_log(path).damages
+    assert damage.kind == "snapshot"
+    assert_same(path)
 
 
 def test_a_segment_that_cannot_be_read_is_damage_of_its_piece_alone(tmp_path: Path) -> None:

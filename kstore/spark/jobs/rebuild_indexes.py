@@ -183,7 +183,10 @@ def _index_interval(log: Path) -> int:
 def _damaged(item: tuple[Path, Piece, int]) -> tuple[str, ...]:
     """Which indexes of a segment are wrong, missing, or empty where they should not be."""
     log, piece, size = item
-    kinds = {damage.kind for damage in verify_piece(piece).log.damages} & SUFFIXES.keys()
+    verified = verify_piece(piece)
+    kinds = {damage.kind for damage in verified.log.damages} & SUFFIXES.keys()
+    if verified.unlisted:
+        kinds.add("txnindex")  # an entry too many hides nothing
     # An empty one says nothing wrong, and is of no use. The last time of a segment is always in its index.
     for kind, size_max in (("index", _index_interval(log)), ("timeindex", 0)):
         path = log / segment_name(piece.base_offset, SUFFIXES[kind])
