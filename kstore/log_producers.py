@@ -51,10 +51,14 @@ RECALL_BYTES_MAX = 256 << 20
 class LogProducers:
     """The producers of one log. The log's lock guards changes; a read-only log uses it from one thread at a time."""
 
-    def __init__(self, context: SegmentContext, segments: LogSegments, snapshots: Sequence[int]) -> None:
+    def __init__(
+        self, context: SegmentContext, segments: LogSegments, snapshots: Sequence[int], *, shows_expired: bool = False
+    ) -> None:
+        """``shows_expired``: nothing is appended, so that producers which appends have forgotten may be known."""
         self._context = context
         self._segments = segments
         self._snapshots = sorted(snapshots)
+        self._shows_expired = shows_expired
         self._state: ProducerState | None = None
         self._next_offset = 0
         # Whether more of a producer's batches may be in the log than are known.
@@ -205,9 +209,15 @@ class LogProducers:
         for offset in reversed([offset for offset in self._snapshots if offset <= end]):
             path = self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX)
             try:
-                return offset, ProducerState(decode_snapshot(read_file(self._context.fs, path)))
+                state = ProducerState(decode_snapshot(read_file(self._context.fs, path)))
             except (CorruptDataError, StorageError) as error:
                 logger.warning("%s: passed over, the producers are read from the log: %s", path, error)
+            else:
+                if not self._shows_expired:
+                    # Kafka: ProducerStateManager.loadFromSnapshot. What is forgotten must not come back with the
+                    # next batch of that producer.
+                    state.expire(self._context.clock.now_ms(), self._context.config.producer_id_expiration_ms)
+                return offset, state
         return 0, ProducerState()
 
     def snapshot(self, offset: int) -> None:

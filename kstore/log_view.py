@@ -75,7 +75,7 @@ class LogView:
         self.published = Published(0, 0, 0, 0)
         self.start_offset = 0
         self.losses = NO_LOSSES
-        self.producers = LogProducers(context, self.segments, ())
+        self.producers = LogProducers(context, self.segments, (), shows_expired=True)
         self.refresh()
 
     def refresh(self) -> None:
@@ -208,7 +208,8 @@ class LogView:
         self._mark = None
         self._cut_count += 1
         self.context.handles.clear()
-        self.producers = LogProducers(self.context, self.segments, names.bases[SNAPSHOT_SUFFIX])
+        snapshots = names.bases[SNAPSHOT_SUFFIX]
+        self.producers = LogProducers(self.context, self.segments, snapshots, shows_expired=True)
 
     def _list(self) -> list[str]:
         fs, directory = self.context.fs, self.context.directory

@@ -245,6 +245,22 @@ def test_a_setting_says_when_a_producer_is_forgotten(tmp_path: Path, clock: Manu
     assert decode_snapshot(path.read_bytes()) == []
 
 
+def test_a_forgotten_producer_does_not_come_back_from_a_snapshot(tmp_path: Path, clock: ManualClock) -> None:
+    path = tmp_path / "log"
+    with Log(path, clock=clock, durability="os") as log:
+        log.append_batches(sent(0))
+        log.append_batches(begun(0, producer_id=8))
+    clock.advance(DAY_MS - 1)
+    with Log(path, clock=clock, durability="os") as log:
+        assert [producer.producer_id for producer in log.producers()] == [7, 8]
+    clock.advance(1)
+    with Log(path, clock=clock, read_only=True) as view:  # which shows what the files say
+        assert [producer.producer_id for producer in view.producers()] == [7, 8]
+    with Log(path, clock=clock, durability="os") as log:
+        assert [producer.producer_id for producer in log.producers()] == [8]  # its transaction is open
+        log.append_batches(sent(50, time=clock.now_ms()))  # any sequence
+
+
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
