@@ -312,7 +312,6 @@ class LogFiles:
             self._durable_end = min(self._durable_end, end_in_file)
             self._recovery_point = min(self._recovery_point, end_in_file)
             self.published = Published(offset, keep.base_offset, position, min(offset, self.published.high_watermark))
-            self._forget_accepted(offset)
             self._store_state()
             is_stored = True
             self.producers.truncate_to(end_in_file)
@@ -323,7 +322,7 @@ class LogFiles:
             self._tail.truncate_to(offset, position)
             keep.truncate_transactions_to(offset)
             self._seal_before_append = False
-            self._forget_lost(offset)
+            self._forget_losses(offset)
             if last.offset < offset:
                 # A batch went as a whole: the offsets of its first part are not given out again, and the name of the
                 # next segment is what remembers that.
@@ -345,7 +344,6 @@ class LogFiles:
             self.start_offset = offset
             self._recovery_point = self._durable_end = offset
             self.published = Published(offset, offset, 0, offset)
-            self._forget_accepted(offset)
             self._store_state()
             is_stored = True
             dropped = list(self.segments)
@@ -360,7 +358,7 @@ class LogFiles:
             self._tail = segment.activate()
             self.producers.truncate_to(-1)
             self.loaded.epochs.clear()
-            self._forget_lost(offset)
+            self._forget_losses(offset)
         except BaseException as error:
             self._give_up(error, known, is_stored=is_stored)
             raise
@@ -369,13 +367,12 @@ class LogFiles:
         self._counters.truncations += 1
         self._counters.segments_deleted += len(dropped)
 
-    def _forget_accepted(self, stop: int) -> None:
-        """Before offsets from ``stop`` on are cut: what is written there next is no loss that anyone has accepted."""
-        within = self.losses.within(self.start_offset, stop)
-        self.losses = LossRanges(self.losses.lost, within.accepted)
+    def _forget_losses(self, stop: int) -> None:
+        """Drops the losses from ``stop`` on, which were just cut.
 
-    def _forget_lost(self, stop: int) -> None:
-        """After offsets from ``stop`` on were cut; until then a crash leaves a log that has lost them."""
+        Not before the cut: a crash then leaves a log that has lost them. And before an offset is given out again: what
+        is accepted must not be of what is written then.
+        """
         within = self.losses.within(self.start_offset, stop)
         if within != self.losses:
             self.losses = within
