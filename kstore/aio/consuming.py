@@ -16,7 +16,7 @@ from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import Piece
 from kstore.consumer.sharing import GroupMetadata
 from kstore.consumer.wanted import RebalanceListener
-from kstore.errors import ConfigError
+from kstore.errors import ConfigError, CorruptBatchError
 from kstore.files.paths import TopicPartition
 from kstore.log_reads import TimePoint
 from kstore.setting_rules import UNLIMITED
@@ -214,6 +214,10 @@ class Consumer:
     async def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
         """See ``kstore.Consumer.seek``."""
         await self._call(partial(self.sync.seek, partition, offset))
+
+    async def skip_damage(self, error: CorruptBatchError) -> TopicPartition:
+        """See ``kstore.Consumer.skip_damage``."""
+        return await self._call(partial(self.sync.skip_damage, error))
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """See ``kstore.Consumer.seek_to_beginning``."""

@@ -216,6 +216,12 @@ class Queue:
         """See ``kstore.Queue.stats``."""
         return await self._threads.run(self.sync.stats)
 
+    async def accept_loss(self) -> int:
+        """See ``kstore.Queue.accept_loss``."""
+        count = await self._threads.run(self.sync.accept_loss)
+        self._change()
+        return count
+
     async def peek(self, count: int = 1) -> list[Shown]:
         """See ``kstore.Queue.peek``."""
         return await self._threads.run(partial(self.sync.peek, count))

@@ -23,7 +23,7 @@ from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import ListPiece, Piece
 from kstore.consumer.sharing import UNSTABLE_WAIT_SECONDS, WAIT_SECONDS_MAX, Sharing
 from kstore.consumer.wanted import RebalanceListener, topic_partition, topic_partitions
-from kstore.errors import ClosedError, ConfigError, ConsumerStateError, OffsetOutOfRangeError
+from kstore.errors import ClosedError, ConfigError, ConsumerStateError, CorruptBatchError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
 from kstore.log_reads import TimePoint
@@ -289,6 +289,21 @@ class Consumer(Sharing):
             raise ConfigError(f"an offset to seek is {offset!r:.80}, expected an int from 0 to {OFFSET_MAX}")
         for reader in self._chosen([topic_partition(partition)]):
             reader.seek(number)
+
+    def skip_damage(self, error: CorruptBatchError) -> TopicPartition:
+        """Goes on after the damaged or lost records that ``error``, raised by this consumer, is about.
+
+        Returns their partition. It is for this consumer only, until its next commit makes it its group's;
+        ``Log.accept_loss`` is for every reader. Raises: ConsumerStateError where the error is about no partition that
+        it reads.
+        """
+        directory = None if error.path is None else Path(error.path).parent
+        for reader in self._chosen(()):
+            if reader.log.path.absolute() == directory:
+                if reader.position is None or reader.position <= error.last_offset:
+                    reader.seek(error.last_offset + 1)
+                return reader.owner
+        raise ConsumerStateError(f"{error.path} is in no partition of this consumer")
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Goes on at the first record of these partitions, of all where none are given."""

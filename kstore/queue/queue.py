@@ -438,6 +438,38 @@ class Queue:
         """The oldest items that are not done, without leasing them. Raises: StorageError."""
         return peeked(self._core, count)
 
+    def accept_loss(self) -> int:
+        """Gives up the items that cannot be read, those that ``stats().damaged`` counts; returns how many.
+
+        Their loss is accepted in the log of the items (``Log.accept_loss``), and they are done, as if acked: both
+        durably, as the queue's durability says for the latter. A crash on the way leaves them given up. Thread-safe.
+
+        Raises: LossLimitError, and as ``Job.ack``.
+        """
+        core, state = self._core, self._core.state
+        with core.lock:
+            core.check_open()
+            core.refresh()
+            offsets = sorted(state.damaged)
+        ranges = ranges_of(offsets)
+        for first, count in ranges:
+            core.items.accept_loss(first, first + count - 1)
+        if not ranges:
+            return 0
+        with core.lock:
+            token = core.begin_write()
+        end = 0
+        try:
+            end = core.write_done(ranges, b"")
+        finally:
+            with core.lock:
+                core.end_write(token, end)
+                if end:
+                    state.give_up_damaged(offsets)
+                    core.note_done()
+        self._space.tidy()
+        return len(offsets)
+
     @property
     def closed(self) -> bool:
         return self._core.is_closed

@@ -82,6 +82,12 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         self.damaged.update(offset for offset in range(first, last + 1) if not self.is_done(offset))
         self.position = max(self.position, last + 1)
 
+    def give_up_damaged(self, offsets: Iterable[int]) -> None:
+        """Items that cannot be read are done."""
+        given_up = [offset for offset in offsets if offset in self.damaged]
+        self.damaged.difference_update(given_up)
+        self.finish(given_up)
+
     @property
     def is_fresh_from_here(self) -> bool:
         """Whether nothing is known of the items that come next."""

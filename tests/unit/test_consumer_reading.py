@@ -11,6 +11,7 @@ import pytest
 
 from kstore import (
     ConfigError,
+    ConsumerStateError,
     CorruptBatchError,
     RecordDeserializationError,
     TopicPartition,
@@ -247,6 +248,33 @@ def test_committed_reads_leave_out_what_was_aborted_and_stop_before_what_is_open
             assert [record.value for record in reading] == [b"d"]
         with consumer(store, "t") as reading:
             assert [record.value for record in reading] == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_consumer_can_be_told_to_go_on_after_damage(store: Store, tmp_path: Path) -> None:
+    fill(store, T0, 30, batch=10)
+    fill(store, T1, 3, batch=1)
+    log = tmp_path / "data" / "t-0" / ("0" * 20 + ".log")
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 0x40
+    with log.open("r+b") as file:
+        file.write(data)
+    with consumer(store, "t", group="g") as reading:
+        while polled_or(reading, CorruptBatchError):
+            pass
+        with pytest.raises(CorruptBatchError) as caught:
+            reading.poll()
+        assert reading.skip_damage(caught.value) == T0
+        assert reading.position(T0) == 20
+        assert reading.skip_damage(caught.value) == T0
+        assert offsets(reading.poll())[T0] == list(range(20, 30))
+        reading.commit()
+        with pytest.raises(ConsumerStateError):
+            reading.skip_damage(CorruptBatchError("bad", path=tmp_path / "data" / "x-0" / log.name, last_offset=9))
+    with consumer(store, "t", group="g") as reading:
+        assert reading.poll() == {}
+    with consumer(store, "t") as reading:
+        store.log("t", 0).accept_loss(10, 19)
+        assert len([None for _ in reading]) == 23
 
 
 def test_damage_is_raised_behind_what_lies_before_it_or_left_out(store: Store, tmp_path: Path) -> None:

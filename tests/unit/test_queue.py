@@ -18,6 +18,7 @@ from kstore.queue.journal import Journal
 from kstore.queue.queue import Queue
 from kstore.store import Store
 from tests.fake_clock import ManualClock
+from tests.log_cases import flip
 
 Opened = Callable[..., Queue]
 
@@ -539,3 +540,40 @@ def test_what_is_appended_behind_a_power_cut_is_not_taken_for_items_that_were_do
     with kstore.open(tmp_path / "cut", durability="os", background=False) as store:
         assert store.log("jobs").append_many([b"new 2", b"new 3"]).first_offset == 2
         assert values(store.queue("jobs")) == [b"new 2", b"new 3"]
+
+
+def damaged_item(opened: Opened, tmp_path: Path, **settings: Any) -> Queue:
+    """Items "0" to "9" in batches of one, of which "4" cannot be read."""
+    queue = opened(**settings)
+    for number in range(10):
+        queue.put(b"%d" % number)
+    opened().close()
+    (path,) = (tmp_path / "store" / "jobs-0").glob("*.log")
+    size = path.stat().st_size // 10
+    flip(path, 4 * size + 65)
+    return opened(**settings)
+
+
+def test_a_queue_can_be_told_to_go_on_without_the_items_that_cannot_be_read(opened: Opened, tmp_path: Path) -> None:
+    queue = damaged_item(opened, tmp_path)
+    assert queue.accept_loss() == 0  # it has not come to it yet
+    for job in queue.get_many(100, block=False):
+        job.ack()
+    assert (queue.stats().pending, queue.stats().damaged) == (1, 1)
+    assert queue.accept_loss() == 1
+    assert (queue.stats().pending, queue.stats().damaged) == (0, 0)
+    assert queue.join(timeout=0)
+    queue.check()
+    assert queue.accept_loss() == 0
+    queue = opened()
+    assert (queue.stats().pending, queue.stats().damaged, queue.stats().first_offset) == (0, 0, 10)
+    queue.put(b"more")
+    assert values(queue) == [b"more"]
+
+
+def test_a_loss_that_was_accepted_in_the_log_is_no_item_at_the_next_open(opened: Opened, tmp_path: Path) -> None:
+    queue = damaged_item(opened, tmp_path)
+    queue.items.accept_loss(4, 4)
+    assert values(queue) == [b"%d" % number for number in range(10) if number != 4]
+    assert queue.stats().damaged == 0
+    queue.check()
