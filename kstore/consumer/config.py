@@ -26,6 +26,7 @@ from kstore.setting_rules import (
     table,
     within,
 )
+from kstore.transactions.wire import STRING_BYTES_MAX
 from kstore.types import IsolationLevel
 
 __all__ = ["ConsumerConfig", "OffsetReset", "consumer_settings", "next_client_id"]
@@ -100,6 +101,8 @@ def _bool(value: object) -> bool:
 def _name(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
+    if len(value.encode("utf-8")) > STRING_BYTES_MAX:
+        raise ValueError
     return value
 
 
@@ -127,7 +130,9 @@ RULES: dict[str, Rule] = {
         "Where reading begins without a committed offset, or with one below the log's start: its first record, its "
         "end, or nowhere: NoOffsetError, OffsetOutOfRangeError.",
     ),
-    "client_id": Rule("client.id", _name, "a str", "The name in the group and in messages; '' makes one."),
+    "client_id": Rule(
+        "client.id", _name, "a str of at most 32767 bytes", "The name in the group and in messages; '' makes one."
+    ),
     "enable_auto_commit": Rule(
         "enable.auto.commit", _bool, BOOL,
         "Positions are committed by poll and by iteration, of what was handed out before, and by close.",

@@ -23,6 +23,7 @@ from kstore.consumer.wanted import RebalanceListener, Wanted, topic_partition, t
 from kstore.errors import ClosedError, ConfigError, ConsumerStateError, KstoreError, WakeupError
 from kstore.files.fork import ForkGuard
 from kstore.files.paths import TopicPartition
+from kstore.transactions.wire import check_string
 
 __all__ = ["GroupMetadata", "Sharing"]
 
@@ -70,8 +71,8 @@ class Sharing:
         self._guard = ForkGuard()
         self._host = host
         self.config = ConsumerConfig.from_settings(**settings)
-        if group is not None and (not isinstance(group, str) or not group):
-            raise ConfigError(f"group is {group!r:.80}, expected text that is not empty")
+        if group is not None:
+            check_string("group", group)
         self.group = group
         self.client_id = next_client_id(self.config, group)
         if self.config.enable_auto_commit and group is None:

@@ -227,7 +227,7 @@ def marked_dir_name(owner: TopicPartition, unique: str, mark: str) -> str:
 
 def validate_topic(topic: str) -> str:
     """Returns ``topic``. Raises: ConfigError where Kafka would refuse the name."""
-    if topic in (".", "..") or not _TOPIC.fullmatch(topic):
+    if not isinstance(topic, str) or topic in (".", "..") or not _TOPIC.fullmatch(topic):
         raise ConfigError(
             f"topic name {topic!r}: expected 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'"
         )

@@ -31,6 +31,7 @@ from kstore.setting_rules import (
     whole,
     within,
 )
+from kstore.transactions.wire import STRING_BYTES_MAX
 
 __all__ = ["Acks", "ProducerCompression", "ProducerConfig", "next_client_id", "producer_settings"]
 
@@ -177,6 +178,8 @@ def _bool_or_true(value: object) -> bool:
 def _name(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
+    if len(value.encode("utf-8")) > STRING_BYTES_MAX:
+        raise ValueError
     return value
 
 
@@ -247,7 +250,9 @@ RULES: dict[str, Rule] = {
     "buffer_memory": within(
         0, UNLIMITED, SIZE, "buffer.memory", "The memory for records that are not written yet; send waits for it."
     ),
-    "client_id": Rule("client.id", _name, "a str", "The name in metrics and messages; '' makes one."),
+    "client_id": Rule(
+        "client.id", _name, "a str of at most 32767 bytes", "The name in metrics and messages; '' makes one."
+    ),
     "compression_type": one_of(COMPRESSION_TYPES, "compression.type", "How batches are compressed."),
     "compression_gzip_level": within(
         -1, 9, (gzip_level, "an int other than 0"), "compression.gzip.level", "gzip's level; -1 is the library's own."
@@ -309,7 +314,7 @@ RULES: dict[str, Rule] = {
         "A transaction that is open for so long may be aborted.",
     ),
     "transactional_id": Rule(
-        "transactional.id", _name_or_none, "a str that is not empty, or None",
+        "transactional.id", _name_or_none, "a str of 1 to 32767 bytes, or None",
         "The name under which transactions go on after a restart; it needs idempotence.",
     ),
     "value_serializer": Rule("value.serializer", _serializer, SERIALIZER, "What makes bytes of a value."),

@@ -16,6 +16,7 @@ from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.config import ProducerConfig
 from kstore.producer.host import Coordinator, ProducerHost
+from kstore.transactions.wire import check_string
 
 __all__ = ["TransactionManager", "TransactionState"]
 
@@ -167,8 +168,7 @@ class TransactionManager:
         with self._lock:
             transactional_id = self._required()
             self._expect("send_offsets", State.IN_TRANSACTION)
-            if not group:
-                raise ValueError("an empty group, expected a name")
+            check_string("group", group)
             if not offsets:
                 return
             self._has_offsets = True

@@ -11,7 +11,7 @@ from typing import Any
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.errors import ConfigError, KstoreError, TopicExistsError, TopicNotFoundError
-from kstore.files.paths import TopicPartition
+from kstore.files.paths import TopicPartition, validate_topic
 from kstore.log import Log
 from kstore.queue.config import QueueConfig
 from kstore.queue.core import QueueCore
@@ -78,6 +78,7 @@ class StoreQueues:
     def get(self, name: str, settings: dict[str, Any]) -> Queue:
         """The queue of topic ``name``, made if there is none. Raises: ConfigError, StorageError."""
         config = QueueConfig.from_settings(**settings)
+        validate_topic(name)
         with self._lock:
             known = self._queues.get(name)
             if known is not None and not known.closed:
@@ -107,6 +108,9 @@ class StoreQueues:
         dead_name = config.dead_letters or name + DEAD_SUFFIX
         if dead_name == name:
             raise ConfigError(f"dead_letters is {name!r}, the queue itself: expected another topic")
+        if config.max_deliveries:
+            # Known now: later an item that was delivered too often could go nowhere.
+            validate_topic(journal_of(dead_name))
         # Said for good: whoever opens the store, with whatever durability, finds the queue as it was made.
         own = {"durability": config.durability or self._durability}
         if not self._count(name):
@@ -144,7 +148,7 @@ class StoreQueues:
             if is_internal(name) or not self._count(journal_of(name)):
                 continue
             try:
-                self._open(name, QueueConfig.from_settings()).close()
+                self._open(name, QueueConfig.from_settings(max_deliveries=0)).close()
             except KstoreError as error:
                 logger.warning("the queue %s cannot be looked at before it is used: %s", name, error)
 

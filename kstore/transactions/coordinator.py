@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kstore.clock import Clock
@@ -36,7 +35,7 @@ from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.transactions.metadata import TransactionMetadata, TransactionState
 from kstore.transactions.producer_ids import NO_ID, ProducerIds
 from kstore.transactions.state_log import EnsureTopic, LogOf, PartitionCount, StateLog
-from kstore.transactions.wire import STRING_BYTES_MAX
+from kstore.transactions.wire import check_string
 
 __all__ = ["TransactionCoordinator"]
 
@@ -123,7 +122,7 @@ class TransactionCoordinator:
         """
         if transactional_id is None:
             return self._ids.take(self._highest_owner), 0
-        _check_text("transactional_id", transactional_id)
+        check_string("transactional_id", transactional_id)
         if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or not 0 < timeout_ms <= TIMEOUT_MS_MAX:
             raise ConfigError(f"timeout_ms is {timeout_ms!r:.80}, expected an int from 1 to {TIMEOUT_MS_MAX}")
         entry = self._entry(transactional_id)
@@ -289,7 +288,7 @@ class TransactionCoordinator:
 
         Raises: ConfigError, RecordTooLargeError, DiskFullError, PoisonedError, StorageError.
         """
-        _check_text("group", group)
+        check_string("group", group)
         if offsets:
             self._offsets.commit(group, offsets)
 
@@ -305,7 +304,7 @@ class TransactionCoordinator:
 
         Raises: as ``add_partitions`` and ``commit_offsets``.
         """
-        _check_text("group", group)
+        check_string("group", group)
         if not offsets:
             return
         entry = self._entry(transactional_id)
@@ -335,7 +334,7 @@ class TransactionCoordinator:
 
     def forget_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Takes committed offsets of a group away."""
-        _check_text("group", group)
+        check_string("group", group)
         self._offsets.forget(group, partitions)
 
     # --- what goes on by itself -------------------------------------------------------------------------------------
@@ -414,13 +413,3 @@ DECISIONS = {
     True: (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT),
     False: (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT),
 }
-
-
-def _check_text(name: str, value: object) -> None:
-    """Raises: ConfigError."""
-    data = b""
-    if isinstance(value, str):
-        with suppress(UnicodeEncodeError):
-            data = value.encode("utf-8")
-    if not 0 < len(data) <= STRING_BYTES_MAX:
-        raise ConfigError(f"{name} is {value!r:.80}, expected text of 1 to {STRING_BYTES_MAX} bytes")

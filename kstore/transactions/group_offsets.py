@@ -36,6 +36,7 @@ from kstore.transactions.group_records import (
 )
 from kstore.transactions.placement import OFFSETS, partition_for
 from kstore.transactions.state_log import EnsureTopic, LogOf, PartitionCount
+from kstore.transactions.wire import check_string
 
 __all__ = ["GroupOffsets"]
 
@@ -96,9 +97,11 @@ class GroupOffsets:
 
         Raises: ConfigError, RecordTooLargeError, DiskFullError, StorageError; the log's errors of producers.
         """
+        check_string("group", group)
         now_ms = self._clock.now_ms()
         rows: list[tuple[bytes, bytes | None]] = []
         for owner, given in offsets.items():
+            check_string("topic", owner[0])
             committed = _checked(given)
             if committed.commit_timestamp < 0:
                 committed = committed._replace(commit_timestamp=now_ms)
@@ -106,7 +109,8 @@ class GroupOffsets:
         self._append(group, rows, now_ms, producer)
 
     def forget(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Takes committed offsets away."""
+        """Takes committed offsets away. Raises: as ``commit``."""
+        check_string("group", group)
         rows: list[tuple[bytes, bytes | None]] = [
             (encode_offset_key(group, TopicPartition(*owner)), None) for owner in partitions
         ]
@@ -295,8 +299,8 @@ def _checked(given: OffsetAndMetadata | int) -> OffsetAndMetadata:
         raise ConfigError(f"a committed offset is {committed.offset!r:.80}, expected an int")
     if not 0 <= committed.offset <= OFFSET_MAX:
         raise ConfigError(f"a committed offset is {committed.offset}, expected 0 to {OFFSET_MAX}")
-    if not isinstance(committed.metadata, str):
-        raise ConfigError(f"the metadata of a committed offset is {committed.metadata!r:.80}, expected text")
-    if len(committed.metadata.encode("utf-8", "surrogatepass")) > METADATA_BYTES_MAX:
-        raise ConfigError(f"the metadata of a committed offset is over {METADATA_BYTES_MAX} bytes")
+    if committed.metadata != "":
+        check_string("the metadata of a committed offset", committed.metadata)
+        if len(committed.metadata.encode("utf-8")) > METADATA_BYTES_MAX:
+            raise ConfigError(f"the metadata of a committed offset is over {METADATA_BYTES_MAX} bytes")
     return committed

@@ -9,13 +9,27 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 
-from kstore.errors import CorruptRecordError
+from kstore.errors import ConfigError, CorruptRecordError
 
-__all__ = ["Reader", "compact_length", "compact_string", "string", "tagged_fields", "uvarint"]
+__all__ = ["Reader", "check_string", "compact_length", "compact_string", "string", "tagged_fields", "uvarint"]
 
 INT8, INT16, INT32, INT64 = (struct.Struct(form) for form in (">b", ">h", ">i", ">q"))
 STRING_BYTES_MAX = 2**15 - 1
+
+
+def check_string(name: str, value: object) -> None:
+    """Checks a value that ends up in a field of ``string``, before anything is done with it.
+
+    Raises: ConfigError, which calls it ``name``.
+    """
+    data = b""
+    if isinstance(value, str):
+        with suppress(UnicodeEncodeError):
+            data = value.encode("utf-8")
+    if not 0 < len(data) <= STRING_BYTES_MAX:
+        raise ConfigError(f"{name} is {value!r:.80}, expected text of 1 to {STRING_BYTES_MAX} bytes")
 
 
 def uvarint(value: int) -> bytes:

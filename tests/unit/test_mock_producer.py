@@ -11,6 +11,7 @@ import pytest
 
 from kstore.errors import (
     ClosedError,
+    ConfigError,
     DeliveryError,
     InvalidTransactionStateError,
     ProducerFencedError,
@@ -402,7 +403,7 @@ def test_an_abort_drops_offsets_and_leaves_those_committed() -> None:
 
 @pytest.mark.parametrize("group", ["", None])
 def test_offsets_need_a_group(group: Any) -> None:
-    with pytest.raises(ValueError, match="an empty group"):
+    with pytest.raises(ConfigError, match=r"group is (''|None),"):
         transactional().send_offsets({}, group)
 
 

@@ -203,7 +203,7 @@ def test_transactions_need_idempotence(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("wrong", ["", 5, b"id"])
 def test_a_transactional_id_is_a_name(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=r"transactional_id is .*, expected a str that is not empty, or None"):
+    with pytest.raises(ConfigError, match=r"transactional_id is .*, expected a str of 1 to 32767 bytes, or None"):
         made(transactional_id=wrong)
 
 
