@@ -63,6 +63,7 @@ from kstore.state.log_state import LOST_MAX, LogState, StateFile
 from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
 
 __all__ = [
+    "LACKING_INDEX",
     "Loaded",
     "ensure_log_directory",
     "is_log",
@@ -73,6 +74,7 @@ __all__ = [
     "transaction_index_bytes",
 ]
 
+LACKING_INDEX = "segments lack an index: the first lookup in each rebuilds it"
 COPY_BYTES = 1 << 20
 # The disk reads so far ahead while what is there is checked.
 READ_AHEAD_BYTES = 8 << 20
@@ -230,7 +232,7 @@ def load(
         loaded.epochs.truncate_from_end(loaded.end_offset + 1)
         producers.remove_strays(loaded.end_offset)
         if lacking := sum(segment.lacks_index for segment in loaded.segments):
-            report.notes.append(f"{lacking} segments lack an index: the first lookup in each rebuilds it")
+            report.notes.append(f"{lacking} {LACKING_INDEX}")
         return loaded
     except BaseException:
         state_file.close()

@@ -267,6 +267,16 @@ class LogProducers:
                 index.close()
         return repaired
 
+    def rebuild_index(self, segment: LogSegment) -> None:
+        """Replaces the transaction index of ``segment`` by one from its batches, durably. Raises: StorageError."""
+        segment.replace_transaction_index(self._aborted_in(segment))
+
+    def remove_snapshot(self, offset: int) -> None:
+        """Removes one that cannot be right, durably: the next older one, and the log, have what it should have."""
+        self._remove([offset])
+        self._context.fs.sync_dir(self._context.directory)
+        self._state = None
+
     def _aborted_in(self, segment: LogSegment) -> Sequence[AbortedTransaction]:
         """The aborted transactions whose end lies in ``segment``, as its batches tell."""
         base_offset = segment.base_offset

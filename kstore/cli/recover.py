@@ -14,9 +14,11 @@ from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
-from kstore.recover import Accept, plan_recovery, recover_log
+from kstore.config import LogConfig
+from kstore.files.paths import LOG_SUFFIX
+from kstore.recover import Accept, Rebuild, plan_recovery, recover_log
 from kstore.types import RecoveryReport
-from kstore.verify import find_logs
+from kstore.verify import find_logs, verify_log
 
 __all__ = ["command"]
 
@@ -26,6 +28,7 @@ Examples:
   kstore recover --dry-run data/           what would be cut, fenced and rebuilt; nothing is changed
   kstore recover data/orders-0
   kstore recover --format json data/ | jq .
+  kstore recover --rebuild-indexes data/   what "kstore verify" finds wrong with indexes, snapshots too
   kstore recover --accept-loss 120-129 data/orders-0    reads pass over these offsets, which are damaged or lost
   kstore recover --accept-loss all --dry-run data/      which offsets are damaged or lost; every segment is read
 
@@ -48,13 +51,33 @@ Exit status:
     help="Let reads pass over these offsets, both inclusive, which must be damaged or lost; 'all' accepts all such"
     " offsets. May be given again. The decision is kept in kstore.state.",
 )
+@click.option(
+    "--rebuild-indexes",
+    is_flag=True,
+    help="Read every segment, and rebuild each index that is missing or wrong; producer snapshots that are wrong are"
+    " removed.",
+)
+@click.option(
+    "--index-interval-bytes",
+    type=int,
+    metavar="N",
+    help="What the logs were written with. Default: as the store's topics say, else 4096.",
+)
 @format_option("text: what was done, in words. json: one object a log.")
-def command(directories: tuple[str, ...], dry_run: bool, accept: tuple[str, ...], form: str) -> int:
+def command(
+    directories: tuple[str, ...],
+    dry_run: bool,
+    accept: tuple[str, ...],
+    rebuild_indexes: bool,
+    index_interval_bytes: int | None,
+    form: str,
+) -> int:
     """Recover the logs in DIRECTORIES, each of them one partition or holding partitions.
 
     Opening a log for writing does the same. A torn tail is cut; a damaged batch with whole ones behind it is fenced:
     it stays and is never served; what is cut and held a whole batch is kept beside the log, as
-    <base>.log.cut-<position>; indexes are rebuilt. A log that was closed in order is left as it is.
+    <base>.log.cut-<position>; indexes are rebuilt. A log that was closed in order is left as it is, but for the indexes
+    that --rebuild-indexes finds missing or wrong; a sound one keeps its bytes.
 
     Reads raise an error at fenced records and at records that the disk lost, until their loss is accepted.
     """
@@ -63,9 +86,12 @@ def command(directories: tuple[str, ...], dry_run: bool, accept: tuple[str, ...]
     ranges = _ranges(accept)
     if ranges and ranges != "all" and len(logs) != 1:
         raise click.UsageError(f"--accept-loss names offsets of one log, but {len(logs)} logs are given")
+    if index_interval_bytes is not None:
+        LogConfig.from_settings(index_interval_bytes=index_interval_bytes)
     with progress("recover", None) as advance:
         for log in logs:
-            report = (plan_recovery if dry_run else recover_log)(log, advance=advance, accept=ranges)
+            rebuild = _rebuild(log, index_interval_bytes) if rebuild_indexes else None
+            report = (plan_recovery if dry_run else recover_log)(log, advance=advance, accept=ranges, rebuild=rebuild)
             is_damaged |= bool(report.corrupt) or any(cut.saved_as for cut in report.cut)
             if form == "json":
                 print(compact({"log": str(log), "dry_run": dry_run, "bytes_cut": report.bytes_cut, **asdict(report)}))
@@ -73,6 +99,13 @@ def command(directories: tuple[str, ...], dry_run: bool, accept: tuple[str, ...]
                 for line in _lines(log, report, dry_run):
                     print(line)
     return DAMAGED if is_damaged else OK
+
+
+def _rebuild(log: Path, index_interval_bytes: int | None) -> Rebuild:
+    """What is to be rebuilt: only a verification tells wrong transaction indexes and snapshots."""
+    found = verify_log(log).damages
+    damaged = tuple(damage.path for damage in found if damage.kind in ("txnindex", "snapshot"))
+    return Rebuild(damaged, index_interval_bytes)
 
 
 def _ranges(accept: tuple[str, ...]) -> Accept:
@@ -89,12 +122,19 @@ def _ranges(accept: tuple[str, ...]) -> Accept:
 
 
 def _lines(log: Path, report: RecoveryReport, dry_run: bool) -> Iterator[str]:
+    would = "would be " if dry_run else ""
+    if report.clean and report.rebuilt:
+        yield f"{log}: {painted('closed in order', 'green')}"
+        for path in report.rebuilt:
+            yield f"  {would}rebuilt: {path}"
+        for note in report.notes:
+            yield f"  {painted('note', 'yellow')}: {note}"
+        return
     if report.clean:
         yield f"{log}: {painted('closed in order', 'green')}, nothing to {'recover' if report.notes else 'do'}"
         for note in report.notes:
             yield f"  {painted('note', 'yellow')}: {note}"
         return
-    would = "would be " if dry_run else ""
     yield (
         f"{log}: {report.records_scanned:,} records in {report.batches_scanned:,} batches of"
         f" {report.segments_scanned:,} segments checked, {report.bytes_scanned:,} bytes in {report.seconds:.2f} s"
@@ -111,7 +151,8 @@ def _lines(log: Path, report: RecoveryReport, dry_run: bool) -> Iterator[str]:
             f" {cut.size:,} bytes{kept}: {cut.reason}"
         )
     for path in report.rebuilt:
-        yield f"  {would}rebuilt: the indexes of {path}"
+        what = "the indexes of " if path.endswith(LOG_SUFFIX) else ""
+        yield f"  {would}rebuilt: {what}{path}"
     for note in report.notes:
         yield f"  {painted('note', 'yellow')}: {note}"
     for name in report.ignored:

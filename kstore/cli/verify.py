@@ -49,6 +49,9 @@ def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     within and across segments, every entry of every index, producer snapshots and transaction indexes against the
     batches, leader epochs, checkpoints, and that what was durable is there.
 
+    Each finding names the command that repairs it, if one does; for lost records it is the one that lets reads go on
+    without them.
+
     Nothing is written, no lock is taken, and a writer may be at work. Unlike "kstore read" it looks beyond what is
     known to be durable. A batch that is only half there at the end of a log is damage, unless a writer is at work.
     """
@@ -122,6 +125,8 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
         told["first"] = finding.first
     if finding.last != NO_OFFSET:
         told["last"] = finding.last
+    if finding.repair:
+        told["repair"] = finding.repair
     return told
 
 
@@ -154,4 +159,5 @@ def finding_line(finding: Finding) -> str:
         offsets = f", offset {finding.first}"
         if finding.last not in (NO_OFFSET, finding.first):
             offsets = f", offsets {finding.first} to {finding.last}"
-    return f"{severity}: {finding.path}{where}{offsets}: {finding.reason}"
+    repair = f"; repair: {finding.repair}" if finding.repair else ""
+    return f"{severity}: {finding.path}{where}{offsets}: {finding.reason}{repair}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from kstore.rules.losses import LossRanges, holes
@@ -35,6 +37,35 @@ class Finding(NamedTuple):
     position: int = NO_POSITION
     first: int = NO_OFFSET
     last: int = NO_OFFSET
+
+    @property
+    def repair(self) -> str:
+        """The command that repairs it, or that lets reads go on without what is lost; "" where none is needed, or has
+        to be run: the next writer of a store replaces damaged checkpoints by itself."""
+        options = REPAIRS.get((self.severity, self.kind))
+        if options is None:
+            return ""
+        if self.kind in ("batch", "lost"):
+            options = options.format(f"{self.first}-{max(self.first, self.last)}" if self.first >= 0 else "all")
+        # Findings of a log as a whole name its directory, all others a file in it.
+        directory = self.path if self.kind == "checkpoint" else str(Path(self.path).parent)
+        return f"kstore recover {options}{shlex.quote(directory)}"
+
+
+# By severity and kind: the options of ``kstore recover``.
+REPAIRS: dict[tuple[Severity, str], str] = {
+    ("damage", "batch"): "--accept-loss {} ",
+    ("damage", "lost"): "--accept-loss {} ",
+    ("damage", "tail"): "",
+    ("damage", "state"): "",
+    ("damage", "epochs"): "",
+    ("damage", "index"): "--rebuild-indexes ",
+    ("note", "index"): "--rebuild-indexes ",
+    ("damage", "timeindex"): "--rebuild-indexes ",
+    ("note", "timeindex"): "--rebuild-indexes ",
+    ("damage", "txnindex"): "--rebuild-indexes ",
+    ("damage", "snapshot"): "--rebuild-indexes ",
+}
 
 
 def split_loss(finding: Finding, losses: LossRanges) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
-from kstore.errors import ConfigError, CorruptDataError, FileMissingError, KstoreError, StorageError
+from kstore.errors import ConfigError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import read_file
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
@@ -39,7 +39,7 @@ from kstore.handover.partition import Partition
 from kstore.log_producers import LogProducers, TransactionRebuild
 from kstore.metrics import LogCounters
 from kstore.record.walk import Damage
-from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, decode_topics
+from kstore.recover import topic_index_interval
 from kstore.segment import START, LogSegment, SegmentContext
 from kstore.segments import LogSegments
 from kstore.spark.jobs.command import DAMAGED, OK, job_parser, run, summary
@@ -132,7 +132,7 @@ def rebuild_indexes(
                     name = segment_name(piece.base_offset, suffix)
                     rebuilt.append(Rebuilt(str(log), piece.base_offset, name, -1, -1, False, problem))
                 continue
-            interval = index_interval_bytes or _index_interval(log)
+            interval = index_interval_bytes or topic_index_interval(log)
             mode = stat.S_IMODE((log / segment_name(piece.base_offset, LOG_SUFFIX)).stat().st_mode)
             wanted.append(_Wanted(str(log), piece.base_offset, suffixes, size, interval, mode))
         for done in spread_objects(spark, grouped(wanted, lambda each: each.size, task_bytes), _rebuild):
@@ -164,19 +164,6 @@ def _is_closed(log: Path) -> bool:
     return Partition(SYSTEM_FS, SYSTEM_CLOCK, owner, log, LogConfig().file_mode).is_closed()
 
 
-def _index_interval(log: Path) -> int:
-    """The setting of the topic as far as the store's file tells it."""
-    default = LogConfig().index_interval_bytes
-    owner = topic_partition(log.name)
-    path = log.parent / KSTORE_TOPICS
-    try:
-        entry = decode_topics(read_file(SYSTEM_FS, path, TOPICS_SIZE_MAX), path).get(owner.topic) if owner else None
-    except (CorruptDataError, FileMissingError):
-        return default
-    found = entry.settings.get("index_interval_bytes", default) if entry is not None else default
-    return int(found)
-
-
 # --- in a task --------------------------------------------------------------------------------------------------------
 
 
@@ -188,7 +175,7 @@ def _damaged(item: tuple[Path, Piece, int]) -> tuple[str, ...]:
     if verified.unlisted:
         kinds.add("txnindex")  # an entry too many hides nothing
     # An empty one says nothing wrong, and is of no use. The last time of a segment is always in its index.
-    for kind, size_max in (("index", _index_interval(log)), ("timeindex", 0)):
+    for kind, size_max in (("index", topic_index_interval(log)), ("timeindex", 0)):
         path = log / segment_name(piece.base_offset, SUFFIXES[kind])
         if size > size_max and path.exists() and not path.stat().st_size:
             kinds.add(kind)
