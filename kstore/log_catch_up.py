@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 
-from kstore.errors import ConfigError, StorageError
+from kstore.errors import ConfigError, CorruptIndexError, FileMissingError, StorageError
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import KSTORE_STATE, LEADER_EPOCHS, LOG_SUFFIX, SNAPSHOT_SUFFIX, classify
 from kstore.log_loader import Loaded, load, losses_of, read_epochs
@@ -21,6 +21,7 @@ from kstore.log_turn import TurnTaker
 from kstore.log_writer import StoreTies
 from kstore.published import Published
 from kstore.segment import LogSegment, SegmentContext
+from kstore.segment_tail import SegmentTail
 from kstore.segments import LogSegments
 from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import StateFile
@@ -45,6 +46,8 @@ class CatchingUp(TurnTaker):
         if seen is not None:
             self._durable_end = seen.durable_end
             self._show(seen)
+        else:
+            self._take_over_tail()
 
     def catch_up(self) -> None:
         """Takes in what other processes have done since the lock was last given back. Needs the turn."""
@@ -80,17 +83,49 @@ class CatchingUp(TurnTaker):
             self._reload_state()
         if seen.epoch != self._seen.epoch:
             self.loaded.epochs = _epochs(self.context)
-        tail = self._tail
-        if tail is None:
-            self._drop_tail()  # which recovery left open
-            self.segments.last.resize(seen.position)
-        elif seen.flags & TAIL_KNOWN:
-            tail.take_in(seen.position, seen.known)
-        else:
+        if self._tail is None or not self._takes_in(self._tail, seen):
             self._drop_tail()
+            self.segments.last.resize(seen.position)
         self._last_append_ms = max(self._last_append_ms, seen.last_append_ms)
         self._durable_end = seen.durable_end
         self._show(seen)
+
+    def _takes_in(self, tail: SegmentTail, seen: SharedState) -> bool:
+        """Whether the open tail can go on from what was told of it; if not, the next append opens it again."""
+        if not seen.flags & TAIL_KNOWN:
+            return False
+        try:
+            tail.take_in(seen.position, seen.known)
+        except CorruptIndexError as error:
+            logger.warning("%s: an index is not what other processes left: %s", self.context.directory, error)
+            return False
+        return True
+
+    def _begin(self) -> SegmentTail:
+        """Opens the active segment for appending.
+
+        Where the others, or this process before it closed an idle tail, have told of the tail, no file is changed and
+        nothing is read that grows with the segment: all other processes wait meanwhile. Anything else is announced.
+        ``kstore.state`` needs no new record: it says that the log is open since the first one opened it.
+        """
+        if self._seal_before_append:
+            return self._roll(self.published.offset)
+        last, seen = self.segments.last, self._seen
+        tail = last.tail  # left open by recovery
+        is_known = seen.flags & TAIL_KNOWN and seen.base_offset == last.base_offset
+        if tail is None and is_known and seen.position == self.published.position:
+            try:
+                tail = last.join(seen.position, seen.known)
+            except (CorruptIndexError, FileMissingError) as error:
+                logger.warning("%s: the indexes of the active segment are rebuilt: %s", self.context.directory, error)
+                self._begin_change()
+                tail = last.rebuild()
+        elif tail is None:
+            self._begin_change()
+            tail = last.activate()
+        self._check_end(tail)
+        self._tail = tail
+        return tail
 
     def _show(self, seen: SharedState) -> None:
         end = seen.end_offset
@@ -134,11 +169,20 @@ class CatchingUp(TurnTaker):
         if lost := loaded.report.summary():
             logger.warning("%s: recovery: %s", self.context.directory, lost)
         self._adopt(loaded, cuts=True)
+        self._take_over_tail()
         self._durable_end = loaded.end_offset
         self.published = Published(
             loaded.end_offset, loaded.segments.last.base_offset, loaded.position, loaded.end_offset
         )
         self._tell()
+
+    def _take_over_tail(self) -> None:
+        """Goes on with the tail that recovery left open, if it did and something may be appended to it.
+
+        The others are told of it then, and need not read the segment to append.
+        """
+        if not self._seal_before_append:
+            self._tail = self.segments.last.tail
 
     def _leap(self) -> None:
         """Counts on from where nobody has counted to: what the record said may be lost."""

@@ -103,14 +103,17 @@ class LogFiles:
         if self._seal_before_append:
             # Fenced damage, or missing offsets, stand where the next batch would go: it goes into a segment of its own.
             return self._roll(self.published.offset)
-        self._tail = self.segments.last.activate()
-        if self._tail.position != self.published.position:
+        tail = self.segments.last.activate()
+        self._check_end(tail)
+        self._tail = tail
+        return tail
+
+    def _check_end(self, tail: SegmentTail) -> None:
+        """Raises: StorageError where a tail that was just opened does not end where the log does."""
+        if tail.position != self.published.position:
             raise StorageError(
-                None,
-                f"the log ends at {self._tail.position} bytes, expected {self.published.position}",
-                str(self._tail.file.path),
+                None, f"the log ends at {tail.position} bytes, expected {self.published.position}", str(tail.file.path)
             )
-        return self._tail
 
     def _roll_now(self) -> int:
         tail = self._roll(self.published.offset)

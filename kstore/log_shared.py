@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from kstore.errors import ClosedError, SharedLogError, StorageError, SyncFailedError
 from kstore.files.fs import File
@@ -26,6 +28,7 @@ from kstore.pending_append import PendingAppend
 from kstore.published import Published
 from kstore.record.control import EndTransactionMarker
 from kstore.record.parse import parse_batch
+from kstore.rules.losses import LossRanges
 from kstore.segment import LogSegment
 from kstore.segment_tail import SegmentTail
 from kstore.state.shared_slot import SharedSlot, SharedState
@@ -118,14 +121,19 @@ class SharedWriter(CatchingUp):
 
     # --- what changes the segments ------------------------------------------------------------------------------------
 
-    def _replace_active(self, old: LogSegment, new: LogSegment) -> SegmentTail:
+    def _roll(self, base_offset: int) -> SegmentTail:
         self._begin_change()
+        return super()._roll(base_offset)
+
+    def _replace_active(self, old: LogSegment, new: LogSegment) -> SegmentTail:
         if self._sync and old.tail is not None:
             # Nobody syncs it any more when it is sealed.
             old.tail.file.fdatasync()
         return super()._replace_active(old, new)
 
     def _truncate(self, offset: int) -> None:
+        if self._tail is None:
+            self._begin()  # while what was told of the tail holds
         self._begin_change(cuts=True)
         self._sync_before_cut()
         super()._truncate(offset)
@@ -139,9 +147,27 @@ class SharedWriter(CatchingUp):
         self._sync_segments(self._unsynced())
         self._durable_end = self.published.offset
 
-    def _delete_before(self, before: int) -> None:
+    def _back_to(self, before: Published) -> None:
         self._begin_change()
+        super()._back_to(before)
+
+    def _delete_before(self, before: int) -> None:
+        self._announce(moves_files=True)
         super()._delete_before(before)
+
+    def _remove_deleted(self, *, at_once: bool = False) -> int:
+        if self._deleted:
+            self._announce()
+        return super()._remove_deleted(at_once=at_once)
+
+    def _note_epochs(self, append: PendingAppend, spans: Sequence[tuple[int, int]]) -> None:
+        self._announce()
+        super()._note_epochs(append, spans)
+
+    def _store_state(self, *, clean: bool = False, losses: LossRanges | None = None, **clean_mark: Any) -> None:
+        # A record that the others do not know of would make readers ignore the durable end that they publish.
+        self._announce()
+        super()._store_state(clean=clean, losses=losses, **clean_mark)
 
     # --- flush --------------------------------------------------------------------------------------------------------
 
@@ -269,6 +295,8 @@ class SharedWriter(CatchingUp):
     def _let_go(self) -> None:
         try:
             if self._has_turn:
+                with suppress(StorageError):
+                    self._remove_deleted(at_once=True)
                 self._tell()
         finally:
             self._has_turn = False  # which goes with the directory's lock

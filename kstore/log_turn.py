@@ -2,6 +2,9 @@
 
 Byte 2 of ``.lock`` is held around each change, so that what the others did is taken in first (``log_catch_up``), and
 what was done is told last, by one record in memory that all of them map (``shared_slot``).
+
+Whatever changes a file in a turn is announced in that record first: if this process dies then, the next one recovers
+the log. Only an append to the open tail needs no announcement: the ``.log`` grows first, and its length tells.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ class TurnTaker(LogWriter):
         self._seen = seen or SharedState()
         self._seen_data = self._seen.encode()
         self._has_turn = True
-        self._is_changing = seen is None
+        # Whether a change of files was announced in this turn, and one after which the others look for segments again.
+        self._is_changing = self._moves_files = seen is None
         # The thread that closes it without the turn, which could not be had.
         self._closes_alone = 0
         self._turn = _Turn(self)
@@ -81,12 +85,14 @@ class TurnTaker(LogWriter):
             published = published._replace(base_offset=tail.base_offset, position=tail.position)
             self.published = published
         state, epoch = self._state_file.current, self.loaded.epochs.latest_epoch
-        is_changing, end, durable_end = self._is_changing, published.offset, self._durable_end
+        is_changing, moves_files = self._is_changing, self._moves_files
+        end, durable_end = published.offset, self._durable_end
         flags = (POISONED if self._poisoned is not None else 0) | (SEALED if self._seal_before_append else 0)
         if tail is not None:
             flags |= TAIL_KNOWN
             known = tail.known
-        elif before.base_offset == published.base_offset and not is_changing:
+        elif (before.base_offset, before.position) == (published.base_offset, published.position):
+            # It is as it was left, by others, or by this process before it closed an idle tail.
             flags |= before.flags & TAIL_KNOWN
             known = before.known
         else:
@@ -94,7 +100,7 @@ class TurnTaker(LogWriter):
         now = shared_state(
             (
                 flags,
-                before.change_count + is_changing,
+                before.change_count + moves_files,
                 before.cut_count,
                 0 if state is None else state.generation,
                 -1 if epoch is None else epoch,
@@ -110,15 +116,30 @@ class TurnTaker(LogWriter):
             data = now.encode()
             self._slot.store(data)
             self._seen, self._seen_data = now, data
-            self._is_changing = False
+            self._is_changing = self._moves_files = False
+
+    def _announce(self, *, moves_files: bool = False) -> None:
+        """Says that files are about to change: if this process dies in this turn, the next one recovers the log.
+
+        ``moves_files``: the others must look for segments again; what else is changed they learn from the record.
+        """
+        if not self._has_turn:
+            return  # closed without the turn: the record is the others'
+        self._is_changing = True
+        self._moves_files |= moves_files
+        data = self._seen._replace(flags=self._seen.flags | CHANGING).encode()
+        if data != self._seen_data:
+            self._slot.store(data)
+            self._seen_data = data
 
     def _begin_change(self, *, cuts: bool = False) -> None:
-        """Says that segments are about to come or go: should this process die now, the next one recovers."""
-        self._is_changing = True
-        if cuts:
-            self._seen = self._seen._replace(cut_count=self._seen.cut_count + 1)
-        self._seen_data = self._seen._replace(flags=self._seen.flags | CHANGING).encode()
-        self._slot.store(self._seen_data)
+        """Announces a change of the active segment: what was told of its tail does not hold from here on.
+
+        ``cuts``: what others have appended may go.
+        """
+        seen = self._seen
+        self._seen = seen._replace(flags=seen.flags & ~TAIL_KNOWN, cut_count=seen.cut_count + cuts)
+        self._announce(moves_files=True)
 
 
 class _Turn:

@@ -29,7 +29,7 @@ from kstore.indexes.rebuild import WALK_INTERVALS
 from kstore.metrics import LogCounters
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_MAX, Damage, walk
-from kstore.segment_tail import SegmentTail
+from kstore.segment_tail import SegmentTail, TailState
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, AbortedTransaction, OffsetPosition, TimestampOffset
 
 __all__ = ["UNINDEXED_BYTES", "LogSegment", "SegmentContext"]
@@ -199,6 +199,28 @@ class LogSegment:
             self.lacks_index = False
             self.tail = tail
         return self.tail
+
+    def rebuild(self) -> SegmentTail:
+        """Opens the segment for appending, with indexes made from the log."""
+        assert self.tail is None, "open, with indexes that are in use"
+        context = self._context
+        tail = SegmentTail.open(context.fs, self, context.config, context.clock, context.counters, empty_indexes=True)
+        tail.rebuild()
+        self._drop_handles()
+        self.tail = tail
+        return tail
+
+    def join(self, position: int, known: TailState) -> SegmentTail:
+        """Opens the segment for appending beside other processes, at the end that they tell of; see
+        ``SegmentTail.join``, also for what it raises."""
+        assert self.tail is None, "a tail that is open takes in what others tell"
+        context = self._context
+        tail = SegmentTail.join(
+            context.fs, self, context.config, context.clock, context.counters, position=position, known=known
+        )
+        self._drop_handles()
+        self.tail = tail
+        return tail
 
     @property
     def size(self) -> int:

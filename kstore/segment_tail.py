@@ -23,9 +23,13 @@ from kstore.record.walk import Damage, walk
 from kstore.rules.roll import jitter_ms, segment_ms_max
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
-__all__ = ["SegmentTail"]
+__all__ = ["SegmentTail", "TailState"]
 
 logger = logging.getLogger(__name__)
+
+# What is told of a tail to other processes: its first timestamp; the greatest one, and the last offset of the batch
+# that has it; the bytes since the last index entry; the entries of the offset index, and of the time index.
+TailState = tuple[int, int, int, int, int, int]
 
 # The .log gets blocks this far ahead of its end (its size stays exact): a write then need not look for space.
 ALLOCATE_BYTES = 4 << 20
@@ -132,6 +136,43 @@ class SegmentTail:
             tail.reset()
         elif not tail._resume():
             tail.rebuild()
+        return tail
+
+    @classmethod
+    def join(
+        cls,
+        fs: FileSystem,
+        segment: _Segment,
+        config: LogConfig,
+        clock: Clock,
+        counters: LogCounters,
+        *,
+        position: int,
+        known: TailState,
+    ) -> SegmentTail:
+        """Opens the files of a segment that other processes write to, at the end that they tell of.
+
+        No file is changed, and what is read does not grow with the segment.
+
+        Raises: CorruptIndexError, FileMissingError where an index is not what ``known`` says; StorageError.
+        """
+        base_offset, size_max = segment.base_offset, config.segment_index_bytes
+        offset_count, time_count = known[-2:]
+        tail = cls(
+            base_offset,
+            fs.open(segment.path(LOG_SUFFIX), write=True),
+            OffsetIndex.join(
+                fs, segment.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=offset_count
+            ),
+            TimeIndex.join(
+                fs, segment.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=time_count
+            ),
+            position=position,
+            config=config,
+            counters=counters,
+            created_ms=clock.now_ms(),
+        )
+        tail.take_in(position, known)
         return tail
 
     def _resume(self) -> bool:
@@ -289,7 +330,7 @@ class SegmentTail:
     # --- others -----------------------------------------------------------------------------------------------------
 
     @property
-    def known(self) -> tuple[int, int, int, int, int, int]:
+    def known(self) -> TailState:
         """What ``take_in`` takes, beside the position."""
         return (
             self.first_timestamp,
@@ -300,12 +341,16 @@ class SegmentTail:
             self.time_index.entry_count,
         )
 
-    def take_in(self, position: int, known: tuple[int, int, int, int, int, int]) -> None:
-        """Goes on where another process has stopped to append."""
+    def take_in(self, position: int, known: TailState) -> None:
+        """Goes on where another process has stopped to append.
+
+        Raises: CorruptIndexError where an index does not hold the entries that it should: the tail is of no use then.
+        """
+        offset_count, time_count = known[-2:]
+        self.offset_index.take_in(offset_count)
+        self.time_index.take_in(time_count)
         self.position = position
-        self.first_timestamp, self.max_timestamp, self.offset_of_max_timestamp, self._since_entry, *counts = known
-        self.offset_index.take_in(counts[0])
-        self.time_index.take_in(counts[1])
+        self.first_timestamp, self.max_timestamp, self.offset_of_max_timestamp, self._since_entry = known[:4]
 
     # --- truncate, flush, close -------------------------------------------------------------------------------------
 

@@ -140,6 +140,17 @@ class EntryIndex(Generic[Entry]):
         return cls(path, base_offset, data[:kept], file=file, bytes_max=index_bytes_max)
 
     @classmethod
+    def join(cls, fs: FileSystem, path: PathLike, base_offset: int, *, index_bytes_max: int, entry_count: int) -> Self:
+        """An index that other processes write too and that has ``entry_count`` entries. The file is not changed, and
+        only its last entry is read.
+
+        Raises: FileMissingError; CorruptIndexError as ``take_in``; StorageError.
+        """
+        index = cls(path, base_offset, b"", file=fs.open(path, write=True), bytes_max=index_bytes_max)
+        index.take_in(entry_count)
+        return index
+
+    @classmethod
     def open_read_only(
         cls, fs: FileSystem, path: PathLike, base_offset: int, *, live: bool = False, size_max: int = READ_BYTES_MAX
     ) -> Self:
@@ -289,15 +300,28 @@ class EntryIndex(Generic[Entry]):
         return self._mapping.size + min(self._mapping.size, GROWTH_BYTES_MAX)
 
     def take_in(self, entries: int) -> None:
-        """Goes on with what another process has made of the file, which is not mapped: there are so many entries."""
+        """Goes on with what another process has made of the file, which is not mapped: there are so many entries.
+
+        Raises: CorruptIndexError where the file does not hold them: then it needs to be rebuilt.
+        """
         if entries == self._count or self._file is None:
             return
+        source, mapping = self._source, None
         if entries > self._capacity:
             size = (entries * self.entry_size // GROWTH_BYTES_MIN + 1) * GROWTH_BYTES_MIN
-            self._source = self._mapping = self._file.map(size)
-            self._capacity = size // self.entry_size
+            source = mapping = self._file.map(size)
+        if entries and not self._is_stored(source[(entries - 1) * self.entry_size : entries * self.entry_size]):
+            raise CorruptIndexError(f"{self._file.size()} bytes, expected {entries} entries in them", path=self.path)
+        if mapping is not None:
+            self._source = self._mapping = mapping
+            self._capacity = mapping.size // self.entry_size
         self._count = entries
         self._load_last()
+
+    @classmethod
+    def _is_stored(cls, data: bytes) -> bool:
+        """Whether ``data`` can be an entry: whole, and not what a file holds where none was stored."""
+        return len(data) == cls.entry_size
 
     def _cut_to(self, entries: int) -> None:
         """Keeps the first ``entries`` entries; the rest of the mapping reads as zeros, as if they had never been."""

@@ -56,6 +56,10 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
         last = self._entry_bytes(self._count - 1) if self._count else ENTRY.pack(-1, -1)
         self._last_delta, self._last_position = ENTRY.unpack(last)
 
+    @classmethod
+    def _is_stored(cls, data: bytes) -> bool:
+        return super()._is_stored(data) and any(data[POSITION_AT:])  # the batch at position 0 has no entry
+
     def append(self, offset: int, position: int) -> None:
         """Adds an entry for the batch at ``position`` (bytes) whose last offset is ``offset``.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from unittest import mock
 
 import pytest
 
@@ -24,16 +27,22 @@ from kstore.errors import (
     StorageError,
     SyncFailedError,
 )
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
 from kstore.log import Log
+from kstore.log_shared import SharedWriter
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from kstore.state.shared_slot import POSITION, SharedState
+from kstore.segment_tail import SegmentTail
+from kstore.state.shared_slot import CHANGING, POSITION, TAIL_KNOWN, SharedState
 from kstore.types import Durability
-from tests.fake_fs import FailingFs, Fault, RecordingFs
-from tests.log_cases import fenced, state_of, tail_lost
+from tests.fake_fs import CHANGES, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs, WatchedFs
+from tests.log_cases import fenced, killed, state_of, tail_lost
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
+
+Result = TypeVar("Result")
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
@@ -172,6 +181,212 @@ def test_who_is_woken_by_a_write_waits_until_it_is_told(pair: tuple[Log, Log], m
     one.append(b"b")
     looking.join()
     assert found == [2]
+
+
+# --- what an append changes, and what is announced first --------------------------------------------------------------
+
+
+def lengthy(path: Path, durability: Durability = "os", *, fs: FileSystem = SYSTEM_FS) -> Log:
+    """A writer whose segment has many batches behind its last index entry."""
+    return Log(path, shared=True, durability=durability, fs=fs, index_interval_bytes=2000)
+
+
+def changed(fs: RecordingFs) -> set[tuple[str, str]]:
+    """What was done that changes a file: the operation, and what it is done to."""
+    kinds = CHANGES - SYNCS - {"map", "allocate"} | {"store"}
+    return {(each.kind, Path(each.path).suffix) for each in fs.operations if each.kind in kinds}
+
+
+@pytest.mark.parametrize("how", ["joins", "closed its idle tail"])
+def test_who_knows_the_tail_changes_nothing_but_the_log(how: str, tmp_path: Path, durability: Durability) -> None:
+    fs = RecordingFs()
+    with lengthy(tmp_path / "log", durability) as one:
+        for number in range(100):
+            one.append(b"%d" % number * 30)
+        with lengthy(tmp_path / "log", durability, fs=fs) as two:
+            if how != "joins":
+                assert isinstance(two.writer, SharedWriter)
+                two.append(b"x")
+                two.writer._drop_tail()
+            fs.operations.clear()
+            two.append(b"y")
+            assert changed(fs) == {("write_all", ".log"), ("store", ".state")}
+            read = sum(operation.size for operation in fs.operations if operation.kind == "pread")
+            assert read < 100
+        assert values(one)[-1] == b"y"
+        one.check()
+
+
+def test_a_tail_that_recovery_left_open_is_told_of(tmp_path: Path, durability: Durability) -> None:
+    with lengthy(tmp_path / "log", durability) as log:
+        for number in range(10):
+            log.append(b"%d" % number)
+        copy = killed(log, tmp_path / "killed")
+    fs = RecordingFs()
+    with lengthy(copy, durability) as one, lengthy(copy, durability, fs=fs) as two:
+        assert not one.recovery.clean
+        fs.operations.clear()
+        two.append(b"y")
+        assert changed(fs) == {("write_all", ".log"), ("store", ".state")}
+        one.append(b"z")
+        one.check()
+
+
+def told(path: Path) -> SharedState:
+    with (path / "kstore.state").open("rb") as file:
+        file.seek(POSITION)
+        state = SharedState.decode(file.read(132))
+    assert state is not None
+    return state
+
+
+class AnnouncedFs(WatchedFs):
+    """Takes note of each change of a file that nothing would tell of if the process died behind it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(SYSTEM_FS)
+        self.path = path
+        self.is_watched = False
+        self.announced = 0
+        self.silent: list[str] = []
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if self.is_watched and operation.kind in CHANGES - SYNCS - {"map", "allocate"} and self.is_silent(operation):
+            self.silent.append(f"{operation.kind} of {Path(operation.path).name} at {operation.position}")
+        return action()
+
+    def is_silent(self, operation: Operation) -> bool:
+        state = told(self.path)
+        if state.flags & CHANGING:
+            self.announced += 1
+            return False
+        log_path = self.path / f"{state.base_offset:020d}.log"
+        is_longer = log_path.stat().st_size > state.position
+        if operation.path == str(log_path):
+            # It is longer then, or again as long as it was.
+            return operation.position < state.position and not (operation.kind == "truncate" and is_longer)
+        return not (operation.kind in WRITES and operation.path.endswith("index") and is_longer)
+
+
+def keeps_epoch(log: Log) -> None:
+    data = bytearray(build_batch([Record(0, 1, key=None, value=b"v")]))
+    data[:8] = log.end_offset.to_bytes(8, "big")
+    data[12:16] = (7).to_bytes(4, "big")
+    log.append_batches(bytes(data), assign_offsets=False)
+
+
+def fails(log: Log) -> None:
+    """An append of two batches that rolls, and then meets a full disk."""
+    fs = log.writer.context.fs
+    before, count = SegmentTail.write, 0
+
+    def write(self: SegmentTail, *arguments: Any, **options: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise DiskFullError(28, "full", str(fs))
+        before(self, *arguments, **options)
+
+    with mock.patch.object(SegmentTail, "write", write), pytest.raises(DiskFullError):
+        log.append_many([b"f" * 300] * 12)
+    assert count == 2
+
+
+def retains(log: Log) -> None:
+    writer = log.writer
+    writer.reconfigure(replace(writer.context.config, retention_bytes=1500))
+    assert log.apply_retention().segment_count
+
+
+STEPS: dict[str, tuple[Callable[[Log], object], bool]] = {
+    "append": (lambda log: log.append(b"x" * 90), False),
+    "an append that rolls": (lambda log: log.append_many([b"x" * 90] * 30), True),
+    "an append with its own epoch": (keeps_epoch, True),
+    "an append that fails": (fails, True),
+    "roll": (lambda log: log.roll(), True),
+    "flush": (lambda log: log.flush(), True),
+    "refresh": (lambda log: log.refresh(), False),
+    "delete": (lambda log: log.delete_records(9), True),
+    "truncate": (lambda log: log.truncate_to(30), True),
+    "start anew": (lambda log: log.writer.truncate_fully_and_start_at(500), True),
+    "retention": (retains, True),
+    "idle roll": (lambda log: log.writer.roll_if_idle(), False),
+    "close": (lambda log: log.close(), False),
+}
+
+
+@pytest.mark.parametrize("tail", ["open", "known", "not known"])
+@pytest.mark.parametrize("step", STEPS)
+def test_what_changes_a_file_is_announced_first(step: str, tail: str, tmp_path: Path, durability: Durability) -> None:
+    path = tmp_path / "log"
+    settings: dict[str, Any] = {
+        "segment_bytes": 1024, "index_interval_bytes": 200, "max_message_bytes": 700, "flush_ms": 10**9
+    }  # fmt: skip
+    fs = AnnouncedFs(path)
+    one = Log(path, shared=True, durability=durability, fs=fs, **settings)
+    two = shared(path, durability, **settings)
+    for number in range(40):
+        (one, two)[number % 2].append(b"%d" % number * 30)
+    writer = one.writer
+    assert isinstance(writer, SharedWriter)
+    one.refresh()
+    if tail != "open":
+        writer._drop_tail()
+    if tail == "not known":
+        with writer._lock:
+            writer._seen = writer._seen._replace(flags=writer._seen.flags & ~TAIL_KNOWN)
+    fs.is_watched = True
+    action, changes = STEPS[step]
+    action(one)
+    fs.is_watched = False
+    assert not fs.silent
+    assert fs.announced or not changes
+    assert two.append(b"two") == two.end_offset - 1
+    assert one.closed or one.append(b"one") == two.end_offset - 1
+    for log in (one, two):
+        if not log.closed:
+            log.check()
+            log.close()
+    with Log(path, durability=durability, **settings) as log:
+        assert log.recovery.clean
+        log.check()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize(
+    ("damage", "who"),
+    [("cut", "goes on"), ("zeros", "goes on"), ("cut", "joins"), ("zeros", "joins"), ("gone", "joins")],
+)
+def test_an_index_that_lost_entries_is_rebuilt(
+    damage: str, who: str, suffix: str, tmp_path: Path, durability: Durability
+) -> None:
+    path = tmp_path / "log"
+    one, two = shared(path, durability, index_interval_bytes=200), shared(path, durability, index_interval_bytes=200)
+    for number in range(10):
+        one.append(b"%d" % number * 60, timestamp=number)
+    two.append(b"two" * 60, timestamp=10)
+    one.append_many([b"x" * 60] * 5, timestamps=list(range(20, 25)))
+    [index] = path.glob("*" + suffix)
+    good = index.read_bytes()
+    if damage == "gone":
+        index.unlink()
+    elif damage == "cut":
+        os.truncate(index, len(good) // 2 + 1)
+    elif suffix == ".index":
+        index.write_bytes(bytes(len(good)))
+    if who == "joins":
+        assert isinstance(two.writer, SharedWriter)
+        two.refresh()
+        two.writer._drop_tail()
+    assert two.append(b"y", timestamp=30) == 16
+    assert one.append(b"z", timestamp=31) == 17
+    one.close()
+    two.close()
+    with Log(path, durability=durability) as log:
+        assert [record.offset for record in log.read()] == list(range(18))
+        log.check()
+        assert log.verify().clean
+    assert index.read_bytes()[: len(good)] == good
 
 
 # --- what else changes a log ----------------------------------------------------------------------------------------
@@ -349,9 +564,14 @@ def test_a_recovery_that_failed_is_done_again(
     one, two = pair
     one.append(b"a")
     assert two.end_offset == 1
-    # One dies in a roll, behind the making of the new file.
-    one.writer._begin_change()  # type: ignore[attr-defined]
+    # One dies in a roll, after the new file is made.
+    writer = one.writer
+    assert isinstance(writer, SharedWriter)
+    writer._directory_lock.take_turn()
+    writer._has_turn = True
+    writer._begin_change()
     (tmp_path / "log" / f"{1:020d}.log").touch()
+    writer._end_turn()
     with monkeypatch.context() as patched:
 
         def fails(*_: object, **__: object) -> None:

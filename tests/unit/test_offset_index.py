@@ -27,6 +27,7 @@ from kstore.errors import (
 )
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
+from kstore.files.unmapped import unmapped
 from kstore.index import OffsetIndex
 from kstore.types import OffsetPosition
 from tests.fake_fs import FailingFs, Fault, RecordingFs
@@ -626,3 +627,37 @@ def test_a_growing_index_never_closes_a_mapping_that_is_read(path: Path) -> None
     fill(index, 3000, start=2)
     assert index._source is not first_mapping
     assert first_mapping[0:8] == encoded((10, 100))
+
+
+# --- entries of other processes ---------------------------------------------------------------------------------------
+
+
+def test_an_index_is_joined_without_a_change_and_only_its_last_entry_is_read(path: Path) -> None:
+    index = create(path, entries=2000)
+    entries = fill(index, 1500)
+    size = path.stat().st_size
+    fs = RecordingFs()
+    joined = OffsetIndex.join(unmapped(fs), path, BASE, index_bytes_max=2000 * 8, entry_count=1500)
+    assert {(operation.kind, operation.size) for operation in fs.operations if operation.size} == {("pread", 8)}
+    assert list(joined.entries()) == entries
+    assert joined.lookup(entries[700].offset) == entries[700]
+    entries += fill(index, 3, start=1501)
+    joined.take_in(1503)
+    assert list(joined.entries()) == entries
+    assert path.stat().st_size >= size
+
+
+@pytest.mark.parametrize("damage", ["shorter", "zeros", "half an entry"])
+def test_entries_that_are_not_there_are_damage_and_nothing_is_taken_in(damage: str, path: Path) -> None:
+    entries = fill(create(path), 3)
+    joined = OffsetIndex.join(unmapped(SYSTEM_FS), path, BASE, index_bytes_max=30 * 8, entry_count=2)
+    data = path.read_bytes()[:24]
+    path.write_bytes({"shorter": data[:16], "zeros": data[:16] + bytes(8), "half an entry": data[:20]}[damage])
+    with pytest.raises(CorruptIndexError, match="expected 3 entries"):
+        joined.take_in(3)
+    assert list(joined.entries()) == entries[:2]
+    with pytest.raises(CorruptIndexError):
+        OffsetIndex.join(unmapped(SYSTEM_FS), path, BASE, index_bytes_max=30 * 8, entry_count=3)
+    path.unlink()
+    with pytest.raises(FileMissingError):
+        OffsetIndex.join(unmapped(SYSTEM_FS), path, BASE, index_bytes_max=30 * 8, entry_count=3)
