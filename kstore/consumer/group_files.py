@@ -20,7 +20,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,7 @@ class FileGroup:
         self._seen: tuple[File, FileStat] | None = None
         self._state = GroupState()
         self._locks: dict[str, DirectoryLock] = {}
+        self._exited: frozenset[str] = frozenset()
         self._beats: dict[str, float] = {}
         for each in (directory.parent, directory) if create else ():
             with suppress(FileInTheWayError):
@@ -138,6 +139,7 @@ class FileGroup:
     def _set(self, seen: tuple[File, FileStat] | None, state: GroupState) -> None:
         before, self._seen = self._seen, seen
         self._state = state
+        self._exited &= state.members.keys()
         self._version += 1
         if before is not None:
             before[0].close()
@@ -225,10 +227,15 @@ class FileGroup:
     def exit(self, member_id: str) -> None:
         lock = self._locks.pop(member_id, None)
         self._beats.pop(member_id, None)
+        self._exited |= {member_id}
         self._version += 1
         if lock is not None:
             lock.release()
             self._tidy(member_id)
+
+    @property
+    def exited(self) -> Set[str]:
+        return self._exited
 
     def _tidy(self, member_id: str) -> None:
         """Removes what is left of a member that does not live."""

@@ -74,8 +74,10 @@ class GroupState:
 
     def due(self, member_id: str) -> frozenset[TopicPartition]:
         """What a member is to have, and may take: nobody else owns it."""
-        taken = {owner for name, member in self.members.items() if name != member_id for owner in member.owned}
-        return frozenset(self.target[member_id]) - self.members[member_id].owned - taken
+        wanted = frozenset(self.target[member_id]) - self.members[member_id].owned
+        for member in self.members.values() if wanted else ():
+            wanted -= member.owned
+        return wanted
 
     def is_settled(self, member_id: str) -> bool:
         """Whether a member owns just what it is to have."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple, Protocol
 
@@ -20,6 +20,8 @@ from kstore.files.paths import TopicPartition
 __all__ = ["Draft", "GroupBox", "GroupChange", "Membership", "MemoryGroup"]
 
 NOTHING: frozenset[TopicPartition] = frozenset()
+# A member looks at this many others at each heartbeat, in turn: a look must not cost more in a larger group.
+LOOK_COUNT = 16
 
 
 class Draft:
@@ -73,6 +75,11 @@ class GroupBox(Protocol):
         """The member lives no more. May be called from anywhere, also by the garbage collector."""
         ...
 
+    @property
+    def exited(self) -> Set[str]:
+        """Members that are known to live no more without a look, as they were in this process."""
+        ...
+
 
 class MemoryGroup:
     """A group whose members are all in this process."""
@@ -90,6 +97,7 @@ class MemoryGroup:
         # Of each member that lives: how to wake it, and when it last beat.
         self._wakes: dict[str, Callable[[], None]] = {}
         self._beats: dict[str, float] = {}
+        self._exited: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -108,6 +116,7 @@ class MemoryGroup:
                 yield draft
                 if draft.state is not self._state:
                     self._state = draft.state
+                    self._exited &= self._state.members.keys()
                     self._tell()
             finally:
                 self._changing_count -= 1
@@ -153,7 +162,12 @@ class MemoryGroup:
         with self._changed:
             self._wakes.pop(member_id, None)
             self._beats.pop(member_id, None)
+            self._exited |= {member_id}
             self._tell()
+
+    @property
+    def exited(self) -> Set[str]:
+        return self._exited
 
 
 class GroupChange(NamedTuple):
@@ -188,6 +202,8 @@ class Membership:
         self._limit_ms = limit_ms
         self._version = -1
         self._look_at = 0.0
+        # Behind which of the members the next look at others begins.
+        self._looked_at = ""
         self._topics: tuple[str, ...] = ()
         self.member_id = ""
         self.generation = -1
@@ -235,7 +251,7 @@ class Membership:
         if version == self._version and now < self._look_at and not has_changed and tuple(topics) == self._topics:
             return GroupChange()
         self._look_at = now + self._heartbeat_seconds
-        if self.member_id in state.members and (has_changed or self._box.dead(self._others(state))):
+        if self.member_id in state.members and (has_changed or self._box.dead(self._suspects(state))):
             with self._box.changing() as draft:
                 found = self._without_dead(draft.state)
                 draft.state = found.shared_anew(self._partitions(found)) if has_changed else found
@@ -258,6 +274,20 @@ class Membership:
             return GroupChange(lost)
         self.is_settled = state.is_settled(self.member_id)
         return GroupChange(lost, state.surplus(self.member_id))
+
+    def _suspects(self, state: GroupState) -> dict[str, GroupMember]:
+        """Some of the others, at each call the next ones, and those that are known to be dead.
+
+        The first are those that joined after this one, so that members which look at the same time look at different
+        ones, and all together at each of them.
+        """
+        names = list(state.members)
+        after = self._looked_at if self._looked_at in state.members else self.member_id
+        start = names.index(after) + 1
+        chosen = (names[start:] + names[:start])[:LOOK_COUNT] if len(names) > LOOK_COUNT else names
+        self._looked_at = chosen[-1]
+        chosen = [*chosen, *(state.members.keys() & self._box.exited)]
+        return {name: state.members[name] for name in chosen if name != self.member_id}
 
     def _others(self, state: GroupState) -> dict[str, GroupMember]:
         return {name: member for name, member in state.members.items() if name != self.member_id}

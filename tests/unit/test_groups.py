@@ -17,7 +17,7 @@ from kstore.clock import SYSTEM_CLOCK
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.group_files import FileGroup, decode_state, encode_state
 from kstore.consumer.group_state import GroupMember, GroupState
-from kstore.consumer.groups import Membership, MemoryGroup
+from kstore.consumer.groups import LOOK_COUNT, Membership, MemoryGroup
 from kstore.errors import CorruptFileError
 from kstore.files.local import SYSTEM_FS
 from kstore.store import Store
@@ -93,6 +93,63 @@ def test_round_robin_is_another_way_to_share(store: Store) -> None:
 def test_groups_know_nothing_of_each_other(store: Store) -> None:
     with join(store) as a, join(store, group="other") as b:
         assert settle(a, b) == [{0, 1, 2, 3}, {0, 1, 2, 3}]
+
+
+def crowd(store: Store, count: int) -> list[Consumer]:
+    members = [join(store) for _ in range(count)]
+    settle(*members)
+    return members
+
+
+def test_a_poll_costs_as_much_in_a_large_group_as_in_a_small_one(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each heartbeat a member looks at a few others; after enough heartbeats it has looked at every one."""
+    members = crowd(store, 3 * LOOK_COUNT)
+    box = store._consumer_host.group("g")
+    dead, looks = box.dead, []
+
+    def noted(suspects: Any) -> set[str]:
+        looks.append(set(suspects))
+        return dead(suspects)
+
+    monkeypatch.setattr(box, "dead", noted)
+    clock.advance(3000)
+    for member in members:
+        member.poll()
+    assert max(map(len, looks)) <= LOOK_COUNT
+    assert len(looks) == len(members)
+    # Together they have looked at everyone.
+    assert {name for look in looks for name in look} == box.look()[1].members.keys()
+    looks.clear()
+    for _ in range(3):
+        clock.advance(3000)
+        members[0].poll()
+    assert len(set().union(*looks)) == len(members) - 1
+    for member in members:
+        member.close()
+
+
+def test_any_dead_member_of_a_large_group_is_found(store: Store, clock: ManualClock) -> None:
+    """Also where all but one are silent: within as many heartbeats as it takes to look at every one."""
+    members = crowd(store, 3 * LOOK_COUNT)
+    clock.advance(members[0].config.max_poll_interval_ms + 1)
+    for _ in range(4):
+        members[0].poll()
+        clock.advance(3000)
+    assert members[0].assignment() == set(T)
+    for member in members:
+        member.close()
+
+
+def test_a_member_that_was_dropped_is_found_at_once_in_a_large_group(store: Store) -> None:
+    members = crowd(store, 3 * LOOK_COUNT)
+    members[1].abandon()
+    members[-1].poll()
+    members[-1].poll()
+    assert len(store._consumer_host.group("g").look()[1].members) == len(members) - 1
+    for member in members:
+        member.close()
 
 
 def test_a_partition_is_read_by_nobody_before_its_owner_has_let_go(store: Store) -> None:
