@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("kstore", "tests", "tools", "pyproject.toml")
 LIVES = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_durable"
 COMPACTION = "tests/crash/test_compaction_crashes.py::test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new"
+SWAP = "tests/unit/test_segment_swap.py"
 STORE = "tests/crash/test_store_crashes.py"
 PRODUCERS = "tests/crash/test_producer_crashes.py"
 QUEUE = "tests/crash/test_queue_crashes.py"
@@ -217,6 +218,20 @@ MUTANTS = (
         "    # replaces, nor beside an index of the old one.\n    fs.sync_dir(directory)\n",
         "",
         f"{COMPACTION}[sync] {COMPACTION}[os]",
+    ),
+    Mutant(
+        "a compacted segment that is sound is thrown away",
+        "kstore/segment_swap.py",
+        "    if not _examine(context, base_offset)[1]:\n        return False\n",
+        "    return True\n",
+        SWAP,
+    ),
+    Mutant(
+        "what a swap replaces is guessed from the new segment's offsets",
+        "kstore/segment_swap.py",
+        "    if state is not None and state.swap and state.swap[0] == base_offset:\n",
+        "    if False:\n",
+        SWAP,
     ),
     # --- producers and stores -----------------------------------------------------------------------------------------
     Mutant(
