@@ -112,7 +112,8 @@ class CorruptBatchError(CorruptDataError):
     """A batch that must not be served: its offsets ``first_offset`` to ``last_offset`` (both inclusive) are lost.
 
     The rest of the log stays readable. ``last_offset`` is the last one that can be missing: one below the next whole
-    batch, or below the log's end.
+    batch, or below the log's end. ``is_unconfirmed``: the offsets lie above each durable end that was known when
+    recovery found the damage, so that they may never have been acknowledged. ``Log.accept_loss`` lets reads go on.
     """
 
     def __init__(
@@ -123,8 +124,10 @@ class CorruptBatchError(CorruptDataError):
         position: int | None = None,
         first_offset: int = -1,
         last_offset: int = -1,
+        is_unconfirmed: bool = False,
         advice: str = "",
     ) -> None:
+        self.is_unconfirmed = is_unconfirmed
         self.first_offset = first_offset
         self.last_offset = last_offset
         lost = f" (offsets {first_offset} to {last_offset})" if first_offset >= 0 else ""

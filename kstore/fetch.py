@@ -64,8 +64,9 @@ class FetchSlice(NamedTuple):
                 if item.torn and item.stop == stop:
                     return  # the slice ends within a batch
                 last = item.next_offset - 1 if item.next_offset is not None else item.first_offset
-                for part in self.losses.unaccepted(item.first_offset, last):
-                    raise corrupt_batch_error(CorruptRange(*part, item.position, item.reason, str(self.file.path)))
+                path = str(self.file.path)
+                for lost in self.losses.judged(CorruptRange(item.first_offset, last, item.position, item.reason, path)):
+                    raise corrupt_batch_error(lost)
                 continue
             yield item[1]
 

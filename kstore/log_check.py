@@ -42,9 +42,8 @@ def check_batches(source: CheckedLog) -> RecoveryReport:
     report = RecoveryReport()
     losses = source.losses
     for damage in unreadable(source, source.start_offset, source.published.offset, report=report):
-        parts = losses.unaccepted(damage.first, damage.last)
-        report.corrupt += [damage._replace(first=first, last=last) for first, last in parts]
-        if parts != ((damage.first, damage.last),):
+        report.corrupt += losses.judged(damage)
+        if losses.unaccepted(damage.first, damage.last) != ((damage.first, damage.last),):
             report.notes.append(f"the loss of offsets in {damage.first} to {damage.last} is accepted: {damage.reason}")
     report.clean = not report.corrupt
     return report

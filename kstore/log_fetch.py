@@ -108,8 +108,11 @@ def _batch_of(segment: LogSegment, offset: int, limit: int, end: int, losses: Lo
             if start is not START:
                 break  # a damaged index, or a damaged header on the way from its entry, may have led here
             last = (end if item.next_offset is None else item.next_offset) - 1
-            for part in losses.unaccepted(max(item.first_offset, offset), last):
-                raise corrupt_batch_error(CorruptRange(*part, item.position, item.reason, str(segment.log_file().path)))
+            path = str(segment.log_file().path)
+            for lost in losses.judged(
+                CorruptRange(max(item.first_offset, offset), last, item.position, item.reason, path)
+            ):
+                raise corrupt_batch_error(lost)
         else:
             return None
     return None

@@ -241,13 +241,13 @@ class LogFiles:
         current = self._state_file.current
         if current is not None and current.clean:
             # Nothing was written since the log was closed in order, so that its mark still holds.
-            self._state_file.store(replace(current, lost=losses.lost, accepted=losses.accepted))
+            self._state_file.store(replace(current, **losses._asdict()))
         else:
             self._store_state(losses=losses)
         self.losses = losses
 
     def _store_state(self, *, clean: bool = False, losses: LossRanges | None = None, **clean_mark: Any) -> None:
-        lost, accepted = self.losses if losses is None else losses
+        lost, accepted, unconfirmed = self.losses if losses is None else losses
         if not clean and self._has_kafka_marks:
             forget_clean_shutdown(self.context.fs, self.context.directory)
             self._has_kafka_marks = False
@@ -261,6 +261,7 @@ class LogFiles:
                 boot_id=boot_id(),
                 lost=lost,
                 accepted=accepted,
+                unconfirmed=unconfirmed,
                 **clean_mark,
             )
         )

@@ -59,7 +59,7 @@ from kstore.segment_swap import finish_swaps
 from kstore.segments import LogSegments
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.leader_epoch import LeaderEpochCache
-from kstore.state.log_state import LOST_MAX, LogState, StateFile
+from kstore.state.log_state import LOST_MAX, UNCONFIRMED_MAX, LogState, StateFile
 from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
 
 __all__ = [
@@ -241,7 +241,7 @@ def load(
 
 def losses_of(state: LogState | None) -> LossRanges:
     """What ``kstore.state`` says of the log's losses."""
-    return NO_LOSSES if state is None else LossRanges(state.lost, state.accepted)
+    return NO_LOSSES if state is None else LossRanges(state.lost, state.accepted, state.unconfirmed)
 
 
 def transaction_index_bytes(fs: FileSystem, directory: Path, names: DirectoryNames) -> int:
@@ -380,6 +380,8 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
 def _with_known_losses(loaded: Loaded, decision: Decision) -> Decision:
     """Takes what is lost into ``loaded``. A log that ended with a loss before still ends after it."""
     losses = loaded.losses.with_lost(decision.lost, LOST_MAX)
+    unconfirmed = [(fenced.first, fenced.last) for fenced in decision.fenced if fenced.is_unconfirmed]
+    losses = losses.with_unconfirmed(unconfirmed, UNCONFIRMED_MAX)
     end_offset = losses.end_after(decision.end_offset, 2**63 - 1)
     if end_offset > decision.end_offset:
         last = loaded.segments.last
@@ -395,9 +397,8 @@ def _take_accepted(report: RecoveryReport, losses: LossRanges) -> None:
     """Makes notes of the damage whose loss is accepted: it is not reported as damage again."""
     found, report.corrupt = report.corrupt, []
     for damage in found:
-        parts = losses.unaccepted(damage.first, damage.last)
-        report.corrupt += [damage._replace(first=first, last=last) for first, last in parts]
-        if sum(last - first + 1 for first, last in parts) <= damage.last - damage.first:
+        report.corrupt += losses.judged(damage)
+        if losses.unaccepted(damage.first, damage.last) != ((damage.first, damage.last),):
             report.notes.append(f"the loss of offsets in {damage.first} to {damage.last} is accepted: {damage.reason}")
 
 
@@ -555,5 +556,6 @@ def _store(loaded: Loaded) -> None:
             boot_id=boot_id(),
             lost=loaded.losses.lost,
             accepted=loaded.losses.accepted,
+            unconfirmed=loaded.losses.unconfirmed,
         )
     )

@@ -383,9 +383,8 @@ class _Course(Generic[Item]):
             # It may look like damage in the middle of a cut.
             self._log.settle()
             self._ensure_not_cut()
-            for first, last in self._log.losses.unaccepted(lost.first, lost.last):
-                part = lost._replace(first=first, last=last)
-                self._offset = first
+            for part in self._log.losses.judged(lost):
+                self._offset = part.first
                 self._counters.corrupt_ranges += 1
                 if self._on_corrupt == "raise":
                     raise corrupt_batch_error(part)

@@ -97,13 +97,18 @@ class OpenTransaction(NamedTuple):
 
 
 class CorruptRange(NamedTuple):
-    """Offsets ``first`` to ``last`` (both inclusive) that damage at byte ``position`` of ``path`` has taken."""
+    """Offsets ``first`` to ``last`` (both inclusive) that damage at byte ``position`` of ``path`` has taken.
+
+    ``is_unconfirmed``: they lie above each durable end that was known when recovery found them, as what a power cut
+    within a write leaves does. They may never have been acknowledged.
+    """
 
     first: int
     last: int
     position: int
     reason: str
     path: str = ""
+    is_unconfirmed: bool = False
 
 
 class CutRange(NamedTuple):
@@ -178,6 +183,9 @@ class RecoveryReport:
         if self.corrupt:
             lost = sum(gone.last - gone.first + 1 for gone in self.corrupt)
             parts.append(f"{lost} offsets in {len(self.corrupt)} damaged ranges are fenced")
+            if unconfirmed := sum(gone.last - gone.first + 1 for gone in self.corrupt if gone.is_unconfirmed):
+                parts.append(f"{unconfirmed} of these offsets may never have been acknowledged")
+            parts.append("Log.accept_loss, or kstore recover --accept-loss, lets reads pass over them")
         if self.cut:
             saved = [cut.saved_as for cut in self.cut if cut.saved_as]
             parts.append(f"{self.bytes_cut} bytes were cut" + (f", kept in {', '.join(saved)}" if saved else ""))

@@ -17,6 +17,7 @@ from kstore.cli.table import painted
 from kstore.config import LogConfig
 from kstore.files.paths import LOG_SUFFIX
 from kstore.recover import Accept, Rebuild, plan_recovery, recover_log
+from kstore.rules.losses import UNCONFIRMED
 from kstore.types import RecoveryReport
 from kstore.verify import find_logs, verify_log
 
@@ -144,6 +145,8 @@ def _lines(log: Path, report: RecoveryReport, dry_run: bool) -> Iterator[str]:
             f"  {painted('fenced', 'red')}: {lost.path} at position {lost.position},"
             f" offsets {lost.first} to {lost.last}: {lost.reason}"
         )
+        known = UNCONFIRMED if lost.is_unconfirmed else "acknowledged, as far as is known"
+        yield f"    {known}; --accept-loss {lost.first}-{lost.last} lets reads pass over them"
     for cut in report.cut:
         kept = f", kept as {cut.saved_as}" if cut.saved_as else ", no whole batch among them"
         yield (

@@ -23,7 +23,7 @@ from kstore.mirror.source import NamedFile, SourceLog
 from kstore.mirror.target import LocalTarget, RemoteTarget, Target, files_of, leftovers, snapshots_from
 from kstore.record.walk import Damage
 from kstore.rules.mirror import Matching, SegmentFile, Verdict, losses_of_target, match_segments, start_of_target
-from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX
+from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX
 from kstore.types import CorruptRange
 
 __all__ = ["mirror", "size_of"]
@@ -298,8 +298,8 @@ class _Job:
         def note(damage: Damage) -> None:
             behind = damage.next_offset if damage.next_offset is not None else min(offset_stop, source.end_offset)
             last = max(behind - 1, damage.first_offset)
-            for part in source.losses.unaccepted(damage.first_offset, last):
-                self._result.damage.append(CorruptRange(*part, damage.position, damage.reason, path))
+            lost = CorruptRange(damage.first_offset, last, damage.position, damage.reason, path)
+            self._result.damage.extend(source.losses.judged(lost))
 
         try:
             for chunk in checked_chunks(
@@ -364,6 +364,7 @@ class _Job:
             start=start_offset,
             lost_max=LOST_MAX,
             accepted_max=ACCEPTED_MAX,
+            unconfirmed_max=UNCONFIRMED_MAX,
         )
         target.finish(source.segments, start_offset, source.end_offset, losses)
         if options.delete:

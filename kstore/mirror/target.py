@@ -198,6 +198,7 @@ class LocalTarget:
             boot_id=boot_id(),
             lost=losses.lost,
             accepted=losses.accepted,
+            unconfirmed=losses.unconfirmed,
         )
         # A log that was closed in order, and in which nothing changed, stays so.
         before = self.before
@@ -271,6 +272,7 @@ class RemoteTarget:
             durable_end=end_offset,
             lost=losses.lost,
             accepted=losses.accepted,
+            unconfirmed=losses.unconfirmed,
         )
         if state != self.before:
             self._put(KSTORE_STATE, [state_file_bytes(state)])

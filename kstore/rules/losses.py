@@ -4,13 +4,15 @@
                also spans batches that are whole, and these are served: only what no batch holds counts as lost
     fenced     offsets that a damaged batch has taken; they are found in the files, and not kept here
     accepted   fenced or lost offsets that reads pass over, because the user said so
+    unconfirmed  fenced offsets above each durable end that was known when recovery found them: what a power cut within
+               a write leaves, unless damage took what was acknowledged; nothing written without a sync can tell
 
 A range is ``(first, last)``, both inclusive. Ranges rise and do not touch each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kstore.errors import CorruptBatchError
@@ -19,6 +21,7 @@ from kstore.types import CorruptRange
 __all__ = [
     "LOST",
     "NO_LOSSES",
+    "UNCONFIRMED",
     "LossRanges",
     "OffsetSpan",
     "clipped",
@@ -31,6 +34,7 @@ __all__ = [
 ]
 
 OffsetSpan = tuple[int, int]
+UNCONFIRMED = "above each durable end that was known: may never have been acknowledged"
 LOST = "no batch holds these offsets, which were durable: the disk has lost them"
 OffsetSpans = tuple[OffsetSpan, ...]
 
@@ -91,7 +95,8 @@ def corrupt_batch_error(lost: CorruptRange) -> CorruptBatchError:
         position=lost.position,
         first_offset=lost.first,
         last_offset=lost.last,
-        advice=way_on(lost.first, lost.last),
+        is_unconfirmed=lost.is_unconfirmed,
+        advice=(f"{UNCONFIRMED}; " if lost.is_unconfirmed else "") + way_on(lost.first, lost.last),
     )
 
 
@@ -105,6 +110,13 @@ class LossRanges(NamedTuple):
 
     lost: OffsetSpans = ()
     accepted: OffsetSpans = ()
+    unconfirmed: OffsetSpans = ()
+
+    def judged(self, damage: CorruptRange) -> Iterator[CorruptRange]:
+        """The parts of ``damage`` whose loss is not accepted, each with what is known of it."""
+        for first, last in self.unaccepted(damage.first, damage.last):
+            is_unconfirmed = not holes(first, last, self.unconfirmed)
+            yield damage._replace(first=first, last=last, is_unconfirmed=is_unconfirmed)
 
     def unaccepted(self, first: int, last: int) -> OffsetSpans:
         """The parts of a damaged range whose loss is not accepted."""
@@ -129,9 +141,13 @@ class LossRanges(NamedTuple):
     def with_accepted(self, first: int, last: int) -> LossRanges:
         return self._replace(accepted=joined(self.accepted, ((first, last),)))
 
+    def with_unconfirmed(self, ranges: Iterable[OffsetSpan], count_max: int) -> LossRanges:
+        """Of too many the first ones are forgotten: they count as acknowledged then."""
+        return self._replace(unconfirmed=joined(self.unconfirmed, ranges)[-count_max:])
+
     def within(self, start: int, stop: int) -> LossRanges:
         """Without what lies below ``start``, or at or above ``stop``: it was deleted, or cut."""
-        return LossRanges(clipped(self.lost, start, stop), clipped(self.accepted, start, stop))
+        return LossRanges(*(clipped(ranges, start, stop) for ranges in self))
 
     def after_compaction(self, start: int, stop: int, lost_max: int, *, kept: Sequence[OffsetSpan] = ()) -> LossRanges:
         """After ``start`` to below ``stop`` were compacted: what was accepted there, and only that, needs no entry.
@@ -147,7 +163,7 @@ class LossRanges(NamedTuple):
         lost = tuple(part for span in self.lost for part in holes(*span, gone))
         if len(lost) > lost_max:
             return self
-        return LossRanges(lost, tuple(span for span in self.accepted if span not in gone))
+        return self._replace(lost=lost, accepted=tuple(span for span in self.accepted if span not in gone))
 
 
 NO_LOSSES = LossRanges()

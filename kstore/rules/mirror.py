@@ -73,7 +73,14 @@ def start_of_target(source_start: int, *, before: int | None, old: Sequence[int]
 
 
 def losses_of_target(
-    source: LossRanges, before: LossRanges, *, source_start: int, start: int, lost_max: int, accepted_max: int
+    source: LossRanges,
+    before: LossRanges,
+    *,
+    source_start: int,
+    start: int,
+    lost_max: int,
+    accepted_max: int,
+    unconfirmed_max: int,
 ) -> LossRanges:
     """The losses of the target, which begins at ``start``: its source's, and below the source its own of ``before``.
 
@@ -81,4 +88,5 @@ def losses_of_target(
     """
     own = before.within(start, source_start)
     accepted = joined(own.accepted, source.accepted)[-accepted_max:]
-    return LossRanges(reduced(joined(own.lost, source.lost), lost_max), accepted)
+    lost = reduced(joined(own.lost, source.lost), lost_max)
+    return LossRanges(lost, accepted, own.unconfirmed).with_unconfirmed(source.unconfirmed, unconfirmed_max)

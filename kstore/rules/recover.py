@@ -66,6 +66,8 @@ class Decision(NamedTuple):
     ``seal`` says that no batch may be appended to the last segment: damage stands in it where the next batch would go,
     or its end lies below ``end_offset``. ``lost`` are offsets that were durable and of which no byte is left;
     ``fenced`` names them too.
+
+    Of what is fenced, ``is_unconfirmed`` is set where it lies above everything that is known to have been durable.
     """
 
     fenced: Sequence[CorruptRange]
@@ -101,7 +103,16 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
                 cut = number, damage.position
                 return Decision(fenced, cut, damage.reason, damage.first_offset, False)
             last = follower - 1 if follower is not None else max(damage.first_offset, doubt.known_end - 1)
-            fenced.append(CorruptRange(damage.first_offset, last, damage.position, damage.reason, segment.path))
+            fenced.append(
+                CorruptRange(
+                    damage.first_offset,
+                    last,
+                    damage.position,
+                    damage.reason,
+                    segment.path,
+                    is_unconfirmed=not durable,
+                )
+            )
             damaged_end = damage.next_offset is None
             end_offset = max(end_offset, last + 1)
         end_offset = max(end_offset, segment.next_offset)

@@ -17,7 +17,8 @@ record, version 2, at the start of a slot
  17     1  flags             uint8   bit 0: closed in order, the clean mark below holds
  18     1  lost_count        uint8   at most 16
  19     1  accepted_count    uint8   at most 32
- 20     4  reserved          uint32  0
+ 20     1  unconfirmed_count uint8   at most 8
+ 21     3  reserved          bytes   0
  24     8  recovery_point    int64   every batch below it is known to be on disk
  32     8  log_start_offset  int64   records below it are deleted
  40     8  durable_end       int64   the log's end when the record was written, as far as it was synced
@@ -29,6 +30,7 @@ record, version 2, at the start of a slot
  96     8  txn_bytes         int64   size of all .txnindex files up to the recovery point, -1 unknown
 104    16  lost                      for each: first and last offset, int64, of records that were durable and are gone
   -    16  accepted                  for each: first and last offset, int64, of a loss that the user has accepted
+  -    16  unconfirmed               for each: first and last offset, int64, of damage above each durable end known
   -     -  later fields              passed over
   -     4  crc               uint32  CRC-32C of all bytes before it
 
@@ -66,6 +68,7 @@ from kstore.types import NO_OFFSET, Durability
 __all__ = [
     "ACCEPTED_MAX",
     "LOST_MAX",
+    "UNCONFIRMED_MAX",
     "LogState",
     "OffsetSpan",
     "StateFile",
@@ -91,16 +94,18 @@ TORN_MAX = 8
 GENERATION_MAX = 1 << 62
 LOST_MAX = 16
 ACCEPTED_MAX = 32
+# It takes a power cut inside a write to make one.
+UNCONFIRMED_MAX = 8
 UNKNOWN_TXN_BYTES = -1
 ENVELOPE = struct.Struct(">4sHHq")
-RECORD = struct.Struct(">4sHHqBBBBIqqq16sqqqqq")
+RECORD = struct.Struct(">4sHHqBBBBB3sqqq16sqqqqq")
 RANGE = struct.Struct(">qq")
 OLD_RECORD = struct.Struct(">4sHBBqqqq16sqqqqq")
 LIVE = struct.Struct(">4sqq")
 CRC = struct.Struct(">I")
 
 assert RECORD.size == 104
-assert RECORD.size + (LOST_MAX + ACCEPTED_MAX) * RANGE.size + CRC.size <= SLOT_SIZE
+assert RECORD.size + (LOST_MAX + ACCEPTED_MAX + UNCONFIRMED_MAX) * RANGE.size + CRC.size <= SLOT_SIZE
 assert SLOTS_POSITION + 2 * SLOT_SIZE == FILE_SIZE
 assert OLD_RECORD.size == 96
 assert LIVE.size == 20
@@ -132,6 +137,7 @@ class LogState:
     txn_bytes: int = UNKNOWN_TXN_BYTES
     lost: tuple[OffsetSpan, ...] = ()
     accepted: tuple[OffsetSpan, ...] = ()
+    unconfirmed: tuple[OffsetSpan, ...] = ()
 
     def fits(self, base_offset: int, stat: FileStat) -> bool:
         """Whether the clean mark holds for the active segment that was found."""
@@ -147,7 +153,8 @@ class LogState:
         """The record, as it stands at the start of a slot."""
         assert _are_ranges(self.lost, LOST_MAX), self.lost
         assert _are_ranges(self.accepted, ACCEPTED_MAX), self.accepted
-        ranges = b"".join(RANGE.pack(*each) for each in chain(self.lost, self.accepted))
+        assert _are_ranges(self.unconfirmed, UNCONFIRMED_MAX), self.unconfirmed
+        ranges = b"".join(RANGE.pack(*each) for each in chain(self.lost, self.accepted, self.unconfirmed))
         head = RECORD.pack(
             MAGIC,
             VERSION,
@@ -157,7 +164,8 @@ class LogState:
             CLEAN_FLAG if self.clean else 0,
             len(self.lost),
             len(self.accepted),
-            0,
+            len(self.unconfirmed),
+            bytes(3),
             self.recovery_point,
             self.log_start_offset,
             self.durable_end,
@@ -189,15 +197,20 @@ class LogState:
             raise UnsupportedFormatError(f"version {version}, expected {VERSION} or earlier: a later kstore wrote it")
         if size < RECORD.size + CRC.size:
             return None
-        durability, flags, lost_count, accepted_count, _, *rest = RECORD.unpack_from(slot)[4:]
-        ranges_end = RECORD.size + (lost_count + accepted_count) * RANGE.size
+        durability, flags, lost_count, accepted_count, unconfirmed_count, _, *rest = RECORD.unpack_from(slot)[4:]
+        accepted_end = lost_count + accepted_count
+        ranges_end = RECORD.size + (accepted_end + unconfirmed_count) * RANGE.size
         if ranges_end > size - CRC.size:
             return None
         ranges = list(RANGE.iter_unpack(slot[RECORD.size : ranges_end]))
-        lost, accepted = tuple(ranges[:lost_count]), tuple(ranges[lost_count:])
+        lost, accepted = tuple(ranges[:lost_count]), tuple(ranges[lost_count:accepted_end])
+        unconfirmed = tuple(ranges[accepted_end:])
         if not (_are_ranges(lost, LOST_MAX) and _are_ranges(accepted, ACCEPTED_MAX)):
             return None
-        return _believable(durability, flags, generation, rest, lost, accepted)
+        if not _are_ranges(unconfirmed, UNCONFIRMED_MAX):
+            return None
+        state = _believable(durability, flags, generation, rest)
+        return None if state is None else replace(state, lost=lost, accepted=accepted, unconfirmed=unconfirmed)
 
     @staticmethod
     def decode_old(slot: bytes) -> LogState | None:
@@ -222,20 +235,11 @@ def _are_ranges(ranges: Sequence[OffsetSpan], count_max: int) -> bool:
     )
 
 
-def _believable(
-    durability: int,
-    flags: int,
-    generation: int,
-    rest: Sequence[Any],
-    lost: tuple[OffsetSpan, ...] = (),
-    accepted: tuple[OffsetSpan, ...] = (),
-) -> LogState | None:
+def _believable(durability: int, flags: int, generation: int, rest: Sequence[Any]) -> LogState | None:
     """The record of these fields, ``rest`` from the recovery point on; None where no writer has written them."""
     if not 0 <= durability < len(DURABILITIES):
         return None
-    state = replace(
-        LogState(DURABILITIES[durability], bool(flags & CLEAN_FLAG), generation, *rest), lost=lost, accepted=accepted
-    )
+    state = LogState(DURABILITIES[durability], bool(flags & CLEAN_FLAG), generation, *rest)
     if min(state.generation, state.log_start_offset, state.recovery_point, state.durable_end) < 0:
         return None
     return state

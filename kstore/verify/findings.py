@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from kstore.rules.losses import LossRanges, holes
+from kstore.rules.losses import UNCONFIRMED, LossRanges, holes
 from kstore.types import NO_OFFSET
 
 __all__ = ["NO_POSITION", "Advance", "Finding", "LogVerification", "Severity", "split_loss"]
@@ -72,6 +72,8 @@ def split_loss(finding: Finding, losses: LossRanges) -> Iterator[Finding]:
     """``finding``, damage of batches or lost ones, in parts where some of it is accepted; these are notes."""
     last = max(finding.first, finding.last)
     rest = losses.unaccepted(finding.first, last)
+    if not holes(finding.first, last, losses.unconfirmed):
+        finding = finding._replace(reason=f"{finding.reason}; {UNCONFIRMED}")
     if rest == ((finding.first, last),):
         yield finding
         return

@@ -23,6 +23,8 @@ from kstore.errors import (
 )
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
 from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, StateFile
 from kstore.stats import log_stats
 from kstore.types import CorruptRange
@@ -150,6 +152,85 @@ def test_more_losses_than_are_kept_are_merged_and_hide_no_record(tmp_path: Path)
         assert [offset for each in told for offset in range(each.first, each.last + 1)] == lost
         assert [(each.first, each.last) for each in told] == [(each.first, each.last) for each in log.verify().corrupt]
         assert log.fetch(0, 1 << 20).fetch_offset == 0
+
+
+# --- what may never have been acknowledged ----------------------------------------------------------------------------
+
+
+def torn_group(path: Path) -> Path:
+    """Records 0 to 4, and batches of four from 5, 9 and 13 on, written at once; the power failed within that write.
+
+    A sector of the first of them is missing.
+    """
+    with Log(path.with_name(path.name + "-alive")) as log:
+        for number in range(5):
+            log.append(b"%d" % number)
+        size = (log.path / FIRST).stat().st_size
+        shutil.copytree(log.path, path)
+        buffer = b"".join(build_batch([Record(at, 0, value=b"x" * 300) for at in range(4)]) for _ in range(3))
+        log.append_batches(buffer)
+        data = bytearray((log.path / FIRST).read_bytes())
+    sector = (size // 512 + 1) * 512
+    data[sector : sector + 512] = bytes(512)
+    (path / FIRST).write_bytes(data)
+    restarted(path)
+    return path
+
+
+@pytest.mark.promise("damage above")
+def test_a_torn_write_of_several_batches_may_never_have_been_acknowledged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = torn_group(tmp_path / "log")
+    assert main(["recover", "--dry-run", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "may never have been acknowledged" in out
+    assert "--accept-loss 5-8" in out
+    with Log(path) as log:
+        assert [(gone.first, gone.last, gone.is_unconfirmed) for gone in log.recovery.corrupt] == [(5, 8, True)]
+        assert "4 of these offsets may never have been acknowledged" in log.recovery.summary()
+        assert "Log.accept_loss" in log.recovery.summary()
+        assert log.append(b"on") == 17
+    for log in openings(path):
+        with pytest.raises(
+            CorruptBatchError, match=r"may never have been acknowledged; Log.accept_loss\(5, 8\)"
+        ) as caught:
+            list(log.read())
+        assert caught.value.is_unconfirmed
+        with pytest.raises(CorruptBatchError) as caught:
+            log.fetch(6)
+        assert caught.value.is_unconfirmed
+        assert [each.is_unconfirmed for each in log.verify().corrupt] == [True]
+        assert [each.is_unconfirmed for each in corrupt_ranges(log)] == [True]
+    (damage,) = verify_log(path).damages
+    assert "may never have been acknowledged" in damage.reason
+    with Log(path) as log:
+        log.accept_loss(5, 8)
+        assert offsets(log) == [*range(5), *range(9, 18)]
+        log.truncate_to(5)
+        assert state_of(path).unconfirmed == ()
+
+
+def test_damage_below_a_durable_end_was_acknowledged(tmp_path: Path) -> None:
+    path = torn_group(tmp_path / "log")
+    restarted(path, durable_end=6)
+    with Log(path) as log:
+        assert [(gone.first, gone.last, gone.is_unconfirmed) for gone in log.recovery.corrupt] == [(5, 8, False)]
+        with pytest.raises(CorruptBatchError) as caught:
+            list(log.read())
+        assert not caught.value.is_unconfirmed
+        assert "acknowledged" not in str(caught.value)
+    assert state_of(path).unconfirmed == ()
+
+
+def test_what_is_unconfirmed_stays_so_when_it_is_recovered_again(tmp_path: Path) -> None:
+    path = torn_group(tmp_path / "log")
+    with Log(path) as log:
+        assert log.recovery.corrupt
+        shutil.copytree(path, tmp_path / "again")
+    with Log(tmp_path / "again") as log:
+        assert [gone.is_unconfirmed for gone in log.recovery.corrupt] == [True]
+    assert state_of(tmp_path / "again").unconfirmed == ((5, 8),)
 
 
 # --- a way on ---------------------------------------------------------------------------------------------------------
