@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
 
-from kstore.errors import KstoreError
+from kstore.errors import CorruptBatchError, KstoreError
 from kstore.files.fs import FileSystem
 from kstore.indexes import entry_index
 from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
 from kstore.types import Durability
 from tests.crash.power_cuts import ROOT
 from tests.crash_states import Image
@@ -64,6 +66,8 @@ class LogLife:
         self.holes: dict[int, int] = {}
         # Truncations that had returned: where they began.
         self.gone: list[tuple[int, int]] = []
+        # Whether one write may hold several batches: of what was not acknowledged the middle may be missing then.
+        self.has_groups = False
 
     @property
     def operations(self) -> Sequence[Operation]:
@@ -86,6 +90,22 @@ class LogLife:
         values = [b"%d-%d-" % (offset, number) + b"x" * (size + self.variant) for offset in range(first, first + count)]
         self.tried += [(number, offset, value) for offset, value in enumerate(values, start=first)]
         log.append_many(values)
+        self.clock.advance(1000)
+        if self.durability == "sync":
+            self.promises_now(durable=log.end_offset)
+
+    def group(self, log: Log, *counts: int, size: int = 60) -> None:
+        """Batches of so many records each, in one append."""
+        self.has_groups = True
+        number, first = self.now, log.end_offset
+        values = [
+            b"%d-%d-" % (offset, number) + b"x" * (size + self.variant) for offset in range(first, first + sum(counts))
+        ]
+        self.tried += [(number, offset, value) for offset, value in enumerate(values, start=first)]
+        rest = iter(values)
+        log.append_batches(
+            b"".join(build_batch([Record(at, 0, value=next(rest)) for at in range(count)]) for count in counts)
+        )
         self.clock.advance(1000)
         if self.durability == "sync":
             self.promises_now(durable=log.end_offset)
@@ -147,8 +167,7 @@ class LogLife:
         promised = self.promise(done)
         try:
             with self._open(fs) as log:
-                if log.recovery.corrupt:
-                    raise Lost(f"fenced: {log.recovery.corrupt}")
+                self._go_on_after_torn_groups(log, promised)
                 end = self._hold(log, promised, begun, done)
                 log.check()
                 if log.append(b"goes on") != end:
@@ -163,6 +182,25 @@ class LogLife:
         except (OSError, LookupError, ValueError) as error:
             raise Untyped(repr(error)) from error
 
+    def _go_on_after_torn_groups(self, log: Log, promised: Promise) -> None:
+        """Accepts what is fenced, if it may be: it is of a write of several batches that was not acknowledged, and the
+        report, and the error of a read, say so."""
+        # A recovery before this one may have closed the log in order.
+        found = log.verify().corrupt if self.has_groups and log.recovery.clean else log.recovery.corrupt
+        for fenced in found:
+            if not self.has_groups or fenced.first < promised.durable or not fenced.is_unconfirmed:
+                raise Lost(f"fenced: {found}")
+        if found:
+            try:
+                list(log.read())
+            except CorruptBatchError as error:
+                if not error.is_unconfirmed:
+                    raise Lost(f"it counts as acknowledged: {error}") from error
+            else:
+                raise Wrong(f"reads pass over {found}")
+        for fenced in found:
+            log.accept_loss(fenced.first, fenced.last)
+
     def _hold(self, log: Log, promised: Promise, begun: int, done: int) -> int:
         """Holds what can be read against what was promised, and against all that was ever tried; returns the end."""
         found = {record.offset: record.value for record in log.read()}
@@ -173,6 +211,8 @@ class LogLife:
         if start > promised.deleted:
             raise Lost(f"the log starts at {start}, and nothing was deleted from {promised.deleted} on")
         missing = set(range(start, promised.durable)) - set(found) - holes
+        # What of an unacknowledged write is fenced was just accepted.
+        holes |= {offset for first, last in log.losses.accepted for offset in range(first, last + 1)}
         if missing:
             raise Lost(f"offsets {sorted(missing)} of {promised}; the log has {sorted(found)}")
         for offset, value in found.items():
@@ -259,11 +299,41 @@ def retained(life: LogLife) -> None:
     life.close(log)
 
 
+def groups(life: LogLife) -> None:
+    """Writes of several batches, by a producer and by one call that rolls on its way, and what comes after them."""
+    life.settings["max_message_bytes"] = 600
+    log = life.open()
+    life.group(log, 3, 2, 1)
+    life.group(log, 1, 1, 1, size=250)
+    life.append(log, 12)
+    life.flush(log)
+    life.group(log, 2, 2)
+    life.append(log, 9, size=100)
+    log = life.reopened(log)
+    life.group(log, 1, 4, 2, size=90)
+    life.group(log, 3, 3, size=1)
+    life.append(log, 20)
+    life.close(log)
+
+
+def torn_groups(life: LogLife) -> None:
+    """Little else than writes of many batches over many sectors, so that most power cuts come within one."""
+    life.settings["segment_bytes"] = 8192
+    log = life.open()
+    life.append(log)
+    for size in (40, 150, 250):
+        life.group(log, *[1] * 8, size=size)
+    life.group(log, 1, 2, 1, size=400)
+    life.close(log)
+
+
 LIVES: dict[str, Callable[[LogLife], None]] = {
     "appends": appends,
     "deletions": deletions,
     "truncations": truncations,
     "retention": retained,
+    "groups": groups,
+    "torn groups": torn_groups,
 }
 
 

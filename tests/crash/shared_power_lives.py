@@ -108,6 +108,24 @@ def dying(life: SharedLife) -> None:
     life.close(rest)
 
 
+def grouped(life: SharedLife) -> None:
+    """Both write several batches at once, the one before the other has synced, and over a roll."""
+    life.settings["max_message_bytes"] = 600
+    one, two = life.open(), life.open()
+    life.group(one, 3, 2, 1)
+    life.group(two, 1, 1, size=200)
+    if life.durability == "sync":
+        life.race(one, lambda: life.group(two, 2, 2, 2))
+    life.append(one, 12)
+    life.group(two, 2, 3, size=100)
+    life.flush(one)
+    life.append(two, 14)
+    life.append(one, 9)
+    life.close(one)
+    life.group(two, 4, 1)
+    life.close(two)
+
+
 def racing(life: SharedLife) -> None:
     """What one has written, and not synced yet, another one leaves behind it, and what it appends then is durable."""
     one, two = life.open(), life.open()
@@ -130,7 +148,12 @@ def racing(life: SharedLife) -> None:
     life.close(one)
 
 
-SHARED_LIVES: dict[str, Callable[[SharedLife], None]] = {"beside": beside, "changed": changed, "dying": dying}
+SHARED_LIVES: dict[str, Callable[[SharedLife], None]] = {
+    "beside": beside,
+    "changed": changed,
+    "dying": dying,
+    "grouped": grouped,
+}
 # Of writers that sync what they have written when their turn is over.
 RACES: dict[str, Callable[[SharedLife], None]] = {"racing": racing}
 
