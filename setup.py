@@ -9,6 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED = {
+    "kstore.files._memory": ["kstore/files/_memory.pyx"],
     "kstore.indexes._search": ["kstore/indexes/_search.pyx"],
     "kstore.producer._accumulate": ["kstore/producer/_accumulate.pyx"],
     "kstore.record._codec": ["kstore/record/_codec.pyx"],

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import stat as stat_module
 from collections.abc import Sequence
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from kstore.errors import ClosedError, KstoreError, PathLike
 from kstore.files import platform
+from kstore.files._memory import SharedMemory
+from kstore.files.descriptors import relieved
 from kstore.files.fs import Advice, FileStat, storage_error, sync_error
 
 if TYPE_CHECKING:
@@ -36,43 +37,53 @@ UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
 class OsMapping:
-    """``Mapping`` over mmap."""
+    """``Mapping`` over shared memory. It keeps no descriptor, and goes with the last reference."""
 
-    __slots__ = ("_file", "_map", "size")
+    __slots__ = ("_memory", "_path", "size")
 
     def __init__(self, file: OsFile, size: int) -> None:
-        self._file = file
+        self._path = file.path
         self.size = size
-        self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_WRITE)
+        self._memory = SharedMemory(file.fileno(), size)
 
     def __getitem__(self, at: slice) -> bytes:
+        start, stop, _ = at.indices(self.size)
         try:
-            return self._map[at]
+            return self._memory.read(start, stop)
         except ValueError as error:
-            raise ClosedError(f"{self._file.path}: the mapping is closed") from error
+            raise self._closed() from error
 
     def store(self, position: int, data: bytes) -> None:
         try:
-            self._map[position : position + len(data)] = data
+            self._memory.store(position, data)
         except ValueError as error:
-            raise ClosedError(f"{self._file.path}: the mapping is closed") from error
+            raise self._closed() from error
 
     def read(self, position: int, size: int) -> bytes:
-        return self[position : position + size]
+        try:
+            return self._memory.read(position, position + size)
+        except ValueError as error:
+            raise self._closed() from error
 
     def sync(self) -> None:
-        if platform.SYNC_REACHES_MAPPINGS:
-            # mmap.flush() would hold the interpreter's lock for as long as the disk takes.
-            self._file.fdatasync()
-            return
         try:
-            self._map.flush()
+            self._memory.sync()
+            if not platform.MSYNC_REACHES_DISK:
+                fd = os.open(self._path, OPEN_FLAGS | os.O_RDONLY)
+                try:
+                    platform.sync_data(fd)
+                finally:
+                    os.close(fd)
+        except ValueError as error:
+            raise self._closed() from error
         except OSError as error:
-            raise sync_error(error, self._file.path) from error
-        self._file.fdatasync()
+            raise sync_error(error, self._path) from error
 
     def close(self) -> None:
-        self._map.close()
+        self._memory.close()
+
+    def _closed(self) -> ClosedError:
+        return ClosedError(f"{self._path}: the mapping is closed")
 
 
 class OsFile:
@@ -282,7 +293,7 @@ class OsFileSystem:
         flags = OPEN_FLAGS | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT | os.O_EXCL if create else 0)
         name = os.fspath(path)
         try:
-            file = OsFile(os.open(name, flags, mode), name)
+            file = OsFile(relieved(lambda: os.open(name, flags, mode)), name)
             if stat_module.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return file
             file.close()
@@ -304,7 +315,7 @@ class OsFileSystem:
 
     def sync_dir(self, path: PathLike) -> None:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = relieved(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except OSError as error:
             raise storage_error(error, path) from error
         try:
@@ -318,7 +329,7 @@ class OsFileSystem:
 
     def list(self, path: PathLike) -> list[str]:
         try:
-            return os.listdir(path)
+            return relieved(lambda: os.listdir(path))
         except OSError as error:
             raise storage_error(error, path) from error
 

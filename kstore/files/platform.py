@@ -18,13 +18,13 @@ import os
 import sys
 from collections.abc import Callable
 
-__all__ = ["DSYNC_FLAG", "SYNC_REACHES_MAPPINGS", "advise", "fill", "reserve", "sync_all", "sync_data"]
+__all__ = ["DSYNC_FLAG", "MSYNC_REACHES_DISK", "advise", "fill", "reserve", "sync_all", "sync_data"]
 
 # The flag that makes one pwritev durable; 0 where there is none.
 DSYNC_FLAG: int = getattr(os, "RWF_DSYNC", 0)
 
-# Linux writes back a shared mapping's dirty pages with the file's own; POSIX promises that of msync only.
-SYNC_REACHES_MAPPINGS = sys.platform == "linux"
+# Linux syncs the file, as fdatasync does, when memory that is shared with it is; macOS leaves it in the drive's cache.
+MSYNC_REACHES_DISK = sys.platform == "linux"
 
 # linux/falloc.h
 FALLOC_FL_KEEP_SIZE = 1

@@ -1,9 +1,10 @@
 """What the two searched indexes share: sorted entries of one size, in mapped memory or in bytes.
 
 A writable index is memory that grows in small steps, each with its blocks allocated first; the file shrinks only at
-``seal()`` and ``close()``. A read-only one is bytes, read once. Changes need the log's lock. Lookups need none: an
-entry is stored before the count that covers it, a grown mapping is in place before that count too, and a reader that
-meets a mapping which was just sealed looks again. Nothing is on disk before ``flush()``.
+``seal()`` and ``close()``. It keeps no descriptor: the file is opened by its name for each step. A read-only one is
+bytes, read once. Changes need the log's lock. Lookups need none: an entry is stored before the count that covers it, a
+grown mapping is in place before that count too, and a reader that meets a mapping which was just sealed looks again.
+Nothing is on disk before ``flush()``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kstore.errors import (
     PathLike,
     ReadOnlyError,
 )
-from kstore.files.fs import READ_FILE_SIZE_MAX, File, FileSystem, Mapping, read_file
+from kstore.files.fs import READ_FILE_SIZE_MAX, FileSystem, Mapping, read_file
 from kstore.indexes._search import floor_slot
 
 __all__ = ["DELTA_MAX", "READ_BYTES_MAX", "WARM_BYTES", "EntryIndex"]
@@ -68,7 +69,7 @@ class EntryIndex(Generic[Entry]):
         "_capacity",
         "_closed",
         "_count",
-        "_file",
+        "_fs",
         "_mapping",
         "_ragged",
         "_source",
@@ -77,11 +78,12 @@ class EntryIndex(Generic[Entry]):
         "path",
     )
 
-    def __init__(self, path: PathLike, base_offset: int, data: bytes, *, file: File | None, bytes_max: int) -> None:
+    def __init__(self, path: PathLike, base_offset: int, data: bytes, *, fs: FileSystem | None, bytes_max: int) -> None:
         self.path = path
         self.base_offset = base_offset
         self.max_entry_count = bytes_max // self.entry_size
-        self._file = file
+        # What opens the file; None where nothing is to be written.
+        self._fs = fs
         self._mapping: Mapping | None = None
         self._source: Source = data
         self._count, self._ragged = divmod(len(data), self.entry_size)
@@ -98,8 +100,8 @@ class EntryIndex(Generic[Entry]):
 
         Raises: FileInTheWayError, DiskFullError, StorageError.
         """
-        file = fs.open(path, write=True, create=True, mode=mode)
-        return cls(path, base_offset, b"", file=file, bytes_max=index_bytes_max)
+        fs.open(path, write=True, create=True, mode=mode).close()
+        return cls(path, base_offset, b"", fs=fs, bytes_max=index_bytes_max)
 
     @classmethod
     def open_writable(
@@ -137,7 +139,8 @@ class EntryIndex(Generic[Entry]):
             )
         if size != kept:
             file.truncate(kept)
-        return cls(path, base_offset, data[:kept], file=file, bytes_max=index_bytes_max)
+        file.close()
+        return cls(path, base_offset, data[:kept], fs=fs, bytes_max=index_bytes_max)
 
     @classmethod
     def join(cls, fs: FileSystem, path: PathLike, base_offset: int, *, index_bytes_max: int, entry_count: int) -> Self:
@@ -146,7 +149,8 @@ class EntryIndex(Generic[Entry]):
 
         Raises: FileMissingError; CorruptIndexError as ``take_in``; StorageError.
         """
-        index = cls(path, base_offset, b"", file=fs.open(path, write=True), bytes_max=index_bytes_max)
+        fs.stat(path)
+        index = cls(path, base_offset, b"", fs=fs, bytes_max=index_bytes_max)
         index.take_in(entry_count)
         return index
 
@@ -166,7 +170,7 @@ class EntryIndex(Generic[Entry]):
         """A read-only index over the content of a file."""
         if live:
             data = data[: cls._stored_count(data) * cls.entry_size]
-        return cls(path, base_offset, data, file=None, bytes_max=len(data))
+        return cls(path, base_offset, data, fs=None, bytes_max=len(data))
 
     @classmethod
     def _used_count(cls, data: bytes) -> int:
@@ -204,7 +208,7 @@ class EntryIndex(Generic[Entry]):
 
     @property
     def writable(self) -> bool:
-        return self._file is not None
+        return self._fs is not None
 
     @property
     def entry_count(self) -> int:
@@ -282,14 +286,17 @@ class EntryIndex(Generic[Entry]):
         """
         if self._closed:
             raise ClosedError(f"{self.path}: the index is closed")
-        if self._file is None:
+        if self._fs is None:
             raise ReadOnlyError(errno.EROFS, "the index is open for reading", os.fspath(self.path))
         if self._count >= self.max_entry_count:
             raise IndexFullError(f"{self.path}: all {self.max_entry_count} entries are used")
         size = min(self._next_mapped_size(), self.max_entry_count * self.entry_size)
         # The mapping before it is dropped, not closed: a reader may be searching it, and both show the same pages.
-        mapping = self._file.map(size)
-        self._source = self._mapping = mapping
+        self._map(self._fs, size)
+
+    def _map(self, fs: FileSystem, size: int) -> None:
+        # The file is not closed by name: what stands for a mapping where none may be may need it.
+        self._source = self._mapping = fs.open(self.path, write=True).map(size)
         self._capacity = size // self.entry_size
 
     def _next_mapped_size(self) -> int:
@@ -304,14 +311,14 @@ class EntryIndex(Generic[Entry]):
 
         Raises: CorruptIndexError where the file does not hold them: then it needs to be rebuilt.
         """
-        if entries == self._count or self._file is None:
+        if entries == self._count or self._fs is None:
             return
         source, mapping = self._source, None
         if entries > self._capacity:
             size = (entries * self.entry_size // GROWTH_BYTES_MIN + 1) * GROWTH_BYTES_MIN
-            source = mapping = self._file.map(size)
+            source = mapping = self._fs.open(self.path, write=True).map(size)
         if entries and not self._is_stored(source[(entries - 1) * self.entry_size : entries * self.entry_size]):
-            raise CorruptIndexError(f"{self._file.size()} bytes, expected {entries} entries in them", path=self.path)
+            raise CorruptIndexError(f"{self._fs.stat(self.path).size} bytes, expected {entries} entries in them", path=self.path)
         if mapping is not None:
             self._source = self._mapping = mapping
             self._capacity = mapping.size // self.entry_size
@@ -327,7 +334,7 @@ class EntryIndex(Generic[Entry]):
         """Keeps the first ``entries`` entries; the rest of the mapping reads as zeros, as if they had never been."""
         if entries >= self._count:
             return
-        if self._file is None:
+        if self._fs is None:
             raise ReadOnlyError(errno.EROFS, "the index is open for reading", os.fspath(self.path))
         kept, size = entries * self.entry_size, self.size
         self._count = entries
@@ -336,7 +343,9 @@ class EntryIndex(Generic[Entry]):
             self._mapping.store(kept, bytes(size - kept))
         else:
             self._source = self._source[0:kept]
-            self._file.truncate(kept)
+            file = self._fs.open(self.path, write=True)
+            file.truncate(kept)
+            file.close()
 
     def truncate(self) -> None:
         """Takes every entry out. Raises: ReadOnlyError, StorageError."""
@@ -346,23 +355,24 @@ class EntryIndex(Generic[Entry]):
         """Puts the entries on disk. Raises: SyncFailedError."""
         if self._mapping is not None:
             self._mapping.sync()
-        elif self._file is not None:
-            self._file.fdatasync()
+        elif self._fs is not None:
+            self._fs.open(self.path, write=True).fdatasync()
 
     def seal(self, *, sync: bool = False) -> None:
         """Makes the index read-only and its file as long as its entries, with ``sync`` durably. Nothing if it is so.
 
         Raises: StorageError when the file could not be cut or synced; the index is read-only all the same.
         """
-        file, mapping = self._file, self._mapping
-        if file is None:
+        fs, mapping = self._fs, self._mapping
+        if fs is None:
             return
-        self._file = self._mapping = None
+        self._fs = self._mapping = None
         self._capacity = 0
         if mapping is not None:
             self._source = mapping[0 : self.size]
             # Closed before the file shrinks: memory beyond a file's end must not be reachable for any reader.
             mapping.close()
+        file = fs.open(self.path, write=True)
         try:
             if file.size() != self.size:
                 file.truncate(self.size)
@@ -386,9 +396,7 @@ class EntryIndex(Generic[Entry]):
             self._source = _Closed()
             if self._mapping is not None:
                 self._mapping.close()
-            if self._file is not None:
-                self._file.close()
-            self._file = self._mapping = None
+            self._fs = self._mapping = None
             self._capacity = 0
 
     def check(self) -> None:
@@ -406,7 +414,7 @@ class EntryIndex(Generic[Entry]):
                 f"entry {slot} does not follow the one before it", path=self.path, position=slot * self.entry_size
             )
         assert self._capacity == 0 or self._count <= self._capacity, "entries beyond the mapping"
-        assert self._mapping is None or self._file is not None, "a mapping without its file"
+        assert self._mapping is None or self._fs is not None, "a mapping that nothing may be stored to"
 
 
 def _floor_slot(source: Source, entries: int, entry_size: int, key: bytes, key_at: int) -> int:

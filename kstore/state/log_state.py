@@ -62,7 +62,7 @@ from typing import Any
 import crc32c
 
 from kstore.errors import StorageError, UnsupportedFormatError
-from kstore.files.fs import File, FileStat, FileSystem, Mapping
+from kstore.files.fs import FileStat, FileSystem, Mapping, read_file
 from kstore.types import NO_OFFSET, Durability
 
 __all__ = [
@@ -316,12 +316,13 @@ def state_file_bytes(state: LogState) -> bytes:
 
 
 class StateFile:
-    """The writer's handle on ``kstore.state``. Not thread-safe: the log's lock guards it."""
+    """The writer's handle on ``kstore.state``, which keeps no descriptor. Not thread-safe: the log's lock guards it."""
 
-    def __init__(self, fs: FileSystem, path: Path, file: File, current: LogState | None) -> None:
+    def __init__(self, fs: FileSystem, path: Path, current: LogState | None, *, is_new: bool = False) -> None:
         self._fs = fs
         self.path = path
-        self._file = file
+        # Neither its bytes nor its name are known to be on disk.
+        self._is_new = is_new
         self._mapping: Mapping | None = None
         self._generation = current.generation if current is not None else 0
         # The record that stands; None where there is none to be believed.
@@ -329,7 +330,7 @@ class StateFile:
 
     @classmethod
     def open(cls, fs: FileSystem, path: Path, *, mode: int) -> StateFile:
-        """Opens the file, or creates it with ``mode``; its directory is synced, so that the name is durable.
+        """Opens the file, or creates it with ``mode``: bytes and name are durable when a record is stored.
 
         A file of version 1 becomes one of version 2, which says the same; a crash on the way leaves one or the other.
 
@@ -338,9 +339,8 @@ class StateFile:
         if not fs.exists(path):
             file = fs.open(path, write=True, create=True, mode=mode)
             file.write_all([bytes(FILE_SIZE)], 0)
-            file.fdatasync()
-            fs.sync_dir(path.parent)
-            return cls(fs, path, file, None)
+            file.close()
+            return cls(fs, path, None, is_new=True)
         file = fs.open(path, write=True)
         try:
             data = file.pread(FILE_SIZE, 0)
@@ -356,7 +356,8 @@ class StateFile:
         if len(data) < FILE_SIZE:
             # Cut by other hands, or by a crash while it was created. It is mapped whole, so it must be whole.
             file.write_all([bytes(FILE_SIZE - len(data))], len(data))
-        opened = cls(fs, path, file, current)
+        file.close()
+        opened = cls(fs, path, current)
         if any(data[:OLD_SLOTS_SIZE]):
             opened._replace_old()
         return opened
@@ -365,8 +366,13 @@ class StateFile:
         """Stores what a file of version 1 says as version 2, and only then takes the old record away."""
         if self.current is not None:
             self.store(self.current)
-        self._file.write_all([bytes(OLD_SLOTS_SIZE)], 0)
-        self._file.fdatasync()
+        self._write(0, bytes(OLD_SLOTS_SIZE))
+
+    def _write(self, position: int, data: bytes) -> None:
+        file = self._fs.open(self.path, write=True)
+        file.write_all([data], position)
+        file.fdatasync()
+        file.close()
 
     def store(self, state: LogState) -> None:
         """Makes ``state`` the record, durably; the generation is counted on here.
@@ -376,29 +382,30 @@ class StateFile:
         state = replace(state, generation=self._generation + 1)
         slot = state.encode().ljust(SLOT_SIZE, b"\0")
         # The slot of the record that stands is never written to.
-        self._file.write_all([slot], SLOTS_POSITION + SLOT_SIZE * (state.generation % 2))
-        self._file.fdatasync()
+        self._write(SLOTS_POSITION + SLOT_SIZE * (state.generation % 2), slot)
+        if self._is_new:
+            self._fs.sync_dir(self.path.parent)
+            self._is_new = False
         self.current = state
         self._generation = state.generation
 
     def reload(self) -> None:
         """Takes in the record that another process has stored. Raises: StorageError."""
-        self.current = _current(self._file.pread(FILE_SIZE, 0))
+        self.current = _current(read_file(self._fs, self.path, FILE_SIZE))
         self._generation = self.current.generation if self.current is not None else 0
 
     def publish_durable_end(self, offset: int) -> None:
         """Tells readers in other processes how far the log is durable; not synced, and never fails an append."""
         if self._mapping is None:
             try:
-                self._mapping = self._file.map(FILE_SIZE)
+                self._mapping = self._fs.open(self.path, write=True).map(FILE_SIZE)
             except StorageError:
                 return
         live = LIVE.pack(LIVE_MAGIC, self._generation, offset)
         self._mapping.store(LIVE_POSITION, live + CRC.pack(crc32c.crc32c(live)))
 
     def close(self) -> None:
-        """Drops the handle; writes nothing."""
+        """Gives the memory back; writes nothing."""
         if self._mapping is not None:
             self._mapping.close()
             self._mapping = None
-        self._file.close()
