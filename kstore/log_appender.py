@@ -10,8 +10,10 @@ has failed, poisons the log: it then serves what is known to be durable and take
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -26,8 +28,10 @@ from kstore.errors import (
     KstoreError,
     PoisonedError,
     RequestError,
+    StorageError,
     SyncFailedError,
 )
+from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.log_lock import WriteLock
 from kstore.group_commit import GroupCommit
 from kstore.log_files import LogFiles
@@ -46,6 +50,8 @@ from kstore.segment_tail import SegmentTail
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, AppendInfo
 
 __all__ = ["Headers", "LogAppender"]
+
+logger = logging.getLogger(__name__)
 
 Headers = Iterable[tuple[str, bytes | None]]
 
@@ -72,7 +78,8 @@ class LogAppender(LogFiles):
         self._config = loaded.context.config
         self._clock = loaded.context.clock
         # Guards everything that ``LogFiles`` has, and what follows.
-        self._lock: AbstractContextManager[object] = threading.Lock()
+        self._own_lock = threading.Lock()
+        self._lock: AbstractContextManager[object] = self._own_lock
         # Whether each write is on disk when it returns.
         self._syncs_writes = self._sync
         self._last_append_ms = self._clock.now_ms()
@@ -254,6 +261,48 @@ class LogAppender(LogFiles):
 
     def _retain_after_roll(self) -> None:
         """A roll is when a log can become too large or too old."""
+
+    # --- park -------------------------------------------------------------------------------------------------------
+
+    @property
+    def last_use(self) -> object:
+        """See ``files.descriptors.Tail``: each append publishes another value."""
+        return self.published
+
+    def _admit(self) -> None:
+        OPEN_TAILS.admit(self)
+
+    def park(self) -> bool:
+        """Closes the tail of a log that is not at work now; its next append opens it again, without a scan.
+
+        What was written is on disk then, also with "os": an error of its writeback is told only to descriptors that
+        were open. A sync that fails poisons the log. Returns False where the log is at work.
+        """
+        # Who holds a lock here asks for another one only if that is free now. No circle of waiting can come of it: each
+        # lock in it would have been taken after the one before it was.
+        if self._own_lock.locked():
+            return False
+        with self._own_lock:
+            tail = self.segments.last.tail
+            if self._closed is not None or tail is None or tail.open_file is None:
+                return True
+            try:
+                self._sync_to_park(tail)
+                tail.park(self.context.fs, _admitting(self))
+            except StorageError as error:
+                logger.debug("%s: not parked: %s", self.context.directory, error)
+                return False
+            return True
+
+    def _sync_to_park(self, tail: SegmentTail) -> None:
+        if self._poisoned is not None:
+            return  # never a second sync
+        try:
+            if not self._sync:
+                tail.file.fdatasync()
+            self.producers.sync_indexes()
+        except SyncFailedError as error:
+            self._poison(error)
 
     def _write(self, appends: Sequence[PendingAppend], before: Published) -> None:
         tail = self._tail or self._begin()
@@ -467,3 +516,15 @@ class LogAppender(LogFiles):
             jitter_ms=tail.jitter_ms,
         )
         return reason is not None
+
+
+def _admitting(appender: LogAppender) -> Callable[[], None]:
+    """Has ``appender`` admitted again; without a reference to it, or the two would keep each other."""
+    reference = weakref.ref(appender)
+
+    def admit() -> None:
+        found = reference()
+        if found is not None:
+            found._admit()
+
+    return admit

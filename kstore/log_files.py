@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from kstore.config import NO_LIMIT
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files.boot import boot_id
+from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.log_lock import WriteLock
 from kstore.files.paths import CLEANED_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, classify, segment_name
 from kstore.index import TransactionIndex
@@ -95,6 +96,13 @@ class LogFiles:
     def _flush_soon(self) -> None:
         """Something is sealed and not on disk."""
 
+    def _admit(self) -> None:
+        """A tail of this log is about to be opened."""
+
+    def _activate(self, segment: LogSegment) -> SegmentTail:
+        self._admit()
+        return segment.activate()
+
     # --- roll ---------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> SegmentTail:
@@ -103,7 +111,7 @@ class LogFiles:
         if self._seal_before_append:
             # Fenced damage, or missing offsets, stand where the next batch would go: it goes into a segment of its own.
             return self._roll(self.published.offset)
-        tail = self.segments.last.activate()
+        tail = self._activate(self.segments.last)
         self._check_end(tail)
         self._tail = tail
         return tail
@@ -127,7 +135,7 @@ class LogFiles:
         """
         old = self.segments.last
         if old.base_offset == base_offset and old.size == 0:
-            self._tail = old.activate()
+            self._tail = self._activate(old)
             return self._tail
         new = LogSegment(self.context, base_offset)
         new.delete()  # a crash may have left files of this name; the map does not know them, so nothing can be in them
@@ -149,7 +157,7 @@ class LogFiles:
         if self._sync:
             # Until then a crash may lose the new file's name, with what was acknowledged in it.
             self.context.fs.sync_dir(self.context.directory)
-        tail = new.activate()
+        tail = self._activate(new)
         sealed = old.tail
         # Indexes are hints, but below the recovery point nothing looks after them any more.
         old.seal(sync=self._sync or is_flushed)
@@ -184,7 +192,7 @@ class LogFiles:
             new.delete()
             self._unflushed = [tail for tail in self._unflushed if tail.base_offset != old.base_offset]
             old.forget()
-            self._tail = None if self._seal_before_append else old.activate()
+            self._tail = None if self._seal_before_append else self._activate(old)
         except Exception as failure:
             self._poison(failure)
 
@@ -195,7 +203,7 @@ class LogFiles:
                 segment.delete()
                 self.segments.remove([segment.base_offset])
         self._unflushed = [tail for tail in self._unflushed if tail.base_offset < before.base_offset]
-        self._tail = self.segments.last.activate()
+        self._tail = self._activate(self.segments.last)
         self._tail.truncate_to(before.offset, before.position)
 
     # --- flush --------------------------------------------------------------------------------------------------------
@@ -220,8 +228,10 @@ class LogFiles:
         try:
             for tail in tails:
                 started = clock.monotonic()
-                tail.file.fdatasync()
-                self._counters.sync_seconds.observe(clock.monotonic() - started)
+                file = tail.open_file
+                if file is not None:  # else it was synced when it was parked
+                    file.fdatasync()
+                    self._counters.sync_seconds.observe(clock.monotonic() - started)
                 if tail is not self._tail:
                     tail.sync_indexes(self.context.fs)
             self._sync_indexes(indexes)
@@ -322,7 +332,7 @@ class LogFiles:
             self.loaded.epochs.truncate_from_end(offset)
             dropped = [segment for segment in self.segments if segment.base_offset > keep.base_offset]
             self._drop(reversed(dropped))
-            self._tail = keep.activate()
+            self._tail = self._activate(keep)
             self._tail.truncate_to(offset, position)
             keep.truncate_transactions_to(offset)
             self._seal_before_append = False
@@ -359,7 +369,7 @@ class LogFiles:
                 old.delete()
             segment.create()
             self.context.fs.sync_dir(self.context.directory)
-            self._tail = segment.activate()
+            self._tail = self._activate(segment)
             self.producers.truncate_to(-1)
             self.loaded.epochs.clear()
             self._forget_losses(offset)
@@ -581,6 +591,7 @@ class LogFiles:
             if segment.tail is not None:
                 segment.tail.abandon()
                 segment.tail = None
+        OPEN_TAILS.forget(self)
         self.context.handles.clear()
         self._state_file.close()
         self._directory_lock.release()

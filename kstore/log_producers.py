@@ -285,6 +285,14 @@ class LogProducers:
         following = self._segments.higher(base_offset)
         return before._replay(segment, segment.size, following.base_offset if following else OFFSET_MAX)
 
+    def sync_indexes(self) -> None:
+        """Puts the transaction indexes on disk, and their names. Raises: SyncFailedError, StorageError."""
+        for index in self._unsynced.values():
+            index.flush()
+        if self._unsynced:
+            self._context.fs.sync_dir(self._context.directory)
+            self._unsynced.clear()
+
     def take_unsynced(self) -> list[TransactionIndex]:
         """The transaction indexes that are not on disk: the caller syncs them, and then their names."""
         taken, self._unsynced = self._unsynced, {}

@@ -47,6 +47,9 @@ class TurnTaker(LogWriter):
         self._turn = _Turn(self)
         self._lock = self._turn
 
+    def _admit(self) -> None:
+        """Its tail stays open: another process may go on where it ends."""
+
     def catch_up(self) -> None:
         """Takes in what other processes have done since the last turn. Needs the turn."""
         raise NotImplementedError

@@ -108,6 +108,8 @@ class LogWriter(LogAppender):
         self._trusted_clock = (
             TrustedClock(self._clock.now_ms(), self._clock.monotonic()) if ties is None else ties.clock
         )
+        if loaded.segments.last.tail is not None:
+            self._admit()  # recovery has left it open
         # Held by whoever compacts; taken before the log's lock.
         self.compacting = threading.Lock()
         self._is_closing = False

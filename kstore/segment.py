@@ -261,8 +261,9 @@ class LogSegment:
 
     def log_file(self) -> File:
         """The open ``.log``. The caller holds its own reference: eviction never closes a file under a reader."""
-        if self.tail is not None:
-            return self.tail.file
+        tail = self.tail
+        if tail is not None and (open_file := tail.open_file) is not None:
+            return open_file
         file = self._context.handles.get((self.base_offset, LOG_SUFFIX), self._open_log)
         if self._retired:
             raise self._replaced()

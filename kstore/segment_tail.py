@@ -7,9 +7,9 @@ until the segment is opened again, and readers find their way without its last e
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
@@ -33,6 +33,9 @@ TailState = tuple[int, int, int, int, int, int]
 
 # The .log gets blocks this far ahead of its end (its size stays exact): a write then need not look for space.
 ALLOCATE_BYTES = 4 << 20
+# One that was opened again gets no blocks ahead before it has grown by this: it may soon be parked again, which would
+# have to give them back.
+REOPENED_BYTES = 64 << 10
 
 
 class _Segment(Protocol):
@@ -41,20 +44,31 @@ class _Segment(Protocol):
     def path(self, suffix: str) -> Path: ...
 
 
+class _Parked(NamedTuple):
+    """How a tail that was closed for others is opened again: the ``.log`` must be the same file."""
+
+    fs: FileSystem
+    path: str
+    inode: int
+    admit: Callable[[], None]
+
+
 class SegmentTail:
     """The writable end of one segment. Not thread-safe: the log's lock guards it, but for what readers look up."""
 
     __slots__ = (
         "_allocated",
         "_counters",
+        "_file",
+        "_has_spare",
         "_index_interval_bytes",
         "_last_offset_max",
+        "_parked",
         "_segment_bytes",
         "_segment_ms",
         "_since_entry",
         "base_offset",
         "created_ms",
-        "file",
         "first_timestamp",
         "index_failed",
         "jitter_ms",
@@ -78,7 +92,9 @@ class SegmentTail:
         created_ms: int,
     ) -> None:
         self.base_offset = base_offset
-        self.file = file
+        # None while the tail is parked, and ``_parked`` says how to go on.
+        self._file: File | None = file
+        self._parked: _Parked | None = None
         self.offset_index = offset_index
         self.time_index = time_index
         self.position = position
@@ -90,6 +106,8 @@ class SegmentTail:
         self.index_failed = False
         self._since_entry = 0
         self._allocated = position
+        # Whether there are blocks behind the end.
+        self._has_spare = False
         self._counters = counters
         self._index_interval_bytes = config.index_interval_bytes
         self._segment_bytes = config.segment_bytes
@@ -243,6 +261,54 @@ class SegmentTail:
             and not self.time_index.is_full
         )
 
+    # --- park -------------------------------------------------------------------------------------------------------
+
+    @property
+    def file(self) -> File:
+        """The ``.log``, opened again where the tail is parked. Raises: StorageError."""
+        return self._file or self._reopen()
+
+    @property
+    def open_file(self) -> File | None:
+        """The ``.log`` as it is open now, None while the tail is parked. For readers, who have no lock."""
+        return self._file
+
+    def park(self, fs: FileSystem, admit: Callable[[], None]) -> None:
+        """Closes the ``.log``, of which nothing is left to be synced. What is known of the tail stays, and its indexes
+        stay mapped; the next write opens the file again, after ``admit()``. Readers that hold the file go on with it.
+
+        Raises: StorageError; then it is open as before.
+        """
+        file = self._file
+        if file is not None:
+            self._give_back_spare(file)
+            self._parked = _Parked(fs, file.path, file.stat().inode, admit)
+            self._file = None
+
+    def _reopen(self) -> File:
+        parked = self._parked
+        assert parked is not None, "a tail is open or parked"
+        parked.admit()
+        file = parked.fs.open(parked.path, write=True)
+        found = file.stat()
+        if (found.inode, found.size) != (parked.inode, self.position):
+            raise StorageError(
+                None,
+                f"another program changed it while it was closed: it has {found.size} bytes and inode {found.inode},"
+                f" expected {self.position} and {parked.inode}",
+                parked.path,
+            )
+        # Blocks ahead only for one that is written to for long.
+        self._allocated = self.position + REOPENED_BYTES
+        self._file = file
+        return file
+
+    def _give_back_spare(self, file: File) -> None:
+        if self._has_spare and self._allocated > self.position:
+            file.truncate(self.position)
+        self._has_spare = False
+        self._allocated = self.position
+
     @property
     def idle_ms_max(self) -> int:
         """How long nobody may append before the segment rolls."""
@@ -254,17 +320,19 @@ class SegmentTail:
         On any failure the file is cut back to its last whole batch before the exception goes on; where that fails too
         the outcome is unknown, and PoisonedError says so.
         """
+        file = self._file or self._reopen()
         position = self.position
         if position + size > self._allocated:
             ahead = max(ALLOCATE_BYTES, size)
-            if self.file.allocate(position, ahead):
+            self._has_spare = True
+            if file.allocate(position, ahead):
                 self._allocated = position + ahead
         end = position + size
         try:
             if sync:
-                self.file.write_and_sync(buffers, position)
+                file.write_and_sync(buffers, position)
             else:
-                self.file.write_all(buffers, position)
+                file.write_all(buffers, position)
             self.position = end
         except BaseException:
             self.cut_back()
@@ -276,13 +344,15 @@ class SegmentTail:
         Raises: PoisonedError where the file cannot be brought back to its known size.
         """
         try:
-            self.file.truncate(self.position)
-            size = self.file.size()
+            file = self.file
+            file.truncate(self.position)
+            size = file.size()
         except OSError as error:
             raise PoisonedError(
                 error.errno, f"a failed write could not be cut back: {error}", error.filename
             ) from error
         self._allocated = self.position
+        self._has_spare = False
         if size != self.position:
             raise PoisonedError(None, f"a failed write was cut back to {size} bytes, expected {self.position}")
 
@@ -356,9 +426,11 @@ class SegmentTail:
 
     def truncate_to(self, offset: int, position: int) -> None:
         """Cuts the log at ``position``, where the batch with ``offset`` begins, and the indexes' entries from there."""
-        self.file.truncate(position)
-        self.file.fdatasync()
+        file = self.file
+        file.truncate(position)
+        file.fdatasync()
         self.position = self._allocated = position
+        self._has_spare = False
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, NO_OFFSET
@@ -381,8 +453,8 @@ class SegmentTail:
             except StorageError as error:
                 self._counters.index_failures += 1
                 logger.warning("%s: not trimmed: %s", index.path, error)
-        if self._allocated > self.position:
-            self.file.truncate(self.position)
+        if self._file is not None:
+            self._give_back_spare(self._file)
         self.abandon()
 
     def sync_indexes(self, fs: FileSystem) -> None:
@@ -399,6 +471,8 @@ class SegmentTail:
         self.time_index.close(trim=False)
 
     def check(self) -> None:
-        assert self.file.size() == self.position, f"{self.file.path}: {self.file.size()} bytes, known {self.position}"
+        file = self._file
+        if file is not None:
+            assert file.size() == self.position, f"{file.path}: {file.size()} bytes, known {self.position}"
         for position, entry in ((e.position, e) for e in self.offset_index.entries()):
             assert position < self.position, f"{self.offset_index.path}: {entry} points past the log's end"

@@ -16,6 +16,7 @@ from kstore import __version__
 from kstore.cli.command import ReaderGoneError, UserInterrupt
 from kstore.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
 from kstore.errors import KstoreError
+from kstore.files.descriptors import raise_soft_limit
 
 __all__ = ["cli", "main"]
 
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
 
     Errors are one line on standard error. A reader that went away, as of ``kstore ... | head``, is none.
     """
+    raise_soft_limit()
     try:
         status = command.main(arguments, prog_name=_program(command), standalone_mode=False)
         sys.stdout.flush()

@@ -7,10 +7,14 @@ when the last reader is through, and never under one: its number would be anothe
 from __future__ import annotations
 
 import errno
+import os
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from kstore.files.descriptors import add_reliever, soft_limit
 
 if TYPE_CHECKING:
     Cached = OrderedDict[Hashable, tuple[Any, int]]
@@ -23,6 +27,8 @@ Handle = TypeVar("Handle")
 MEMORY_BYTES_MAX = 16 << 20
 # No descriptor left: of this process, of the system.
 EXHAUSTED_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
+# All caches together keep no more than this share of the descriptors that the process may have.
+KEPT_SHARE = 4
 
 
 class HandleCache:
@@ -33,7 +39,7 @@ class HandleCache:
     there too, because either may take long.
     """
 
-    __slots__ = ("_drops", "_handles", "_lock", "_memory_bytes", "count_max", "memory_bytes_max")
+    __slots__ = ("__weakref__", "_drops", "_handles", "_lock", "_memory_bytes", "count_max", "memory_bytes_max")
 
     def __init__(self, count_max: int, *, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
         assert count_max >= 0, "a count"
@@ -89,6 +95,7 @@ class HandleCache:
             dropped = self._handles.pop(key, None)
             if dropped is not None:
                 self._memory_bytes -= dropped[1]
+                _kept.discard(self, (key,))
 
     def clear(self) -> None:
         """Forgets every handle."""
@@ -96,6 +103,7 @@ class HandleCache:
             self._drops += 1
             dropped, self._handles = self._handles, OrderedDict()
             self._memory_bytes = 0
+            _kept.discard(self, dropped)
         dropped.clear()
 
     def check(self) -> None:
@@ -105,8 +113,9 @@ class HandleCache:
             assert self._memory_bytes == sum(size for _, size in self._handles.values()) <= self.memory_bytes_max
 
     def _put(self, key: Hashable, handle: Handle, drops: int) -> Handle:
-        size = int(getattr(handle, "memory_bytes", 0))
-        evicted = []
+        memory_bytes = getattr(handle, "memory_bytes", None)
+        size = 0 if memory_bytes is None else int(memory_bytes)
+        evicted = {}
         with self._lock:
             found = self._handles.get(key)
             if found is not None:
@@ -118,8 +127,60 @@ class HandleCache:
             self._handles[key] = handle, size
             self._memory_bytes += size
             while len(self._handles) > self.count_max or self._memory_bytes > self.memory_bytes_max:
-                entry = self._handles.popitem(last=False)[1]
+                oldest, entry = self._handles.popitem(last=False)
                 self._memory_bytes -= entry[1]
-                evicted.append(entry)
+                evicted[oldest] = entry
+            _kept.discard(self, evicted)
+            if memory_bytes is None and key in self._handles:
+                _kept.add(self, key)
         evicted.clear()
+        _kept.drop_beyond(max(soft_limit() // KEPT_SHARE, 1))
         return handle
+
+
+class _Kept:
+    """The handles of all caches that are not memory, and so have a descriptor each. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Oldest first, by the ``id`` of the cache and the key in it. Guarded by the lock.
+        self._entries: OrderedDict[tuple[int, Hashable], weakref.ref[HandleCache]] = OrderedDict()
+
+    def add(self, cache: HandleCache, key: Hashable) -> None:
+        """Counts a handle. The caller has the cache's lock, as for ``discard``."""
+        with self._lock:
+            self._entries[id(cache), key] = weakref.ref(cache)
+
+    def discard(self, cache: HandleCache, keys: Iterable[Hashable]) -> None:
+        """No longer counts handles, those that were counted."""
+        with self._lock:
+            for key in keys:
+                self._entries.pop((id(cache), key), None)
+
+    def relieve(self) -> bool:
+        """Drops all; whether there were any."""
+        return self.drop_beyond(0) > 0
+
+    def drop_beyond(self, count_max: int) -> int:
+        """Drops the oldest of all caches until ``count_max`` are left; how many. The caller has no cache's lock."""
+        count = 0
+        while len(self._entries) > count_max:
+            with self._lock:
+                if len(self._entries) <= count_max:
+                    break
+                (_, key), found = self._entries.popitem(last=False)
+            cache = found()
+            if cache is not None:
+                cache.drop(key)
+                count += 1
+        return count
+
+    def _forget_all(self) -> None:
+        """In a forked child: the handles are the parent's, which another thread of it may just have been changing."""
+        self._lock = threading.Lock()
+        self._entries.clear()
+
+
+_kept = _Kept()
+add_reliever(_kept.relieve)
+os.register_at_fork(after_in_child=_kept._forget_all)

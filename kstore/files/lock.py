@@ -32,10 +32,12 @@ import struct
 import threading
 import time
 import weakref
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple
 
 from kstore.errors import ClosedError, ForkedError, LockedError, PathLike, StorageError
+from kstore.files.descriptors import relieved
 from kstore.files.fs import storage_error
 from kstore.files.mounts import foreign_type
 from kstore.files.paths import LOCK
@@ -314,7 +316,7 @@ def _lock_file(path: str, mode: int, *, shared: bool) -> tuple[int, _FileId]:
         _check_shareable(path)
     for _ in range(REPLACED_RETRIES):
         try:
-            fd = os.open(path, OPEN_FLAGS | os.O_RDWR | os.O_CREAT, mode)
+            fd = relieved(lambda: os.open(path, OPEN_FLAGS | os.O_RDWR | os.O_CREAT, mode))
         except OSError as error:
             raise storage_error(error, path, writing=True) from error
         try:
@@ -349,7 +351,7 @@ def _check_shareable(path: str) -> None:
 def _open_to_probe(path: str) -> int | None:
     for access in (os.O_RDWR, os.O_RDONLY):
         try:
-            return os.open(path, OPEN_FLAGS | access)
+            return relieved(partial(os.open, path, OPEN_FLAGS | access))
         except OSError as error:
             if error.errno in NO_FILE_ERRNOS:
                 return None

@@ -318,7 +318,9 @@ class EntryIndex(Generic[Entry]):
             size = (entries * self.entry_size // GROWTH_BYTES_MIN + 1) * GROWTH_BYTES_MIN
             source = mapping = self._fs.open(self.path, write=True).map(size)
         if entries and not self._is_stored(source[(entries - 1) * self.entry_size : entries * self.entry_size]):
-            raise CorruptIndexError(f"{self._fs.stat(self.path).size} bytes, expected {entries} entries in them", path=self.path)
+            raise CorruptIndexError(
+                f"{self._fs.stat(self.path).size} bytes, expected {entries} entries in them", path=self.path
+            )
         if mapping is not None:
             self._source = self._mapping = mapping
             self._capacity = mapping.size // self.entry_size

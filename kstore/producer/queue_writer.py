@@ -48,9 +48,8 @@ logger = logging.getLogger(__name__)
 
 WRITE_BYTES_MAX: Final = 1 << 20
 SEQUENCE_COUNT: Final = 1 << 31
-RETRIABLE_ERRNOS: Final = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS}
-)
+# Not EMFILE: what could be closed for it was closed before it was reported, and the program should hear of it at once.
+RETRIABLE_ERRNOS: Final = frozenset({errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
 
 
 class ProducerIds(Protocol):

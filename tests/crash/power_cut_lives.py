@@ -327,6 +327,25 @@ def torn_groups(life: LogLife) -> None:
     life.close(log)
 
 
+def parked(life: LogLife) -> None:
+    """The tail is closed for others between appends, and goes on; with a roll, a truncation and a close behind it."""
+    log = life.open()
+    for size in (60, 20, 120, 250, 60):
+        life.append(log, size=size)
+        assert log.writer.park()
+    life.append(log)
+    life.append(log)
+    assert log.writer.park()
+    life.truncate(log, log.end_offset - 1)
+    life.append(log)
+    assert log.writer.park()
+    log.roll()
+    assert log.writer.park()
+    life.append(log)
+    assert log.writer.park()
+    life.close(log)
+
+
 LIVES: dict[str, Callable[[LogLife], None]] = {
     "appends": appends,
     "deletions": deletions,
@@ -334,6 +353,7 @@ LIVES: dict[str, Callable[[LogLife], None]] = {
     "retention": retained,
     "groups": groups,
     "torn groups": torn_groups,
+    "parks": parked,
 }
 
 
