@@ -306,7 +306,13 @@ class LogProducers:
             # One that came back after a power cut would tell of batches that others have replaced.
             self._context.fs.sync_dir(self._context.directory)
         self._state = None
-        self._unsynced.clear()
+        # Those of segments that stay are not on disk yet; the one that is cut is synced when that is done.
+        last = self._segments.floor(end)
+        self._unsynced = {
+            base_offset: index
+            for base_offset, index in self._unsynced.items()
+            if last is not None and base_offset < last.base_offset
+        }
 
     def delete_before(self, base_offset: int) -> None:
         """Removes the snapshots below the first segment, but for the newest: batches from it on may be all there is."""

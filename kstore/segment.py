@@ -667,11 +667,13 @@ class LogSegment:
             self.tail.seal(sync=sync)
             self.tail = None
 
-    def truncate_transactions_to(self, offset: int) -> None:
-        """Keeps the aborted transactions that ended below ``offset``."""
+    def truncate_transactions_to(self, offset: int) -> int:
+        """Keeps the aborted transactions that ended below ``offset``, on disk; returns the size of the index then."""
         index = self.transaction_index(writable=True)
         try:
             index.truncate_to(offset)
+            index.flush()
+            return index.size
         finally:
             index.close()
 

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
+from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.types import Durability
 from tests.crash.power_cuts import ROOT
 from tests.crash_states import Choice, Disk, everything, nothing
@@ -112,3 +115,45 @@ def hold(log: Log, case: Case) -> None:
     spoilt = {first + at for first in case.damaged for at in range(BATCH_COUNT)}
     if served != [offset for offset in range(case.end) if offset not in spoilt]:
         raise Lost(f"offsets {served} are served")
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os")
+def test_transactions_aborted_before_a_truncation_are_on_disk_after_the_next_flush(durability: Durability) -> None:
+    with in_memory():
+        fs = MemoryRecording(MemoryFs(ROOT))
+        log = Log(PATH, fs=fs, clock=ManualClock(), durability=durability, **SETTINGS)
+        for _ in range(2):
+            abort(log)
+            log.roll()
+            abort(log)
+            log.append(b"truncated")
+            log.truncate_to(log.end_offset - 1)
+        log.roll()
+        log.flush()
+        disk = Disk(ROOT)
+        for operation in fs.operations:
+            disk.apply(operation)
+        log.close()
+        kept = disk.image(nothing)
+    indexes = [stored for path, stored in kept.items() if str(path).endswith(".txnindex")]
+    assert [len(stored.data) // 34 for stored in indexes if stored is not None] == [1, 2, 1]
+
+
+def abort(log: Log) -> None:
+    """A transaction of one record, and its abort."""
+    first, time_ms = log.end_offset, ManualClock().now_ms()
+    key, value = EndTransactionMarker(ControlRecordType.ABORT, 0).encode()
+    for records, sequence in (
+        ([Record(first, time_ms, value=b"aborted")], first),
+        ([Record(first + 1, time_ms, key=key, value=value)], -1),
+    ):
+        data = build_batch(
+            records,
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=sequence,
+            is_transactional=True,
+            is_control=sequence < 0,
+        )
+        log.append_batches(data, assign_offsets=False)
