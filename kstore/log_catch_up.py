@@ -14,7 +14,15 @@ import logging
 
 from kstore.errors import ConfigError, CorruptIndexError, FileMissingError, StorageError
 from kstore.files.lock import DirectoryLock
-from kstore.files.paths import KSTORE_STATE, LEADER_EPOCHS, LOG_SUFFIX, SNAPSHOT_SUFFIX, classify
+from kstore.files.paths import (
+    KSTORE_STATE,
+    LEADER_EPOCHS,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    classify,
+)
+from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.log_loader import Loaded, load, losses_of, read_epochs
 from kstore.log_producers import LogProducers
 from kstore.log_turn import TurnTaker
@@ -150,9 +158,12 @@ class CatchingUp(TurnTaker):
 
     def _attach(self, seen: SharedState) -> None:
         """Segments have come or gone: looks for them."""
-        loaded = listed(self.context, self._durability, seen)
+        cuts = seen.cut_count != self._seen.cut_count
+        # Without a cut no index has changed since: no writer that shares a log ends a transaction.
+        known = None if cuts else self.producers.index_sizes
+        loaded = listed(self.context, self._durability, seen, known)
         loaded.report = self.loaded.report
-        self._adopt(loaded, cuts=seen.cut_count != self._seen.cut_count)
+        self._adopt(loaded, cuts=cuts)
         self._durable_end = seen.durable_end
         self._last_append_ms = max(self._last_append_ms, seen.last_append_ms)
         self._show(seen)
@@ -206,8 +217,13 @@ class CatchingUp(TurnTaker):
         self.cut_count += cuts
 
 
-def listed(context: SegmentContext, durability: Durability, seen: SharedState) -> Loaded:
-    """The log as its files have it, and as the others say that it ends. Needs the turn."""
+def listed(
+    context: SegmentContext, durability: Durability, seen: SharedState, known: TransactionIndexSizes | None = None
+) -> Loaded:
+    """The log as its files have it, and as the others say that it ends. Needs the turn.
+
+    ``known`` are sizes of transaction indexes that are not to be looked up again.
+    """
     fs, directory = context.fs, context.directory
     names = classify(fs.list(directory))
     state_file = StateFile.open(fs, directory / KSTORE_STATE, mode=context.config.file_mode)
@@ -227,7 +243,12 @@ def listed(context: SegmentContext, durability: Durability, seen: SharedState) -
         context=context,
         durability=durability,
         segments=segments,
-        producers=LogProducers(context, segments, names.bases[SNAPSHOT_SUFFIX]),
+        producers=LogProducers(
+            context,
+            segments,
+            names.bases[SNAPSHOT_SUFFIX],
+            TransactionIndexSizes.found(fs, directory, set(names.bases[TXN_INDEX_SUFFIX]) & set(bases), known),
+        ),
         state_file=state_file,
         start_offset=max(state.log_start_offset, bases[0]),
         end_offset=seen.end_offset,

@@ -18,15 +18,15 @@ from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files.boot import boot_id
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.log_lock import WriteLock
-from kstore.files.paths import CLEANED_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, classify, segment_name
+from kstore.files.paths import CLEANED_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, segment_name
 from kstore.index import TransactionIndex
 from kstore.kafka_marks import forget_clean_shutdown
-from kstore.log_loader import Loaded, transaction_index_bytes
+from kstore.log_loader import Loaded
 from kstore.published import Published
 from kstore.rules.losses import LossRanges, OffsetSpan
 from kstore.rules.retain import SegmentAge, deletable_count
 from kstore.segment import LogSegment
-from kstore.segment_swap import begin_swap, complete_swap, discard
+from kstore.segment_swap import begin_swap, complete_swap, discard, swapped_index_bytes
 from kstore.segment_tail import SegmentTail
 from kstore.state.compaction_state import (
     KSTORE_COMPACTION,
@@ -154,8 +154,9 @@ class LogFiles:
             self._recovery_point = old.base_offset
             self._store_state_or(known)
         new.create()
-        if self._sync:
-            # Until then a crash may lose the new file's name, with what was acknowledged in it.
+        if self._sync or is_flushed:
+            # Until then a crash may lose the new file's name, with what was acknowledged in it; and the recovery point
+            # must not stand in a segment that may be gone.
             self.context.fs.sync_dir(self.context.directory)
         tail = self._activate(new)
         sealed = old.tail
@@ -272,9 +273,15 @@ class LogFiles:
                 lost=lost,
                 accepted=accepted,
                 unconfirmed=unconfirmed,
+                txn_bytes=self._transaction_index_bytes(clean=clean),
                 **clean_mark,
             )
         )
+
+    def _transaction_index_bytes(self, *, clean: bool) -> int:
+        """What the next open finds, or has to rebuild: of all segments, or of those that recovery does not look at."""
+        recovery_point = None if clean else min(self._recovery_point, self.published.offset)
+        return self.producers.index_sizes.total(self.segments.bases, self.start_offset, recovery_point)
 
     def _known(self) -> Known:
         return Known(self.start_offset, self._durable_end, self._recovery_point, self.published, self.losses)
@@ -334,7 +341,7 @@ class LogFiles:
             self._drop(reversed(dropped))
             self._tail = self._activate(keep)
             self._tail.truncate_to(offset, position)
-            keep.truncate_transactions_to(offset)
+            self.producers.index_sizes.note(keep.base_offset, keep.truncate_transactions_to(offset))
             self._seal_before_append = False
             self._forget_losses(offset)
             if last.offset < offset:
@@ -361,6 +368,7 @@ class LogFiles:
             self._store_state()
             is_stored = True
             dropped = list(self.segments)
+            self.producers.index_sizes.drop(self.segments.bases)
             segment = LogSegment(self.context, offset, size=0)
             # At once: readers never meet a map without segments.
             self.segments.replace([segment])
@@ -452,8 +460,9 @@ class LogFiles:
     def _drop(self, segments: Iterable[LogSegment], *, delay_ms: int = 0) -> None:
         """Takes segments out; with a delay their files get another name first, under which readers go on."""
         dropped = list(segments)
-        self.segments.remove([segment.base_offset for segment in dropped])
         gone = {segment.base_offset for segment in dropped}
+        self.segments.remove(gone)
+        self.producers.index_sizes.drop(gone)
         self._unflushed = [tail for tail in self._unflushed if tail.base_offset not in gone]
         due = self.context.clock.monotonic() + delay_ms / 1000
         for segment in dropped:
@@ -510,7 +519,11 @@ class LogFiles:
         stop_offset = following.base_offset if following is not None else self.published.offset
         self.losses = self.losses.after_compaction(base_offset, stop_offset, LOST_MAX, kept=unreadable)
         try:
-            # Readers in other processes know by the new record that what they knew of the names has changed.
+            self.producers.index_sizes.drop(bases)
+            self.producers.index_sizes.note(base_offset, swapped_index_bytes(fs, directory, base_offset))
+            # Readers in other processes know by the new record that what they knew of the names has changed. Nothing
+            # of the old segments has gone yet: should this process die, ``load`` knows by the record's generation
+            # whether its sum is that of the old segments or of the new one.
             self._store_state()
             complete_swap(fs, directory, base_offset, bases)
             self._counters.segments_compacted += len(bases)
@@ -526,7 +539,8 @@ class LogFiles:
 
     def _remember_dirt(self, first_dirty: int, swap: Sequence[int] = ()) -> None:
         path = self.context.directory / KSTORE_COMPACTION
-        state = CompactionState(first_dirty, tuple(swap))
+        record = self._state_file.current if swap else None
+        state = CompactionState(first_dirty, tuple(swap), -1 if record is None else record.generation)
         write_compaction_state(self.context.fs, path, state, mode=self.context.config.file_mode)
 
     def _lower_dirt(self, offset: int) -> None:
@@ -551,7 +565,8 @@ class LogFiles:
     def _close_in_order(self) -> None:
         current = self._state_file.current
         last = self.segments.last
-        if current is not None and current.clean and last.tail is None:
+        is_same = current is not None and current.txn_bytes == self._transaction_index_bytes(clean=True)
+        if current is not None and current.clean and last.tail is None and is_same:
             return  # nothing has changed since the last clean close
         if last.tail is not None and self._tail is None:
             self._tail = last.tail  # recovery left it open
@@ -574,14 +589,7 @@ class LogFiles:
             clean_inode=stat.inode,
             clean_size=stat.size,
             clean_mtime_ns=stat.mtime_ns,
-            txn_bytes=self._transaction_index_bytes(),
         )
-
-    def _transaction_index_bytes(self) -> int:
-        if not self.producers.in_use:
-            return 0
-        fs, directory = self.context.fs, self.context.directory
-        return transaction_index_bytes(fs, directory, classify(fs.list(directory)))
 
     def _let_go(self) -> None:
         with suppress(StorageError):

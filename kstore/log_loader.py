@@ -11,6 +11,7 @@ What damage means is decided by ``rules/recover``; nothing that held a whole bat
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -45,8 +46,8 @@ from kstore.files.paths import (
     classify,
     cut_name,
     parse_segment_name,
-    segment_name,
 )
+from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.log_producers import LogProducers, TransactionRebuild
 from kstore.record.batch import MAGIC, Batch
@@ -55,11 +56,11 @@ from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
 from kstore.segment import LogSegment, SegmentContext
-from kstore.segment_swap import finish_swaps
+from kstore.segment_swap import finish_swaps, swapped_bases, swapped_index_bytes
 from kstore.segments import LogSegments
-from kstore.state.compaction_state import KSTORE_COMPACTION
+from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
 from kstore.state.leader_epoch import LeaderEpochCache
-from kstore.state.log_state import LOST_MAX, UNCONFIRMED_MAX, LogState, StateFile
+from kstore.state.log_state import LOST_MAX, UNCONFIRMED_MAX, UNKNOWN_TXN_BYTES, LogState, StateFile
 from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
 
 __all__ = [
@@ -71,8 +72,9 @@ __all__ = [
     "losses_of",
     "make_directory",
     "read_epochs",
-    "transaction_index_bytes",
 ]
+
+logger = logging.getLogger(__name__)
 
 LACKING_INDEX = "segments lack an index: the first lookup in each rebuilds it"
 COPY_BYTES = 1 << 20
@@ -184,6 +186,7 @@ def load(
     state_known = KSTORE_STATE in names.others
     state_file = StateFile.open(fs, directory / KSTORE_STATE, mode=config.file_mode)
     try:
+        _store_swap(state_file, directory, fs, names)
         state = state_file.current
         report = RecoveryReport(ignored=sorted(name for name in names.others if name not in OWN_NAMES))
         if state is not None:
@@ -194,7 +197,8 @@ def load(
             report.notes.append(f"{KSTORE_STATE} is damaged: the whole log is checked")
         start_offset = state.log_start_offset if state is not None else (marks.log_start_offset or 0)
         segments = _tidy(context, names, start_offset)
-        producers = LogProducers(context, segments, names.bases[".snapshot"])
+        index_sizes = TransactionIndexSizes.found(fs, directory, _indexed(names, segments))
+        producers = LogProducers(context, segments, names.bases[".snapshot"], index_sizes)
         epochs = read_epochs(context, report)
         loaded = Loaded(
             context=context,
@@ -212,20 +216,15 @@ def load(
             losses=losses_of(state),
         )
         fits = state is not None and state.fits(segments.last.base_offset, fs.stat(segments.last.path(LOG_SUFFIX)))
-        if state is not None and fits and transaction_index_bytes(fs, directory, names) != state.txn_bytes:
-            report.notes.append("a transaction index is lost or damaged: all of them are made anew")
-            # All that it says of what is durable holds.
-            fits, state = False, replace(state, recovery_point=0, durability="sync")
+        if state is not None:
+            _check_transaction_indexes(loaded, state, fits=fits)
         if state is not None and fits:
             loaded.end_offset = loaded.recovery_point = state.durable_end
             loaded.position = state.clean_size
         else:
             _recover(loaded, state, marks, advance)
-        indexed = set(names.bases[TXN_INDEX_SUFFIX])
-        # The others were just made anew.
-        believed = segments if report.clean else segments.range(0, state.recovery_point if state is not None else 0)
-        for path in producers.repair_indexes(segment for segment in believed if segment.base_offset in indexed):
-            report.notes.append(f"a transaction index cannot be right, and is made anew: {path}")
+            if report.clean:
+                _repair_transaction_indexes(loaded, segments)
         if epochs is None:
             loaded.epochs.replace(_epochs_in(loaded.segments))
         # One that begins where the log ends is the one that writes next.
@@ -244,15 +243,59 @@ def losses_of(state: LogState | None) -> LossRanges:
     return NO_LOSSES if state is None else LossRanges(state.lost, state.accepted, state.unconfirmed)
 
 
-def transaction_index_bytes(fs: FileSystem, directory: Path, names: DirectoryNames) -> int:
-    """The size of all transaction indexes that are there; most logs have none."""
-    size = 0
-    for base_offset in names.bases[TXN_INDEX_SUFFIX]:
-        try:
-            size += fs.stat(directory / segment_name(base_offset, TXN_INDEX_SUFFIX)).size
-        except FileNotFoundError:
-            pass  # it went with its segment
-    return size
+def _store_swap(state_file: StateFile, directory: Path, fs: FileSystem, names: DirectoryNames) -> None:
+    """Stores what a swap changes in the size of the transaction indexes, if its writer died before it came to that.
+
+    All files of the old segments are still there then: they go only after this. Raises: StorageError.
+    """
+    state, swapped = state_file.current, swapped_bases(names)
+    if state is None or state.txn_bytes == UNKNOWN_TXN_BYTES or not swapped:
+        return
+    compaction = read_compaction_state(fs, directory / KSTORE_COMPACTION)
+    if compaction is None or compaction.generation != state.generation or compaction.swap[:1] != tuple(swapped):
+        return
+    replaced = TransactionIndexSizes.found(fs, directory, compaction.swap)
+    old = replaced.total(compaction.swap, state.log_start_offset, None)
+    change = swapped_index_bytes(fs, directory, swapped[0]) - old
+    # A sum that did not fit before does not fit after it either, and every index is rebuilt.
+    state_file.store(replace(state, txn_bytes=max(state.txn_bytes + change, 0)))
+
+
+def _indexed(names: DirectoryNames, segments: LogSegments) -> list[int]:
+    """The segments that may have a transaction index, of ``names`` or swapped in since."""
+    swapped = {name.base_offset for name in names.unfinished if name.suffix == TXN_INDEX_SUFFIX}
+    return sorted((swapped | set(names.bases[TXN_INDEX_SUFFIX])) & set(segments.bases))
+
+
+def _check_transaction_indexes(loaded: Loaded, state: LogState, *, fits: bool) -> None:
+    """Rebuilds the transaction indexes that recovery does not look at, if one is lost or has another size."""
+    segments, sizes = loaded.segments, loaded.producers.index_sizes
+    start, stop = state.log_start_offset, None if state.clean else state.recovery_point
+    found = sizes.total(segments.bases, start, stop)
+    first_scanned = segments.floor(state.recovery_point) or segments.first
+    believed = [segment for segment in segments if fits or segment.base_offset < first_scanned.base_offset]
+    if state.txn_bytes == UNKNOWN_TXN_BYTES or state.txn_bytes == found:
+        _repair_transaction_indexes(loaded, believed)
+        return
+    paths = loaded.producers.rebuild_indexes(believed)
+    loaded.report.clean = False
+    note = (
+        f"a transaction index is lost or damaged ({found} bytes in all, expected {state.txn_bytes}):"
+        f" all are rebuilt from the log, {len(paths)} of them differ"
+    )
+    logger.warning("%s: %s", loaded.context.directory, note)
+    loaded.report.notes.append(note)
+    loaded.report.rebuilt.extend(paths)
+    rebuilt = sizes.total(segments.bases, start, stop)
+    if fits and rebuilt != state.txn_bytes:
+        loaded.state_file.store(replace(state, txn_bytes=rebuilt))
+
+
+def _repair_transaction_indexes(loaded: Loaded, segments: Iterable[LogSegment]) -> None:
+    """Rebuilds those transaction indexes of ``segments`` that cannot be right."""
+    sizes = loaded.producers.index_sizes
+    for path in loaded.producers.repair_indexes(segment for segment in segments if segment.base_offset in sizes):
+        loaded.report.notes.append(f"a transaction index cannot be right, and is made anew: {path}")
 
 
 def read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEntry] | None:
@@ -436,6 +479,7 @@ def _scan(
         if isinstance(item, Damage):
             damages.append(item)
             tail.note_damage()
+            transactions.note_damage(item)
             continue
         position, batch = item
         if position >= ahead - READ_AHEAD_BYTES:
@@ -503,7 +547,9 @@ def _cut(
         saved = _copy(loaded, tail.file, segment.base_offset, position, found.size).name
     fs.sync_dir(directory)
     tail.truncate_to(decision.end_offset, position)
-    segment.truncate_transactions_to(decision.end_offset)
+    sizes = loaded.producers.index_sizes
+    sizes.note(segment.base_offset, segment.truncate_transactions_to(decision.end_offset))
+    sizes.drop(later.base_offset for later in scanned[number + 1 :])
     if size:
         loaded.report.cut.append(CutRange(found.path, position, size, decision.cut_reason, saved))
 
@@ -557,5 +603,8 @@ def _store(loaded: Loaded) -> None:
             lost=loaded.losses.lost,
             accepted=loaded.losses.accepted,
             unconfirmed=loaded.losses.unconfirmed,
+            txn_bytes=loaded.producers.index_sizes.total(
+                loaded.segments.bases, loaded.start_offset, loaded.recovery_point
+            ),
         )
     )

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from kstore.errors import CorruptDataError, DuplicateSequenceError, StorageError
 from kstore.files.checkpoint import replace_file
 from kstore.files.fs import read_file
-from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
+from kstore.files.paths import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.files.remote import RemoteFile
 from kstore.index import TransactionIndex
+from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.record.batch import Batch
 from kstore.record.plain import behind_plain
 from kstore.record.walk import OFFSET_MAX, Damage
@@ -32,7 +33,7 @@ from kstore.rules.sequence import (
     repeats,
     seen,
 )
-from kstore.segment import Located, LogSegment, SegmentContext
+from kstore.segment import START, Located, LogSegment, SegmentContext
 from kstore.segments import LogSegments
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.state.producer_state import ProducerState
@@ -52,9 +53,19 @@ class LogProducers:
     """The producers of one log. The log's lock guards changes; a read-only log uses it from one thread at a time."""
 
     def __init__(
-        self, context: SegmentContext, segments: LogSegments, snapshots: Sequence[int], *, shows_expired: bool = False
+        self,
+        context: SegmentContext,
+        segments: LogSegments,
+        snapshots: Sequence[int],
+        index_sizes: TransactionIndexSizes | None = None,
+        *,
+        shows_expired: bool = False,
     ) -> None:
-        """``shows_expired``: nothing is appended, so that producers which appends have forgotten may be known."""
+        """``index_sizes`` are those of the transaction indexes that are there; a reader need not know them.
+
+        ``shows_expired``: nothing is appended, so that producers which appends have forgotten may be known.
+        """
+        self.index_sizes = TransactionIndexSizes() if index_sizes is None else index_sizes
         self._context = context
         self._segments = segments
         self._snapshots = sorted(snapshots)
@@ -111,7 +122,9 @@ class LogProducers:
             aborted = state.apply(batch)
             self._next_offset = batch.last_offset + 1
             if aborted is not None:
-                self._transaction_index_at(batch.first_offset).append(aborted)
+                index = self._transaction_index_at(batch.first_offset)
+                index.append(aborted)
+                self.index_sizes.note(index.base_offset, index.size)
         self._next_offset = end
 
     def _transaction_index_at(self, offset: int) -> TransactionIndex:
@@ -261,21 +274,43 @@ class LogProducers:
                 index.check()
             except CorruptDataError as error:
                 logger.warning("%s: rebuilt: %s", index.path, error)
-                segment.replace_transaction_index(self._aborted_in(segment))
+                aborted = self._aborted_in(segment)
+                segment.replace_transaction_index(aborted)
+                self.index_sizes.note(segment.base_offset, len(aborted) * TransactionIndex.entry_size)
                 repaired.append(str(index.path))
             finally:
                 index.close()
         return repaired
-
-    def rebuild_index(self, segment: LogSegment) -> None:
-        """Replaces the transaction index of ``segment`` by one from its batches, durably. Raises: StorageError."""
-        segment.replace_transaction_index(self._aborted_in(segment))
 
     def remove_snapshot(self, offset: int) -> None:
         """Removes one that cannot be right, durably: the next older one, and the log, have what it should have."""
         self._remove([offset])
         self._context.fs.sync_dir(self._context.directory)
         self._state = None
+
+    def rebuild_indexes(self, segments: Iterable[LogSegment]) -> list[str]:
+        """Rebuilds the transaction indexes of ``segments``, in their order, from their batches.
+
+        Returns the paths of those that changed, each of them durable. Raises: StorageError.
+        """
+        # Not this one's state, which the batches would be taken into twice.
+        own = LogProducers(self._context, self._segments, self._snapshots, self.index_sizes)
+        rebuild = TransactionRebuild(own)
+        changed = []
+        for segment in segments:
+            following = self._segments.higher(segment.base_offset)
+            start = _behind_plain(segment, START, segment.size)
+            for item in segment.walk_from(
+                start, segment.size, offset_stop=following.base_offset if following else OFFSET_MAX
+            ):
+                if isinstance(item, Damage):
+                    rebuild.note_damage(item)
+                else:
+                    rebuild.note(segment, item[1])
+            if rebuild.finish(segment):
+                changed.append(str(segment.path(TXN_INDEX_SUFFIX)))
+        self.in_use = self.in_use or own.in_use
+        return changed
 
     def _aborted_in(self, segment: LogSegment) -> Sequence[AbortedTransaction]:
         """The aborted transactions whose end lies in ``segment``, as its batches tell."""
@@ -457,6 +492,11 @@ class TransactionRebuild:
         self._producers = producers
         self._state: ProducerState | None = None
         self._aborted: list[AbortedTransaction] = []
+        self._damages: list[Damage] = []
+
+    def note_damage(self, damage: Damage) -> None:
+        """Takes in that the segment is damaged here: what ended there only the old index can tell."""
+        self._damages.append(damage)
 
     def note(self, segment: LogSegment, batch: Batch) -> None:
         """Takes in the next batch; what came before the first segment is read from snapshots when it is needed."""
@@ -473,16 +513,36 @@ class TransactionRebuild:
         if ended is not None:
             self._aborted.append(ended)
 
-    def finish(self, segment: LogSegment) -> None:
-        """Writes the segment's index, unless it says the same already."""
+    def finish(self, segment: LogSegment) -> bool:
+        """Writes the segment's index, unless it says the same already; whether it did."""
         aborted, self._aborted = self._aborted, []
+        damages, self._damages = self._damages, []
         index = segment.transaction_index()
+        found: list[AbortedTransaction] = []
+        is_whole = True
         try:
-            if list(index.entries()) == aborted:
-                return
+            for transaction in index.entries():
+                found.append(transaction)
         except CorruptDataError as error:
+            is_whole = False
             logger.warning("%s: rebuilt: %s", index.path, error)
         finally:
             index.close()
+        # A marker that cannot be read any more has ended its transaction all the same.
+        ended = {transaction.last_offset for transaction in aborted}
+        unread = [one for one in found if one.last_offset not in ended and _is_in(damages, one.last_offset)]
+        aborted = sorted([*aborted, *unread], key=lambda transaction: transaction.last_offset)
+        self._producers.index_sizes.note(segment.base_offset, len(aborted) * TransactionIndex.entry_size)
+        if is_whole and found == aborted:
+            return False
         # At once: a reader in another process believes what it finds.
         segment.replace_transaction_index(aborted)
+        return True
+
+
+def _is_in(damages: Iterable[Damage], offset: int) -> bool:
+    """Whether a batch with ``offset`` may have been where the damage is."""
+    return any(
+        damage.first_offset <= offset and (damage.next_offset is None or offset < damage.next_offset)
+        for damage in damages
+    )

@@ -160,7 +160,7 @@ def _rebuild_indexes(loaded: Loaded, rebuild: Rebuild, advance: Advance | None) 
     for segment, stop in zip(segments, [*segments.bases[1:], OFFSET_MAX], strict=True):
         transactions = segment_name(segment.base_offset, TXN_INDEX_SUFFIX)
         if transactions in damaged:
-            loaded.producers.rebuild_index(segment)
+            loaded.producers.rebuild_indexes((segment,))
             loaded.report.rebuilt.append(str(loaded.context.directory / transactions))
         if segment.tail is not None:
             continue  # recovery has just rebuilt its indexes

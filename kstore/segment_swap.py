@@ -2,6 +2,7 @@
 
     1  <base>.log.cleaned, its indexes            written, each synced; the directory synced
     2  the indexes, then the .log, become .swap   the .log's rename is the commit; the directory synced
+    -  kstore.state has the new transaction index in its sum, and the old ones no more (``LogState.txn_bytes``)
     3  the replaced segments but the first go     and the indexes lose .swap; the directory synced: nothing of the
                                                   old segments is ever seen beside the new one
     4  the .log loses .swap                       in place of the first one's; the directory synced
@@ -34,7 +35,16 @@ from kstore.record.walk import Damage, walk
 from kstore.segment import SegmentContext
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
 
-__all__ = ["begin_swap", "complete_swap", "discard", "finish_swaps", "replaced_by", "swapped_bases", "undoes_swap"]
+__all__ = [
+    "begin_swap",
+    "complete_swap",
+    "discard",
+    "finish_swaps",
+    "replaced_by",
+    "swapped_bases",
+    "swapped_index_bytes",
+    "undoes_swap",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +78,14 @@ def complete_swap(fs: FileSystem, directory: Path, base_offset: int, replaced: I
     if fs.exists(path) and not fs.stat(path).size:
         fs.unlink(path)
     fs.sync_dir(directory)
+
+
+def swapped_index_bytes(fs: FileSystem, directory: Path, base_offset: int) -> int:
+    """The size of the transaction index of a segment that is committed, and has not taken its place."""
+    try:
+        return fs.stat(directory / segment_name(base_offset, TXN_INDEX_SUFFIX + SWAP_SUFFIX)).size
+    except FileNotFoundError:
+        return 0
 
 
 def discard(fs: FileSystem, directory: Path, base_offset: int, state: str) -> None:

@@ -40,7 +40,7 @@ from kstore.files.remote import UPLOAD_SUFFIX, Location, put_file
 from kstore.log_loader import is_log, losses_of, make_directory
 from kstore.rules.losses import LossRanges, clipped
 from kstore.rules.mirror import SegmentFile
-from kstore.state.log_state import LogState, StateFile, read_state, state_file_bytes
+from kstore.state.log_state import UNKNOWN_TXN_BYTES, LogState, StateFile, read_state, state_file_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -138,7 +138,8 @@ class LocalTarget:
                 # What comes in the place of what is removed is no loss that was accepted.
                 accepted=clipped(current.accepted, 0, durable_end),
             )
-        state = replace(current, clean=False)
+        # The indexes of transactions are replaced on the way.
+        state = replace(current, clean=False, txn_bytes=UNKNOWN_TXN_BYTES)
         if state != self._state.current:
             self._state.store(state)
         self._begun = True

@@ -4,6 +4,7 @@
     line 2   first_dirty <offset>                 below it each key was compacted
     line 3   swap <base> <base> ...               the new segment has the first base; it replaces all of them
              swap                                 none
+    line 4   state_generation <generation>        with a swap: of kstore.state, before that stores what the swap changes
     then     <name> ...                           fields of later releases; passed over
     last     crc <8 hex digits>                   CRC-32C of the lines before it
 
@@ -40,15 +41,22 @@ SIZE_MAX = 4 << 20
 VERSION = 2
 # What every version keeps: its number first, and last the CRC of all before.
 ENVELOPE = re.compile(rb"version ([0-9]{1,9})\n(.*)crc ([0-9a-f]{8})\n", re.DOTALL)
-FORM = re.compile(rb"first_dirty ([0-9]{1,19})\nswap((?: [0-9]{1,19})*)\n(?:[a-z_]+(?: [^\n]*)?\n)*")
+FORM = re.compile(
+    rb"first_dirty ([0-9]{1,19})\nswap((?: [0-9]{1,19})*)\n"
+    rb"(?:state_generation ([0-9]{1,19})\n)?(?:[a-z_]+(?: [^\n]*)?\n)*"
+)
 CRC_LINE_SIZE = len(b"crc 00000000\n")
 
 
 class CompactionState(NamedTuple):
-    """``swap`` are the bases that the new segment, of the first of them, replaces; () for none."""
+    """``swap`` are the bases that the new segment, of the first of them, replaces; () for none.
+
+    ``generation`` is that of the record of ``kstore.state`` when the swap was noted; -1 where nothing says so.
+    """
 
     first_dirty: int
     swap: tuple[int, ...] = ()
+    generation: int = -1
 
 
 def read_compaction_state(fs: FileSystem, path: Path) -> CompactionState | None:
@@ -71,7 +79,8 @@ def read_compaction_state(fs: FileSystem, path: Path) -> CompactionState | None:
     match = FORM.fullmatch(envelope[2])
     if match is None:
         return None
-    state = CompactionState(int(match[1]), tuple(map(int, match[2].split())))
+    generation = -1 if match[3] is None else int(match[3])
+    state = CompactionState(int(match[1]), tuple(map(int, match[2].split())), generation)
     return state if max((state.first_dirty, *state.swap)) <= OFFSET_MAX else None
 
 
@@ -95,5 +104,6 @@ def remembered_dirt(fs: FileSystem, directory: Path) -> int | None:
 def write_compaction_state(fs: FileSystem, path: Path, state: CompactionState, *, mode: int) -> None:
     """Replaces the file; durable on return. Raises: as ``replace_file``."""
     swap = "".join(f" {base}" for base in state.swap)
-    body = f"version {VERSION}\nfirst_dirty {state.first_dirty}\nswap{swap}\n".encode("ascii")
+    generation = f"state_generation {state.generation}\n" if state.generation >= 0 else ""
+    body = f"version {VERSION}\nfirst_dirty {state.first_dirty}\nswap{swap}\n{generation}".encode("ascii")
     replace_file(fs, path, body + b"crc %08x\n" % crc32c.crc32c(body), mode=mode)

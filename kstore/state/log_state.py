@@ -27,7 +27,8 @@ record, version 2, at the start of a slot
  72     8  clean_inode       int64   inode, size and modification time of its .log; where one does not fit,
  80     8  clean_size        int64   the mark is not believed
  88     8  clean_mtime_ns    int64
- 96     8  txn_bytes         int64   size of all .txnindex files up to the recovery point, -1 unknown
+ 96     8  txn_bytes         int64   size of the .txnindex files, from the log start's segment up to that of the
+                                    recovery point, which counts only if closed in order; -1 unknown
 104    16  lost                      for each: first and last offset, int64, of records that were durable and are gone
   -    16  accepted                  for each: first and last offset, int64, of a loss that the user has accepted
   -    16  unconfirmed               for each: first and last offset, int64, of damage above each durable end known
@@ -69,6 +70,7 @@ __all__ = [
     "ACCEPTED_MAX",
     "LOST_MAX",
     "UNCONFIRMED_MAX",
+    "UNKNOWN_TXN_BYTES",
     "LogState",
     "OffsetSpan",
     "StateFile",

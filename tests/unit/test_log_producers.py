@@ -3,7 +3,7 @@ that knowledge after a kill, a truncation, a deletion, or a lost file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.log_cases import data, edit, files, killed, marker, offsets, segment_
 
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
+DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
 
 def append(log: Log, *batches: bytes) -> None:
@@ -396,5 +397,74 @@ def test_a_transaction_index_that_is_lost_after_a_clean_close_is_missed(
         assert log.recovery.notes
         assert committed(log) == before
     assert index.read_bytes() == content
+    with Log(tmp_path / "log", durability=durability) as log:
+        assert log.recovery.clean
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+@pytest.mark.promise("rebuilt")
+def test_a_transaction_index_that_is_lost_after_a_kill_is_missed(
+    shared: bool, durability: Durability, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Log(tmp_path / "log", durability=durability) as log:
+        interleaved(log)
+        log.flush()
+        before = committed(log)
+        path = killed(log, tmp_path / "killed")
+    index = path / f"{4:020d}{TXN_INDEX}"
+    content = index.read_bytes()
+    index.unlink()
+    with Log(path, durability=durability, shared=shared) as log:
+        assert committed(log) == before
+        assert "expected 34" in log.recovery.notes[0]
+        assert str(index) in log.recovery.rebuilt
+        assert "a transaction index is lost or damaged" in caplog.text
+    assert index.read_bytes() == content
+
+
+@pytest.mark.promise("rebuilt")
+def test_a_damaged_marker_does_not_take_its_entry_out_of_a_rebuilt_index(tmp_path: Path) -> None:
+    with Log(tmp_path / "log") as log:
+        append(log, transaction(1, 0, 1), marker(1, 2, commit=False), transaction(1, 3, sequence=2))
+        append(log, marker(1, 4, commit=True))
+        log.flush()
+        assert committed(log) == [3]
+        path = killed(log, tmp_path / "killed")
+    size = len(transaction(1, 0, 1))
+    edit(path / f"{0:020d}.log", lambda content: content.__setitem__(size + 30, content[size + 30] ^ 1))
+    with Log(path) as log:
+        assert [(lost.first, lost.last) for lost in log.recovery.corrupt] == [(2, 2)]
+        assert offsets(log, isolation_level="read_committed", on_corrupt="skip") == [3]
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_writers_that_share_a_log_agree_on_the_size_of_its_transaction_indexes(
+    durability: Durability, tmp_path: Path
+) -> None:
+    with Log(tmp_path / "log", durability=durability) as log:
+        for first in range(0, 40, 4):
+            append(log, transaction(1, first, sequence=first), marker(1, first + 1, commit=False), data(first + 2))
+            log.roll()
+    one = Log(tmp_path / "log", durability=durability, shared=True)
+    two = Log(tmp_path / "log", durability=durability, shared=True)
+    changes: list[Callable[[Log], object]] = [
+        lambda log: log.append(b"next"),
+        lambda log: log.delete_records(9),
+        lambda log: log.flush(),
+        lambda log: log.roll(),
+        lambda log: log.truncate_to(30),
+        lambda log: log.append(b"other"),
+        lambda log: log.roll(),
+        lambda log: log.flush(),
+        lambda log: log.delete_records(17),
+    ]
+    for number, change in enumerate(changes):
+        change((one, two)[number % 2])
+        with Log(killed(one, tmp_path / str(number)), durability=durability) as again:
+            assert again.recovery.notes == []
+            assert committed(again) == committed(one) == committed(two)
+    one.close()
+    two.close()
     with Log(tmp_path / "log", durability=durability) as log:
         assert log.recovery.clean

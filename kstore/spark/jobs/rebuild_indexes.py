@@ -229,7 +229,9 @@ def _rebuild_transactions(context: SegmentContext, base_offset: int) -> None:
     assert segment is not None, "it was just verified"
     rebuild = TransactionRebuild(LogProducers(context, segments, names.bases[SNAPSHOT_SUFFIX]))
     for item in segment.walk_from(START, segment.size):
-        if not isinstance(item, Damage):
+        if isinstance(item, Damage):
+            rebuild.note_damage(item)
+        else:
             rebuild.note(segment, item[1])
     rebuild.finish(segment)
 

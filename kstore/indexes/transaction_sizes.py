@@ -1,0 +1,85 @@
+"""How large the transaction index of each segment is: what tells that one was lost.
+
+Readers of committed records believe these indexes, so that a lost one would show them aborted records. ``kstore.state``
+has the size of all that nothing looks at again after a crash: those of the segments from the log's start up to the one
+that holds the recovery point, which recovery scans, with all after it. The sum is kept in memory, and no file is asked
+for its size once the log is open.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kstore.files.fs import FileSystem
+from kstore.files.paths import TXN_INDEX_SUFFIX, segment_name
+
+__all__ = ["TransactionIndexSizes"]
+
+
+class TransactionIndexSizes:
+    """Bytes by the base offset of the segment; most logs have none. Not thread-safe: the log's lock guards it."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        # The last sum that was asked for, and the bases that it goes from and to.
+        self._sum: tuple[int, int, int] | None = None
+
+    @classmethod
+    def found(
+        cls, fs: FileSystem, directory: Path, bases: Iterable[int], known: TransactionIndexSizes | None = None
+    ) -> TransactionIndexSizes:
+        """The sizes of the files that are there, of the segments ``bases``; those that are ``known`` are not asked.
+
+        Raises: StorageError.
+        """
+        sizes = cls()
+        for base_offset in bases:
+            if known is not None and base_offset in known._sizes:
+                sizes.note(base_offset, known._sizes[base_offset])
+                continue
+            try:
+                sizes.note(base_offset, fs.stat(directory / segment_name(base_offset, TXN_INDEX_SUFFIX)).size)
+            except FileNotFoundError:
+                pass  # it was deleted with its segment
+        return sizes
+
+    def note(self, base_offset: int, size: int) -> None:
+        """The index of the segment at ``base_offset`` has ``size`` bytes; 0: it is empty, or does not exist."""
+        before = self._sizes.get(base_offset, 0)
+        self._sizes[base_offset] = size
+        if size != before and self._sum is not None and base_offset < self._sum[1]:
+            self._sum = None
+
+    def drop(self, bases: Iterable[int]) -> None:
+        """The segments at ``bases`` are gone."""
+        for base_offset in bases:
+            self.note(base_offset, 0)
+            self._sizes.pop(base_offset, None)
+
+    def __contains__(self, base_offset: object) -> bool:
+        """Whether the segment has an index, even an empty one."""
+        return base_offset in self._sizes
+
+    def total(self, bases: Sequence[int], start_offset: int, recovery_point: int | None) -> int:
+        """Of the segments from the one of ``start_offset`` up to the one of ``recovery_point``, which is left out.
+
+        ``bases`` are those of the log's segments, rising. With None for ``recovery_point`` the last one counts too.
+        """
+        start = _floor(bases, start_offset)
+        stop = bases[-1] + 1 if recovery_point is None else _floor(bases, recovery_point)
+        if not self._sizes:
+            return 0
+        known = self._sum
+        if known is None or known[0] != start or known[1] > stop:
+            known = start, start, 0
+        # A roll adds one segment.
+        added = bases[bisect_left(bases, known[1]) : bisect_left(bases, stop)]
+        self._sum = start, stop, known[2] + sum(self._sizes.get(base_offset, 0) for base_offset in added)
+        return self._sum[2]
+
+
+def _floor(bases: Sequence[int], offset: int) -> int:
+    """The greatest base <= ``offset``, else the first one."""
+    return bases[max(bisect_right(bases, offset) - 1, 0)]
