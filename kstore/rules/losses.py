@@ -40,9 +40,9 @@ OffsetSpans = tuple[OffsetSpan, ...]
 
 
 def joined(*ranges: Iterable[OffsetSpan]) -> OffsetSpans:
-    """The union of ``ranges``; what overlaps or touches becomes one range."""
+    """The union of ``ranges``; what overlaps or touches becomes one range. Damage may hold no offset at all."""
     found: list[OffsetSpan] = []
-    for first, last in sorted(span for some in ranges for span in some):
+    for first, last in sorted(span for some in ranges for span in some if span[0] <= span[1]):
         if found and first <= found[-1][1] + 1:
             found[-1] = (found[-1][0], max(found[-1][1], last))
         else:

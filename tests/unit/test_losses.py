@@ -18,7 +18,7 @@ def offsets(ranges: tuple[tuple[int, int], ...]) -> set[int]:
 
 
 def test_ranges_that_touch_become_one() -> None:
-    assert joined([(5, 6), (0, 1)], [(7, 9), (2, 2)]) == ((0, 2), (5, 9))
+    assert joined([(5, 6), (0, 1)], [(7, 9), (2, 2), (4, 3)]) == ((0, 2), (5, 9))
 
 
 def test_the_nearest_ranges_are_merged() -> None:
