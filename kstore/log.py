@@ -218,8 +218,9 @@ class Log(LogReads, LogTransactions):
     ) -> AppendInfo:
         """Appends records from parallel sequences, in batches of at most ``max_message_bytes``.
 
-        A failed call leaves none of them; a crash leaves a prefix of whole batches. On return they are as durable as
-        the log's setting says.
+        A failed call leaves none of them; a crash leaves a prefix of whole batches. A power cut within the write of
+        several batches may also leave later ones after a damaged one, which is fenced: see ``CorruptBatchError``. On
+        return they are as durable as the log's setting says.
 
         Raises: TypeError, ValueError (sequences of different length), RecordTooLargeError, InvalidTimestampError,
         InvalidRecordError (a compacted log needs keys), DiskFullError, PoisonedError, ClosedError, ReadOnlyError,

@@ -64,8 +64,8 @@ class Decision(NamedTuple):
     """``cut`` is (index of the segment, position) from where all goes, or None; ``end_offset`` the next one to assign.
 
     ``seal`` says that no batch may be appended to the last segment: damage stands in it where the next batch would go,
-    or its end lies below ``end_offset``. ``lost`` are offsets that were durable and of which no byte is left;
-    ``fenced`` names them too.
+    or its end lies below ``end_offset``. ``lost`` are offsets that were durable and that nothing whole follows, whether
+    damaged bytes are left of them or none; ``fenced`` names them too.
 
     Of what is fenced, ``is_unconfirmed`` is set where it lies above everything that is known to have been durable.
     """
@@ -81,6 +81,7 @@ class Decision(NamedTuple):
 def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
     """Decides over ``segments``, those not known to be flushed, in offset order, at least one."""
     fenced: list[CorruptRange] = []
+    lost: list[OffsetSpan] = []
     end_offset = segments[0].base_offset
     damaged_end = False
     for number, segment in enumerate(segments):
@@ -91,7 +92,8 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
             if is_rest and segment.base_offset > doubt.known_end:
                 before = segments[number - 1]
                 reason = f"offsets {end_offset} to {segment.base_offset - 1} are missing"
-                return _ended(fenced, (number - 1, before.size), reason, end_offset, False, before, doubt)
+                decision = Decision(fenced, (number - 1, before.size), reason, end_offset, False, lost)
+                return _ended(decision, before, doubt)
             # Where all was synced, a compaction, a fenced end or a writer that gives the offsets left them out.
             end_offset = segment.base_offset
         for damage in segment.damages:
@@ -101,7 +103,7 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
             durable = damage.first_offset < doubt.known_end
             if not durable and (doubt.suffix_only or follower is None):
                 cut = number, damage.position
-                return Decision(fenced, cut, damage.reason, damage.first_offset, False)
+                return Decision(fenced, cut, damage.reason, damage.first_offset, False, lost)
             last = follower - 1 if follower is not None else max(damage.first_offset, doubt.known_end - 1)
             fenced.append(
                 CorruptRange(
@@ -113,28 +115,28 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
                     is_unconfirmed=not durable,
                 )
             )
+            if follower is None:
+                # Readers that take no part in recovery could not tell it from a write that goes on.
+                lost.append((damage.first_offset, last))
             damaged_end = damage.next_offset is None
             end_offset = max(end_offset, last + 1)
         end_offset = max(end_offset, segment.next_offset)
-    return _ended(fenced, None, "", end_offset, damaged_end, segments[-1], doubt)
+    return _ended(Decision(fenced, None, "", end_offset, damaged_end, lost), segments[-1], doubt)
 
 
-def _ended(
-    fenced: list[CorruptRange],
-    cut: tuple[int, int] | None,
-    cut_reason: str,
-    end_offset: int,
-    seal: bool,
-    last: SegmentFindings,
-    doubt: Doubt,
-) -> Decision:
-    """The decision over a log whose batches and damage end at ``end_offset``, in segment ``last``."""
-    known_end = doubt.known_end
+def _ended(decision: Decision, last: SegmentFindings, doubt: Doubt) -> Decision:
+    """``decision``, of a log whose batches and damage end in segment ``last``, with what it has lost behind them."""
+    end_offset, known_end = decision.end_offset, doubt.known_end
     if end_offset >= known_end:
-        return Decision(fenced, cut, cut_reason, end_offset, seal)
+        return decision
     reason = f"the log ends at offset {end_offset}, but {known_end} was durable"
-    fenced.append(CorruptRange(end_offset, known_end - 1, last.size, reason, last.path))
-    return Decision(fenced, cut, cut_reason, known_end, True, ((end_offset, known_end - 1),))
+    gone = CorruptRange(end_offset, known_end - 1, last.size, reason, last.path)
+    return decision._replace(
+        fenced=[*decision.fenced, gone],
+        lost=[*decision.lost, (gone.first, gone.last)],
+        end_offset=known_end,
+        seal=True,
+    )
 
 
 def _next_batch(segments: Sequence[SegmentFindings], number: int, offset: int) -> int | None:

@@ -15,9 +15,9 @@ from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.record.batch import Batch
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import OFFSET_MAX, Damage, walk
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped
-from kstore.types import NO_TIMESTAMP, OffsetPosition, TimestampOffset
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, OffsetPosition, TimestampOffset
 from kstore.verify.findings import Advance, Finding, LogVerification, Severity
 
 __all__ = ["SegmentFiles", "verify_segment"]
@@ -116,9 +116,12 @@ def _damage(files: SegmentFiles, damage: Damage, size: int) -> Finding:
     """Damage between batches, or a tail: what is no whole batch at the end. A live writer may be writing just that."""
     path = files.path(LOG_SUFFIX)
     if damage.next_offset is None and files.is_last:
-        severity: Severity = "note" if files.is_live else "damage"
         reason = f"{size - damage.position} bytes behind the last whole batch: {damage.reason}"
-        return Finding(severity, "tail", path, reason, damage.position, damage.first_offset)
+        end_offset = files.losses.end_after(damage.first_offset, OFFSET_MAX)
+        is_known = end_offset > damage.first_offset
+        last = end_offset - 1 if is_known else NO_OFFSET
+        severity: Severity = "note" if files.is_live and not is_known else "damage"
+        return Finding(severity, "tail", path, reason, damage.position, damage.first_offset, last)
     last = (damage.next_offset if damage.next_offset is not None else files.offset_stop) - 1
     return Finding("damage", "batch", path, damage.reason, damage.position, damage.first_offset, last)
 

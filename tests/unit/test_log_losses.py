@@ -30,7 +30,7 @@ from kstore.stats import log_stats
 from kstore.types import CorruptRange
 from kstore.verify import verify_log
 from tests.fake_fs import SYNCS, WRITES, FailingFs, Fault
-from tests.log_cases import FIRST, fenced, flip, lost_in_the_middle, offsets, state_of, tail_lost
+from tests.log_cases import FIRST, fenced, flip, killed, lost_in_the_middle, offsets, state_of, tail_lost
 
 
 def corrupt_ranges(log: Log) -> list[CorruptRange]:
@@ -99,6 +99,31 @@ def test_a_log_that_is_opened_again_before_the_next_append_still_ends_after_its_
     assert state_of(path).lost == ((9, 10),)
     with Log(path) as log:
         assert log.append(b"11") == 11
+
+
+@pytest.mark.promise("damage below")
+def test_a_spoilt_end_is_told_by_readers_before_and_after_the_next_append(tmp_path: Path) -> None:
+    with Log(tmp_path / "alive") as log:
+        for number in range(11):
+            log.append(b"%d" % number)
+        path = killed(log, tmp_path / "log")
+    flip(path / FIRST, (path / FIRST).stat().st_size - 1)
+    with Log(path) as log:
+        assert [(gone.first, gone.last) for gone in log.recovery.corrupt] == [(10, 10)]
+        for end in (11, 12):
+            with Log(path, read_only=True) as view:
+                for reader in (log, view):
+                    assert reader.end_offset == end
+                    with pytest.raises(CorruptBatchError) as caught:
+                        list(reader.read(0))
+                    assert (caught.value.first_offset, caught.value.last_offset) == (10, 10)
+                    assert offsets(reader, on_corrupt="skip") == [*range(10), *range(11, end)]
+            (damage,) = verify_log(path).damages
+            assert (damage.first, damage.last) == (10, 10)
+            if end == 11:
+                assert log.append(b"11") == 11
+        log.accept_loss(10, 10)
+        assert offsets(log) == [*range(10), 11]
 
 
 def restarted(path: Path, **fields: Any) -> None:

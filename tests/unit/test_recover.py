@@ -121,13 +121,13 @@ def test_a_fence_and_then_a_torn_tail() -> None:
 @pytest.mark.parametrize("known", [{"recovery_point": 25}, {"durable_end": 25}], ids=["recovery-point", "durable-end"])
 def test_a_log_that_ends_below_what_was_flushed_has_lost_the_rest(known: dict[str, int], suffix_only: bool) -> None:
     decision = decide([segment(0, 10), segment(10, 20)], doubt(**known, suffix_only=suffix_only))
-    assert (decision.lost, decision.end_offset, decision.seal) == (((20, 24),), 25, True)
+    assert (decision.lost, decision.end_offset, decision.seal) == ([(20, 24)], 25, True)
     assert [(gone.first, gone.last) for gone in decision.fenced] == [(20, 24)]
 
 
 def test_what_lies_above_a_cut_is_lost_only_where_it_was_flushed() -> None:
     findings = [segment(0, 10), segment(40, 50)]
     decision = decide(findings, doubt(durable_end=12, suffix_only=True))
-    assert (decision.cut, decision.lost, decision.end_offset, decision.seal) == ((0, 1000), ((10, 11),), 12, True)
+    assert (decision.cut, decision.lost, decision.end_offset, decision.seal) == ((0, 1000), [(10, 11)], 12, True)
     decision = decide(findings, doubt(durable_end=45, suffix_only=True))
-    assert (decision.cut, decision.lost, decision.end_offset) == (None, (), 50)
+    assert (decision.cut, decision.lost, decision.end_offset) == (None, [], 50)
