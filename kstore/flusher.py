@@ -1,18 +1,20 @@
 """The one lazy thread of a log that flushes in the background.
 
-It is started by the first append that wants it, sleeps until there is something to flush, and ends when the log is
-closed or forgotten: it holds the log weakly.
+It is started by the first append or roll that wants it, sleeps until there is something to flush, and ends when the log
+is closed or forgotten: it holds the log weakly.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from typing import Protocol
 
-from kstore.errors import KstoreError
+from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError
 from kstore.files.bell import Bell
+from kstore.files.threads import start_thread
 
 __all__ = ["Flusher"]
 
@@ -22,33 +24,43 @@ logger = logging.getLogger(__name__)
 class Flushable(Protocol):
     def flush(self) -> None: ...
 
+    def flush_sealed(self) -> None: ...
+
 
 class Flusher:
-    """Calls ``log.flush()`` at most ``delay_seconds`` after ``note()`` was called first. Thread-safe."""
+    """Calls ``log.flush()`` at most ``delay_seconds`` after ``note()`` was called first, and ``log.flush_sealed()`` as
+    soon as it can after ``note_sealed()``. Thread-safe; one call at a time."""
 
     def __init__(self, log: Flushable, delay_seconds: float) -> None:
         self._log = weakref.ref(log)
         # Never, as Kafka says it, is more than the interpreter can wait for.
-        self._delay_seconds = min(delay_seconds, threading.TIMEOUT_MAX)
-        self._noted = False
+        self._delay_seconds = min(delay_seconds, threading.TIMEOUT_MAX / 2)
+        # When to flush, by ``time.monotonic``; None where nothing was noted.
+        self._due: float | None = None
+        self._has_sealed = False
         self._wake = Bell()
         self._stop = Bell()
         self._thread: threading.Thread | None = None
 
     def note(self) -> None:
-        """There is something to flush. Costs next to nothing when that was known."""
-        if self._noted:
-            return
-        self._noted = True
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=_run,
-                args=(self._log, self._wake, self._stop, self._delay_seconds, weakref.ref(self)),
-                name="kstore-flusher",
-                daemon=True,
+        """There is something to flush. Costs next to nothing when that was known. Raises: ThreadStartError."""
+        if self._due is None:
+            self._begin()
+            self._due = time.monotonic() + self._delay_seconds
+            self._wake.set()
+
+    def note_sealed(self) -> None:
+        """There is a sealed segment to flush. Raises: ThreadStartError."""
+        if not self._has_sealed:
+            self._begin()
+            self._has_sealed = True
+            self._wake.set()
+
+    def _begin(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = start_thread(
+                _run, self._log, self._wake, self._stop, weakref.ref(self), name="kstore-flusher"
             )
-            self._thread.start()
-        self._wake.set()
 
     def stop(self) -> None:
         """Ends the thread, without a last flush; returns when it is not in the log any more."""
@@ -62,32 +74,42 @@ class Flusher:
         self._stop.set()
         self._wake.set()
 
+    def _seconds_left(self) -> float | None:
+        """How long until there is something to do; None where that is not known."""
+        if self._has_sealed:
+            return 0.0
+        return None if self._due is None else max(self._due - time.monotonic(), 0.0)
 
-def _run(
-    log: weakref.ref[Flushable],
-    wake: Bell,
-    stop: Bell,
-    delay_seconds: float,
-    owner: weakref.ref[Flusher],
-) -> None:
+    def _work(self, log: Flushable) -> None:
+        # Before each flush: what comes during it is not covered, and asks again.
+        if self._has_sealed:
+            self._has_sealed = False
+            log.flush_sealed()
+        if self._due is not None and self._due <= time.monotonic():
+            self._due = None
+            log.flush()
+
+
+def _run(log: weakref.ref[Flushable], wake: Bell, stop: Bell, owner: weakref.ref[Flusher]) -> None:
     while not stop.is_set():
-        wake.wait()
-        wake.clear()
-        if stop.wait(delay_seconds):
-            return
         flusher = owner()
         if flusher is None:
             return
-        # Before the flush: an append that comes during it is not covered, and asks again.
-        flusher._noted = False
+        seconds = flusher._seconds_left()
         del flusher
-        target = log()
-        if target is None:
+        if seconds is None or seconds > 0:
+            wake.wait(seconds)
+            wake.clear()
+            continue
+        flusher, target = owner(), log()
+        if flusher is None or target is None:
             return
         try:
-            target.flush()
-        except KstoreError as error:
+            flusher._work(target)
+        except (ClosedError, PoisonedError, SyncFailedError) as error:
             # A failed sync has poisoned the log, and every later append says so; a closed log needs no flush.
             logger.warning("the background flush ended: %s", error)
             return
-        del target
+        except KstoreError as error:
+            logger.warning("a background flush failed, and is tried again with the next one: %s", error)
+        del flusher, target

@@ -87,7 +87,8 @@ class Log(LogReads, LogTransactions):
                 (else StorageError); all with one durability. Such a log is not compacted, and takes no transactions
                 (SharedLogError).
             durability: when an append returns: "sync", its bytes are on disk; "interval", they are written and a
-                thread syncs every ``flush_ms``; "os", they are written, as with Kafka.
+                thread syncs every ``flush_ms``; "os", they are written, as with Kafka. Of both a thread syncs each
+                segment when it is sealed.
             fs, clock: for tests.
             settings: Kafka's topic settings in snake_case (see ``LogConfig``).
 

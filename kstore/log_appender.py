@@ -259,6 +259,9 @@ class LogAppender(LogFiles):
                 self._growth_watchers.remove(grown)
                 self._follower_count -= 1
 
+    def _flush_soon(self) -> None:
+        """Something was published that is not on disk, in a log that flushes now and then."""
+
     def _retain_after_roll(self) -> None:
         """A roll is when a log can become too large or too old."""
 
@@ -298,9 +301,10 @@ class LogAppender(LogFiles):
         if self._poisoned is not None:
             return  # never a second sync
         try:
-            if not self._sync:
-                tail.file.fdatasync()
-            self.producers.sync_indexes()
+            with self._syncing_alone():
+                if not self._sync:
+                    tail.file.fdatasync()
+                self.producers.sync_indexes()
         except SyncFailedError as error:
             self._poison(error)
 

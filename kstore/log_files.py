@@ -7,9 +7,10 @@ the log: it then serves what is known to be durable and takes no writes.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -84,6 +85,9 @@ class LogFiles:
         self._durable_end = loaded.end_offset
         # Sealed since the last flush: the descriptors that wrote are kept, since a failed writeback is told to them.
         self._unflushed: list[SegmentTail] = []
+        # Held while files are synced outside the log's lock, or inside: taken after it, never before.
+        self._syncing = threading.Lock()
+        self._sync_failure: SyncFailedError | None = None  # guarded by _syncing
         self._closed: Exception | None = None
         self._poisoned: Exception | None = None
         # Below it the groups that retention is bound to are done, as the store knew when it last looked.
@@ -93,8 +97,8 @@ class LogFiles:
         # Deleted segments under their other name, and the ``monotonic`` time from which they may be removed.
         self._deleted: deque[tuple[float, LogSegment]] = deque()
 
-    def _flush_soon(self) -> None:
-        """Something is sealed and not on disk."""
+    def _flush_sealed_soon(self) -> None:
+        """A segment was sealed that is not on disk."""
 
     def _admit(self) -> None:
         """A tail of this log is about to be opened."""
@@ -177,7 +181,7 @@ class LogFiles:
             self._recovery_point = base_offset
         if not self._sync and sealed is not None:
             self._unflushed.append(sealed)
-            self._flush_soon()
+            self._flush_sealed_soon()
         self._seal_before_append = False
         self._retention_due = True
         self._counters.rolls += 1
@@ -211,8 +215,14 @@ class LogFiles:
 
     def _flush_locked(self) -> None:
         tails = self._dirty_tails()
-        self._sync_tails(tails, self.producers.take_unsynced())
-        self._flushed(self.published, tails)
+        self._sync_tails_locked(tails, self.producers.take_unsynced())
+        self._flushed(self.published.offset, tails)
+
+    def _flush_sealed_locked(self) -> None:
+        """Puts the sealed segments on disk, within a roll."""
+        tails = list(self._unflushed)
+        self._sync_tails_locked(tails, self.producers.take_unsynced())
+        self._flushed(self.segments.last.base_offset, tails)
 
     def _dirty_tails(self) -> list[SegmentTail]:
         return [*self._unflushed, *([self._tail] if self._tail is not None else [])]
@@ -224,9 +234,26 @@ class LogFiles:
         if indexes:
             self.context.fs.sync_dir(self.context.directory)
 
+    @contextmanager
+    def _syncing_alone(self) -> Iterator[None]:
+        """One sync at a time, and none after one that failed: a failed writeback is told once to each descriptor, so
+        whoever syncs a file beside the one that is told would take it that all is on disk. Raises: SyncFailedError.
+        """
+        with self._syncing:
+            before = self._sync_failure
+            if before is not None:
+                reason = "a sync has failed before, and is not repeated"
+                raise SyncFailedError(before.errno, reason, before.filename) from before
+            try:
+                yield
+            except SyncFailedError as error:
+                self._sync_failure = error
+                raise
+
     def _sync_tails(self, tails: Sequence[SegmentTail], indexes: Sequence[TransactionIndex]) -> None:
+        """Syncs files, with or without the log's lock. Raises: SyncFailedError; then the caller poisons the log."""
         clock = self.context.clock
-        try:
+        with self._syncing_alone():
             for tail in tails:
                 started = clock.monotonic()
                 file = tail.open_file
@@ -237,14 +264,22 @@ class LogFiles:
                     tail.sync_indexes(self.context.fs)
             self._sync_indexes(indexes)
             self.context.fs.sync_dir(self.context.directory)
+
+    def _sync_tails_locked(self, tails: Sequence[SegmentTail], indexes: Sequence[TransactionIndex]) -> None:
+        """``_sync_tails``, with the log's lock; a failure poisons the log."""
+        try:
+            self._sync_tails(tails, indexes)
         except SyncFailedError as error:
             self._poison(error)
             raise
 
-    def _flushed(self, target: Published, tails: Sequence[SegmentTail]) -> None:
+    def _flushed(self, target: int, tails: Sequence[SegmentTail]) -> None:
+        """Everything below offset ``target`` is on disk, with ``tails``."""
         self._unflushed = [tail for tail in self._unflushed if tail not in tails]
-        self._durable_end = max(self._durable_end, target.offset)
-        self._recovery_point = max(self._recovery_point, min(target.offset, self.published.offset))
+        # Within an append that is not published yet the segments reach further than the log.
+        target = min(target, self.published.offset)
+        self._durable_end = max(self._durable_end, target)
+        self._recovery_point = max(self._recovery_point, target)
         self._store_state()
 
     def _store_losses(self, losses: LossRanges) -> None:
@@ -571,7 +606,7 @@ class LogFiles:
         if last.tail is not None and self._tail is None:
             self._tail = last.tail  # recovery left it open
         if not self._sync or self._tail is None:
-            self._sync_tails(self._dirty_tails(), ())
+            self._sync_tails_locked(self._dirty_tails(), ())
         else:
             # The names of indexes: what is closed in order is believed when it is opened.
             self.context.fs.sync_dir(self.context.directory)

@@ -86,7 +86,8 @@ class SharedWriter(CatchingUp):
         file, target, cut_count = written
         started = self._clock.monotonic()
         try:
-            file.fdatasync()
+            with self._syncing_alone():
+                file.fdatasync()
         except SyncFailedError as error:
             with self._lock:
                 self._poison(error)
@@ -128,7 +129,9 @@ class SharedWriter(CatchingUp):
     def _replace_active(self, old: LogSegment, new: LogSegment) -> SegmentTail:
         if self._sync and old.tail is not None:
             # Nobody syncs it any more when it is sealed.
-            old.tail.file.fdatasync()
+            file = old.tail.file
+            with self._syncing_alone():
+                file.fdatasync()
         return super()._replace_active(old, new)
 
     def _truncate(self, offset: int) -> None:
@@ -180,13 +183,18 @@ class SharedWriter(CatchingUp):
         self._sync_segments(segments)
         with self._lock, self._poisoned_by_syncs():
             if self._closed is None and self._poisoned is None and self._seen.cut_count == cut_count:
-                self._flushed(target, ())
+                self._flushed(target.offset, ())
                 self._show_durable_if_sync()
 
     def _flush_locked(self) -> None:
         self._sync_segments(self._unsynced())
-        self._flushed(self.published, ())
+        self._flushed(self.published.offset, ())
         self._show_durable_if_sync()
+
+    def _flush_sealed_soon(self) -> None:
+        # What a flush syncs are all segments from the recovery point on, by name: no file is kept open for it.
+        self._unflushed.clear()
+        self._flush_soon()
 
     def _show_durable_if_sync(self) -> None:
         if self._sync:
@@ -206,7 +214,8 @@ class SharedWriter(CatchingUp):
                     file = tail.file if tail is not None else fs.open(path, write=True)
                 except FileNotFoundError:
                     continue  # deleted since
-                file.fdatasync()
+                with self._syncing_alone():
+                    file.fdatasync()
                 if tail is None:
                     self._sync_indexes_of(path)
             fs.sync_dir(self.context.directory)

@@ -18,11 +18,14 @@ from kstore.errors import (
     KstoreError,
     LossLimitError,
     OffsetOutOfRangeError,
+    SyncFailedError,
+    ThreadStartError,
 )
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import WriteLock, lock_in_store, lock_log
 from kstore.files.paths import LOG_SUFFIX
 from kstore.flusher import Flusher
+from kstore.index import TransactionIndex
 from kstore.index_repairs import ScannedSegment, replace_indexes
 from kstore.kafka_marks import KafkaMarks
 from kstore.log_appender import LogAppender
@@ -37,12 +40,16 @@ from kstore.rules.losses import OffsetSpan
 from kstore.rules.retain import TrustedClock
 from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext
+from kstore.segment_tail import SegmentTail
 from kstore.state.log_state import ACCEPTED_MAX
 from kstore.types import LOG_APPEND_TIME, Durability, RetentionResult
 
 __all__ = ["Cleanable", "LogOffsets", "LogWriter", "StoreTies", "directory_mode", "open_writer"]
 
 logger = logging.getLogger(__name__)
+
+# Sealed segments that are not on disk, at most: each has a file open, and after a kill recovery reads all of them.
+UNFLUSHED_MAX = 16
 
 
 class Cleanable(NamedTuple):
@@ -74,7 +81,11 @@ class LogOffsets(NamedTuple):
 
 class BackgroundFlusher(Protocol):
     def note(self) -> None:
-        """There is something to flush."""
+        """There is something to flush. Raises: ThreadStartError."""
+        ...
+
+    def note_sealed(self) -> None:
+        """There is a sealed segment to flush. Raises: ThreadStartError."""
         ...
 
     def stop(self) -> None:
@@ -119,7 +130,19 @@ class LogWriter(LogAppender):
         self._has_retention = (config.retention_ms, config.retention_bytes) != (NO_LIMIT, NO_LIMIT)
 
     def _flush_soon(self) -> None:
-        self._flusher.note()
+        try:
+            self._flusher.note()
+        except ThreadStartError:
+            self._flush_locked()
+
+    def _flush_sealed_soon(self) -> None:
+        if len(self._unflushed) < UNFLUSHED_MAX:
+            try:
+                self._flusher.note_sealed()
+                return
+            except ThreadStartError:
+                pass
+        self._flush_sealed_locked()
 
     def _retain_after_roll(self) -> None:
         """A roll is when a log can become too large or too old. What fails here is tried again at the next one."""
@@ -158,11 +181,33 @@ class LogWriter(LogAppender):
         """Everything that is published to disk, and the recovery point with it."""
         self.roll_if_idle()
         with self._changing():
-            target = self.published
-            truncation_count = self.truncation_count
-            tails = self._dirty_tails()
-            indexes = self.producers.take_unsynced()
-        self._sync_tails(tails, indexes)
+            target, tails = self.published.offset, self._dirty_tails()
+            truncation_count, indexes = self.truncation_count, self.producers.take_unsynced()
+        self._flush_to(target, tails, indexes, truncation_count)
+
+    def flush_sealed(self) -> None:
+        """The sealed segments to disk, and the recovery point to where the active one begins."""
+        with self._changing():
+            if not self._unflushed:
+                return
+            target, tails = self.segments.last.base_offset, list(self._unflushed)
+            truncation_count, indexes = self.truncation_count, self.producers.take_unsynced()
+        self._flush_to(target, tails, indexes, truncation_count)
+
+    def _flush_to(
+        self,
+        target: int,
+        tails: Sequence[SegmentTail],
+        indexes: Sequence[TransactionIndex],
+        truncation_count: int,
+    ) -> None:
+        """Syncs outside the log's lock, beside appends."""
+        try:
+            self._sync_tails(tails, indexes)
+        except SyncFailedError as error:
+            with self._lock:
+                self._poison(error)
+            raise
         with self._lock, self._poisoned_by_syncs():
             # What was cut meanwhile, and written again, is not what was synced.
             if self._closed is None and self._poisoned is None and self.truncation_count == truncation_count:

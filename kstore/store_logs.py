@@ -275,6 +275,8 @@ class _LogFlusher:
             # Asked for each time: the setting may change while the log is open.
             self._flushes.note(self, min(writer.context.config.flush_ms / 1000, threading.TIMEOUT_MAX))
 
+    note_sealed = note
+
     def flush(self) -> None:
         with self._lock:
             writer = self._writer()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kstore.flusher import Flusher
 from tests.evidence import KINDS, Evidence, Tried, verdict_of
 from tests.promises import PROMISES, page
 
@@ -110,3 +111,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     target = config.getoption("--promises")
     if target and not hasattr(config, "workerinput"):
         Path(target).write_text(page(config.stash[EVIDENCE]), encoding="utf-8")
+
+
+@pytest.fixture
+def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lone logs whose thread comes to no flush: what is sealed is as it is just after the roll."""
+    monkeypatch.setattr(Flusher, "_begin", lambda flusher: None)

@@ -29,6 +29,7 @@ from kstore.files import boot
 from kstore.files.fs import Advice, FileStat, FileSystem, storage_error
 from tests.crash_states import Image, Stored
 from tests.fake_fs import Operation, RecordingFs, Result
+from tests.without_flusher import NoFlusher
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -393,6 +394,7 @@ def in_memory() -> Iterator[Machine]:
     level = package.level
     with ExitStack() as stack:
         for module, name, fake in (
+            (log_writer, "Flusher", NoFlusher),
             (log_writer, "lock_log", _FreeLock),
             (log_writer, "lock_in_store", lambda directory, root, **how: _FreeLock(directory, **how)),
             (log_shared_open, "lock_log", _FreeSharedLock),

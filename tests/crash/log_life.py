@@ -27,6 +27,7 @@ from kstore.types import Durability
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock
 from tests.telling_values import telling_value
+from tests.without_flusher import log_without_flusher
 
 __all__ = ["DURABILITIES", "SETTINGS", "STEPS", "Life", "Model", "Step"]
 
@@ -149,7 +150,7 @@ class Life:
         return self.log
 
     def open(self) -> Log:
-        self.log = Log(self.path, fs=self.fs, clock=self.clock, durability=self.durability, **SETTINGS)
+        self.log = log_without_flusher(self.path, fs=self.fs, clock=self.clock, durability=self.durability, **SETTINGS)
         return self.log
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from tests.crash.strict_reads import TIME, Lives, StrictReads
 from tests.evidence import Hung, Lost, Wrong
 from tests.telling_values import telling_value
 from tests.watching_reader import ReadingProcess, watched_by_threads
+from tests.without_flusher import log_without_flusher
 
 READERS = 8
 STEPS = 60
@@ -329,7 +330,7 @@ def test_a_flush_does_not_vouch_for_what_was_cut_and_written_again_meanwhile(
         synced.set()
         go_on.wait(SECONDS_MAX)
 
-    with Log(tmp_path / "log", durability="os", flush_ms=10**9) as log:
+    with log_without_flusher(tmp_path / "log", durability="os") as log:
         for _ in range(20):
             log.append(b"old")
         with monkeypatch.context() as patched:

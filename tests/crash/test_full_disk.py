@@ -16,6 +16,7 @@ from kstore.errors import DiskFullError, PoisonedError
 from kstore.log import Log
 from kstore.types import Durability
 from tests.evidence import Crashed, Lost, Wrong
+from tests.without_flusher import log_without_flusher
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 8192, "index_interval_bytes": 512, "flush_ms": 10**9}
 PAGE_BYTES = 4096
@@ -93,11 +94,11 @@ def live_on_a_full_disk(disk: Path, durability: Durability) -> None:
     acknowledged: dict[int, bytes] = {}
     path = disk / "log"
     try:
-        log = Log(path, durability=durability, **SETTINGS)
+        log = log_without_flusher(path, durability=durability, **SETTINGS)
     except DiskFullError:
         # Not even room for an empty log: with room it opens, whatever it had begun.
         ballast.unlink()
-        log = Log(path, durability=durability, **SETTINGS)
+        log = log_without_flusher(path, durability=durability, **SETTINGS)
         ballast.touch()
     fill(log, acknowledged)
     log.check()
@@ -162,7 +163,7 @@ def live_below_a_limit(path: Path, limit: int, durability: Durability) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     acknowledged: dict[int, bytes] = {}
     settings = {**SETTINGS, "segment_bytes": 1 << 20}
-    log = Log(path, durability=durability, **settings)
+    log = log_without_flusher(path, durability=durability, **settings)
     fill(log, acknowledged)
     log.check()
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

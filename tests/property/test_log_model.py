@@ -32,6 +32,7 @@ from tests.fake_clock import ManualClock
 from tests.fake_fs import RecordingFs
 from tests.telling_values import telling_value
 from tests.watching_reader import ReadingProcess, watched_by_threads
+from tests.without_flusher import log_without_flusher
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 2048, "index_interval_bytes": 100, "flush_ms": 10**9}
 CODECS = st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"])
@@ -147,7 +148,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def _open(self) -> None:
         self.fs = RecordingFs(SYSTEM_FS)
-        self.log = Log(self.path, fs=self.fs, clock=self.clock, durability=self.durability, **SETTINGS)
+        self.log = log_without_flusher(self.path, fs=self.fs, clock=self.clock, durability=self.durability, **SETTINGS)
         counts = self.watch.enter_context(watched_by_threads(self.log, 2, corrupt=self.has_damage))
         type(self).reads += self.reader.watch(self.path, corrupt=self.has_damage)
         self.counts = counts

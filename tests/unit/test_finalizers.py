@@ -12,8 +12,10 @@ import itertools
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -300,13 +302,18 @@ class Flushed:
     def flush(self) -> None:
         """Nothing."""
 
+    def flush_sealed(self) -> None:
+        """Nothing."""
+
 
 def test_a_flusher_may_be_collected_in_its_own_thread() -> None:
     log = Flushed()
     for number in itertools.count():
-        flusher = Flusher(log, 0.001)
-        flusher._wake.set()
-        arguments = flusher._log, flusher._wake, flusher._stop, 0.001, lambda: None
+        flusher = Flusher(log, 0)
+        flusher._due = time.monotonic() + 0.001
+        # Its thread finds it once, waits, and finds it no more.
+        owners = iter([flusher])
+        arguments = flusher._log, flusher._wake, flusher._stop, partial(next, owners, None)
         finalizers = itertools.chain([lambda: None] * number, [flusher.__del__])
         interrupted = Interrupted(finalizers, PACKAGE, str(threading.__file__))
         interrupted.run(lambda: flushers._run(*arguments))  # type: ignore[arg-type]  # noqa: B023

@@ -32,6 +32,8 @@ from tests.fake_fs import CHANGES, Operation, RecordingFs, WatchedFs
 from tests.log_cases import data, edit, files, killed, offsets, segment_bases
 from tests.log_helpers import TIME
 
+pytestmark = pytest.mark.usefixtures("unflushed")
+
 INDEXES = (".index", ".timeindex")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
 

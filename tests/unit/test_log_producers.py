@@ -18,6 +18,8 @@ from kstore.types import AbortedTransaction, Durability
 from tests.fake_fs import FailingFs, Fault
 from tests.log_cases import data, edit, files, killed, marker, offsets, segment_bases, transaction
 
+pytestmark = pytest.mark.usefixtures("unflushed")
+
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")

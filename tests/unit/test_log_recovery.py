@@ -26,6 +26,8 @@ from kstore.verify import verify_log
 from tests.fake_fs import FailingFs, Fault
 from tests.memory_fs import MemoryFs, in_memory
 
+pytestmark = pytest.mark.usefixtures("unflushed")
+
 BATCHES = 10
 BATCH = [b"a" * 40, b"b" * 40]
 

@@ -226,6 +226,7 @@ def test_rolling_an_empty_segment_keeps_it(durability: Durability, tmp_path: Pat
 # --- flush and close --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("unflushed")
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_a_flush_moves_the_recovery_point_to_the_end(durability: Durability, tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability=durability, flush_ms="1d") as log:

@@ -1,0 +1,209 @@
+"""A lone log flushes the segments that it seals in the background, so that a kill leaves little to recover."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.errors import PoisonedError, SyncFailedError
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.log import Log
+from kstore.log_writer import UNFLUSHED_MAX
+from kstore.state.log_state import read_state
+from kstore.types import Durability
+from tests.fake_fs import WRITES, FailingFs, Fault, Operation, WatchedFs
+from tests.log_cases import killed
+from tests.without_flusher import log_without_flusher
+
+DURABILITIES: tuple[Durability, ...] = ("os", "interval")
+# What must come comes in far less; a busy machine may take its time.
+LONG = 60.0
+
+
+def recovery_point(log: Log) -> int:
+    state = read_state(SYSTEM_FS, log.path / "kstore.state")
+    assert state is not None
+    return state.recovery_point
+
+
+def fill(log: Log, segments: int) -> None:
+    for _ in range(segments):
+        log.append(b"x" * 100)
+        log.roll()
+
+
+class WaitingFs(WatchedFs):
+    """Its background syncs of ``.log`` files wait for ``go_on``; counts how many come at the same time."""
+
+    def __init__(self, inner: FileSystem = SYSTEM_FS) -> None:
+        super().__init__(inner)
+        self.begun, self.go_on = threading.Semaphore(0), threading.Event()
+        self._lock = threading.Lock()
+        self._count = 0
+        self.count_max = 0
+
+    def perform(self, operation: Operation, action: Any) -> Any:
+        if operation.kind != "fdatasync" or not operation.path.endswith(".log"):
+            return super().perform(operation, action)
+        with self._lock:
+            self._count += 1
+            self.count_max = max(self.count_max, self._count)
+        try:
+            self.begun.release()
+            assert self.go_on.wait(LONG)
+            return super().perform(operation, action)
+        finally:
+            with self._lock:
+                self._count -= 1
+
+
+def flushed_to(log: Log, offset: int) -> None:
+    """Returns when the log's thread has put everything below ``offset`` on disk."""
+    breath = threading.Event()
+    while recovery_point(log) < offset:
+        assert not breath.wait(0.001)
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_roll_flushes_what_it_seals_in_the_background(durability: Durability, tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability=durability, flush_ms="1d") as log:
+        fill(log, 1)
+        flushed_to(log, 1)
+        log.append(b"not sealed")
+        assert recovery_point(log) == 1
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_where_no_thread_can_be_started_the_flush_happens_in_the_roll(
+    durability: Durability, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with Log(tmp_path / "log", durability=durability, flush_ms="1d") as log:
+        fill(log, 3)
+        assert recovery_point(log) == 3
+        log.append(b"x")
+        # An append of "interval" asks for a flush after a while: without a thread it is flushed at once.
+        assert recovery_point(log) == (4 if durability == "interval" else 3)
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.usefixtures("unflushed")
+def test_a_kill_leaves_a_bounded_number_of_segments_to_recover(durability: Durability, tmp_path: Path) -> None:
+    """Even where the thread never comes to run."""
+    with Log(tmp_path / "log", durability=durability, flush_ms="1d") as log:
+        for number in range(3 * UNFLUSHED_MAX):
+            fill(log, 1)
+            copy = killed(log, tmp_path / f"killed-{number}")
+            with Log(copy, durability=durability) as again:
+                assert again.recovery.segments_scanned <= UNFLUSHED_MAX + 1
+                assert again.end_offset == number + 1
+        assert len(log.writer._unflushed) < UNFLUSHED_MAX
+
+
+@pytest.mark.usefixtures("unflushed")
+def test_an_append_of_many_segments_keeps_a_bounded_number_of_files_open(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os", segment_bytes=1024, max_message_bytes=1024) as log:
+        log.append_many([b"x" * 500] * 5 * UNFLUSHED_MAX)
+        assert len(log.writer._unflushed) < UNFLUSHED_MAX
+        assert recovery_point(log) <= log.end_offset
+        log.check()
+
+
+def test_one_sync_is_in_flight_at_a_time_and_the_recovery_point_only_rises(tmp_path: Path) -> None:
+    fs = WaitingFs()
+    with Log(tmp_path / "log", durability="os", fs=fs) as log:
+        fill(log, 1)
+        assert fs.begun.acquire(timeout=LONG)
+        # Beside the one in flight: others wait for it, appends do not.
+        flushing = [threading.Thread(target=log.flush) for _ in range(3)]
+        for thread in flushing:
+            thread.start()
+        fill(log, 4)
+        assert (log.end_offset, recovery_point(log)) == (5, 0)
+        fs.go_on.set()
+        points = []
+        for thread in flushing:
+            while thread.is_alive():
+                points.append(recovery_point(log))
+                thread.join(0.001)
+        assert points == sorted(points)
+        flushed_to(log, 5)
+    assert fs.count_max == 1
+
+
+@pytest.mark.parametrize("how", ["flush", "flush_messages", "close", "roll"])
+def test_a_sync_that_fails_in_the_background_is_not_repeated_by_others(how: str, tmp_path: Path) -> None:
+    """The system tells of a lost page once: a second sync of the file would say that all is well."""
+    failing = FailingFs(SYSTEM_FS, Fault(at=1, kinds=frozenset({"fdatasync"}), suffix=".log"))
+    fs = WaitingFs(failing)
+    settings: dict[str, Any] = {"flush_messages": 4} if how == "flush_messages" else {}
+    log = Log(tmp_path / "log", durability="os", fs=fs, **settings)
+    fill(log, 1)
+    assert fs.begun.acquire(timeout=LONG)
+    works: dict[str, Callable[[], object]] = {
+        "flush": log.flush,
+        "flush_messages": lambda: [log.append(b"x") for _ in range(4)],
+        "close": log.close,
+        "roll": lambda: fill(log, UNFLUSHED_MAX),
+    }
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            works[how]()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    fs.go_on.set()
+    thread.join(LONG)
+    # A close waits for the thread and finds the log poisoned: then it has nothing to do.
+    assert all(isinstance(error, SyncFailedError | PoisonedError) for error in errors)
+    assert len(errors) == (how != "close")
+    if how != "close":
+        with pytest.raises(PoisonedError):
+            log.append(b"x")
+    log.close()
+    assert [operation.kind for operation in failing.failures] == ["fdatasync"]
+    assert failing.second_syncs == []
+    state = read_state(SYSTEM_FS, log.path / "kstore.state")
+    assert state is not None
+    assert (state.recovery_point, state.durable_end, state.clean) == (0, 0, False)
+
+
+def test_a_sync_that_fails_in_a_roll_poisons_the_log(tmp_path: Path) -> None:
+    fs = FailingFs(SYSTEM_FS, Fault(at=1, kinds=frozenset({"fdatasync"}), suffix=".log"))
+    log = log_without_flusher(tmp_path / "log", durability="os", fs=fs)
+    log.append(b"x")
+    with pytest.raises(SyncFailedError):
+        log.roll()
+    with pytest.raises(PoisonedError):
+        log.append(b"y")
+    log.close()
+    assert fs.second_syncs == []
+    with Log(tmp_path / "log") as again:
+        assert [record.value for record in again.read()] == [b"x"]
+
+
+def test_a_flush_that_fails_otherwise_is_made_up_for_by_the_next_one(tmp_path: Path) -> None:
+    fs = FailingFs(SYSTEM_FS)
+    with Log(tmp_path / "log", durability="os", fs=fs) as log:
+        fill(log, 1)
+        flushed_to(log, 1)
+        fs.faults.append(Fault(at=1, errno=errno.ENOSPC, kinds=WRITES, suffix="kstore.state"))
+        fill(log, 1)
+        breath = threading.Event()
+        while not fs.failures:
+            assert not breath.wait(0.001)
+        fill(log, 1)
+        flushed_to(log, 3)

@@ -1,0 +1,35 @@
+"""Lone logs without a thread that flushes: what they do to their files is the same each time."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+from unittest import mock
+
+from kstore import log_writer
+from kstore.errors import ThreadStartError
+from kstore.log import Log
+
+__all__ = ["NoFlusher", "log_without_flusher"]
+
+
+class NoFlusher:
+    """In the place of ``Flusher``: there is no thread, so that a sealed segment is flushed in the roll."""
+
+    def __init__(self, log: object, delay_seconds: float) -> None:
+        pass
+
+    def note(self) -> None:
+        pass
+
+    def note_sealed(self) -> None:
+        raise ThreadStartError(errno.EAGAIN, "there are no threads")
+
+    def stop(self) -> None:
+        pass
+
+
+def log_without_flusher(path: Any, **options: Any) -> Log:
+    """A ``Log`` that flushes sealed segments in its rolls."""
+    with mock.patch.object(log_writer, "Flusher", NoFlusher):
+        return Log(path, **options)
