@@ -308,6 +308,7 @@ class LogFiles:
                 lost=lost,
                 accepted=accepted,
                 unconfirmed=unconfirmed,
+                has_epochs=bool(self.loaded.epochs.entries),
                 txn_bytes=self._transaction_index_bytes(clean=clean),
                 **clean_mark,
             )

@@ -200,6 +200,10 @@ def load(
         index_sizes = TransactionIndexSizes.found(fs, directory, _indexed(names, segments))
         producers = LogProducers(context, segments, names.bases[".snapshot"], index_sizes)
         epochs = read_epochs(context, report)
+        if state is not None and state.has_epochs and LEADER_EPOCHS not in names.others:
+            # Else what is appended next would have an epoch below that of what is there.
+            epochs = None
+            report.notes.append(f"{LEADER_EPOCHS} is lost, and rebuilt from the log")
         loaded = Loaded(
             context=context,
             durability=durability,
@@ -603,6 +607,7 @@ def _store(loaded: Loaded) -> None:
             lost=loaded.losses.lost,
             accepted=loaded.losses.accepted,
             unconfirmed=loaded.losses.unconfirmed,
+            has_epochs=bool(loaded.epochs.entries),
             txn_bytes=loaded.producers.index_sizes.total(
                 loaded.segments.bases, loaded.start_offset, loaded.recovery_point
             ),

@@ -14,7 +14,8 @@ record, version 2, at the start of a slot
   6     2  size              uint16  of the whole record, the CRC included
   8     8  generation        int64   rises by one with each write; the higher valid slot is the record
  16     1  durability        uint8   0 sync, 1 interval, 2 os: of the last writer
- 17     1  flags             uint8   bit 0: closed in order, the clean mark below holds
+ 17     1  flags             uint8   bit 0: closed in order, the clean mark below holds; bit 1: there were leader
+                                    epochs, so that their file exists
  18     1  lost_count        uint8   at most 16
  19     1  accepted_count    uint8   at most 32
  20     1  unconfirmed_count uint8   at most 8
@@ -83,6 +84,7 @@ LIVE_MAGIC = b"KSL1"
 VERSION = 2
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 CLEAN_FLAG = 1
+EPOCHS_FLAG = 2
 
 OLD_SLOT_SIZE = 512
 OLD_SLOTS_SIZE = 2 * OLD_SLOT_SIZE
@@ -140,6 +142,7 @@ class LogState:
     lost: tuple[OffsetSpan, ...] = ()
     accepted: tuple[OffsetSpan, ...] = ()
     unconfirmed: tuple[OffsetSpan, ...] = ()
+    has_epochs: bool = False
 
     def fits(self, base_offset: int, stat: FileStat) -> bool:
         """Whether the clean mark holds for the active segment that was found."""
@@ -163,7 +166,7 @@ class LogState:
             RECORD.size + len(ranges) + CRC.size,
             self.generation,
             DURABILITIES.index(self.durability),
-            CLEAN_FLAG if self.clean else 0,
+            (CLEAN_FLAG if self.clean else 0) | (EPOCHS_FLAG if self.has_epochs else 0),
             len(self.lost),
             len(self.accepted),
             len(self.unconfirmed),
@@ -212,7 +215,10 @@ class LogState:
         if not _are_ranges(unconfirmed, UNCONFIRMED_MAX):
             return None
         state = _believable(durability, flags, generation, rest)
-        return None if state is None else replace(state, lost=lost, accepted=accepted, unconfirmed=unconfirmed)
+        if state is None:
+            return None
+        has_epochs = bool(flags & EPOCHS_FLAG)
+        return replace(state, lost=lost, accepted=accepted, unconfirmed=unconfirmed, has_epochs=has_epochs)
 
     @staticmethod
     def decode_old(slot: bytes) -> LogState | None:

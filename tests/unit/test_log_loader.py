@@ -349,6 +349,27 @@ def test_a_damaged_epoch_checkpoint_is_made_anew(content: bytes, tmp_path: Path)
         assert next(log.fetch(30).batches()).leader_epoch == 0
 
 
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.promise("rebuilt")
+def test_a_lost_epoch_checkpoint_is_rebuilt_from_the_log(closed: bool, tmp_path: Path) -> None:
+    with Log(tmp_path / "log") as log:
+        for epoch in (3, 5):
+            log.append_batches(data(log.end_offset, leader_epoch=epoch), assign_offsets=False)
+        log.roll()
+        copy = killed(log, tmp_path / "killed")
+    path = tmp_path / "log" if closed else copy
+    checkpoint = path / "leader-epoch-checkpoint"
+    content = checkpoint.read_bytes()
+    checkpoint.unlink()
+    with Log(path) as log:
+        assert any("leader-epoch-checkpoint is lost" in note for note in log.recovery.notes)
+        assert checkpoint.read_bytes() == content
+        log.append(b"next")
+        assert next(log.fetch(2).batches()).leader_epoch == 5
+    with Log(path) as log:
+        assert log.recovery.notes == []
+
+
 # --- offsets with gaps, and far apart ---------------------------------------------------------------------------------
 
 
