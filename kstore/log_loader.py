@@ -429,7 +429,8 @@ def _with_known_losses(loaded: Loaded, decision: Decision) -> Decision:
     losses = loaded.losses.with_lost(decision.lost, LOST_MAX)
     unconfirmed = [(fenced.first, fenced.last) for fenced in decision.fenced if fenced.is_unconfirmed]
     losses = losses.with_unconfirmed(unconfirmed, UNCONFIRMED_MAX)
-    end_offset = losses.end_after(decision.end_offset, 2**63 - 1)
+    # Not within a range: one that was merged with its neighbour spans what was never durable.
+    end_offset = next((last + 1 for first, last in losses.lost if first == decision.end_offset), decision.end_offset)
     if end_offset > decision.end_offset:
         last = loaded.segments.last
         reason = f"the log ends at offset {decision.end_offset}, but {end_offset} was durable before"

@@ -83,8 +83,9 @@ class LogReads(LogColumns):
 
         Args:
             isolation_level: "read_committed" leaves out aborted transactions and stops at the last stable offset.
-            on_corrupt: at a damaged batch "raise" a CorruptBatchError; "skip" it, and list it in the iterator's
-                ``corrupt``; or "yield" a ``CorruptRange`` in its place.
+            on_corrupt: at a damaged batch, and at durable records that the disk has lost, "raise" a CorruptBatchError;
+                "skip" them, and list them in the iterator's ``corrupt``; or "yield" a ``CorruptRange`` in their place.
+                What ``Log.accept_loss`` has accepted is passed over.
 
         Raises: OffsetOutOfRangeError at once; CorruptBatchError, StorageError while it runs.
         """
@@ -183,7 +184,8 @@ class LogReads(LogColumns):
 
         At most ``max_bytes`` bytes, but always the whole first batch; empty at the high watermark.
 
-        Raises: OffsetOutOfRangeError, CorruptBatchError where the batch of ``offset`` is damaged, StorageError.
+        Raises: OffsetOutOfRangeError, CorruptBatchError where the batch of ``offset`` is damaged, or lost, and that is
+        not accepted; StorageError.
         """
         source = self._source
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)

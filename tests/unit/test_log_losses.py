@@ -179,6 +179,15 @@ def test_more_losses_than_are_kept_are_merged_and_hide_no_record(tmp_path: Path)
         assert log.fetch(0, 1 << 20).fetch_offset == 0
 
 
+def test_a_merged_range_is_no_reason_to_end_later(tmp_path: Path) -> None:
+    path = tail_lost(tmp_path / "log", durability="os")
+    # What was lost at 3 to 4 and at 20 to 30, as one; and what was not flushed is gone.
+    restarted(path, lost=((3, 30),), durable_end=5)
+    with Log(path, durability="os") as log:
+        assert (log.end_offset, offsets(log)) == (9, list(range(9)))
+    assert state_of(path).lost == ((3, 8),)
+
+
 # --- what may never have been acknowledged ----------------------------------------------------------------------------
 
 
