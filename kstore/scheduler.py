@@ -70,6 +70,8 @@ class Scheduler:
         self._changed = threading.Condition(threading.Lock())
         self._tasks: dict[str, _Task] = {}
         self._threads: dict[str, threading.Thread] = {}
+        # Lanes without a thread, of which the log has been told.
+        self._refused: set[str] = set()
         self._started = False
         self._stopped = False
 
@@ -114,23 +116,29 @@ class Scheduler:
                 self._note_failure(lane, error)
 
     def _note_failure(self, lane: str, error: ThreadStartError) -> None:
-        logger.warning("no thread for the tasks of %s-%s: %s", self._name, lane, error)
+        if lane not in self._refused:
+            self._refused.add(lane)
+            logger.warning("no thread for the tasks of %s-%s: %s", self._name, lane, error)
         for task in self._tasks.values():
             if task.lane == lane:
                 task.error = task.last_error = f"{type(error).__name__}: {error}"
                 task.error_count += 1
 
-    def wake(self, name: str, *, delay_seconds: float = 0.0) -> None:
-        """Has the task run ``delay_seconds`` from now, if it would not run before that anyway."""
+    def wake(self, name: str, *, delay_seconds: float = 0.0) -> bool:
+        """Has the task run ``delay_seconds`` from now, if it would not run before that anyway. False where its thread
+        cannot be started."""
         due = self._clock.monotonic() + delay_seconds
         with self._changed:
             task = self._tasks[name]
             if due < task.due:
                 task.due = due
                 if self._with_threads and not self._stopped:
-                    self._start(task.lane)
                     self._start_missing()
                 self._changed.notify_all()
+            if not self._with_threads or self._stopped:
+                return True
+            self._start(task.lane)
+            return task.lane in self._threads
 
     def run_due(self, lane: str | None = None) -> int:
         """Runs every task that is due, each once, in the order in which they became due; returns how many."""

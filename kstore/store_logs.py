@@ -6,6 +6,7 @@ needs is closed again behind it: a store may have more logs than a process may h
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import weakref
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, fields
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import ClosedError, KstoreError, PoisonedError, StorageError
+from kstore.errors import ClosedError, KstoreError, PoisonedError, StorageError, ThreadStartError
 from kstore.files.fs import FileSystem
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
@@ -226,9 +227,12 @@ class Flushes:
         self._due: dict[_LogFlusher, float] = {}
 
     def note(self, flusher: _LogFlusher, delay_seconds: float) -> None:
+        """Has ``flusher`` flush after ``delay_seconds``. Raises: ThreadStartError."""
         with self._lock:
             self._due[flusher] = self._clock.monotonic() + delay_seconds
-        self._scheduler.wake(FLUSH_TASK, delay_seconds=delay_seconds)
+        if not self._scheduler.wake(FLUSH_TASK, delay_seconds=delay_seconds):
+            self.forget(flusher)
+            raise ThreadStartError(errno.EAGAIN, "the thread that flushes logs cannot be started")
 
     def run(self) -> None:
         """Flushes every log that is due. Raises: the first failure, when all were tried."""
@@ -269,11 +273,15 @@ class _LogFlusher:
         self._lock = threading.Lock()
 
     def note(self) -> None:
-        """There is something to flush. Costs next to nothing when that was known."""
+        """There is something to flush. Costs next to nothing when that was known. Raises: ThreadStartError."""
         if not self._noted and (writer := self._writer()) is not None:
             self._noted = True
-            # Asked for each time: the setting may change while the log is open.
-            self._flushes.note(self, min(writer.context.config.flush_ms / 1000, threading.TIMEOUT_MAX))
+            try:
+                # Asked for each time: the setting may change while the log is open.
+                self._flushes.note(self, min(writer.context.config.flush_ms / 1000, threading.TIMEOUT_MAX))
+            except ThreadStartError:
+                self._noted = False
+                raise
 
     note_sealed = note
 

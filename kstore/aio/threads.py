@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from kstore.errors import ClosedError
+from kstore.errors import ClosedError, ThreadStartError
 from kstore.files.fork import ForkGuard
 
 __all__ = ["THREADS", "Threads", "ended", "to_the_end"]
@@ -49,10 +50,18 @@ class Threads:
     def submit(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
         """Begins a call; what it raises is for whoever looks at the future, and lost where nobody does.
 
-        Raises: ClosedError, ForkedError.
+        Raises: ClosedError, ForkedError; ThreadStartError, and then the call is not made later either.
         """
         self.check()
-        future = asyncio.get_running_loop().run_in_executor(self._pool, call)
+        # Not the pool's own: that keeps a call in its queue for which it could not start a thread.
+        outcome: Future[Result] = Future()
+        try:
+            self._pool.submit(_do, outcome, call)
+        except RuntimeError as error:
+            if outcome.cancel():
+                self.check()
+                raise ThreadStartError(errno.EAGAIN, f"a thread cannot be started: {error}") from error
+        future = asyncio.wrap_future(outcome)
         future.add_done_callback(_look)
         return future
 
@@ -99,6 +108,14 @@ async def to_the_end(future: asyncio.Future[Result]) -> Result:
     if not future.cancelled() and (failure := future.exception()) is not None:
         cancelled.add_note(f"it failed: {failure!r}")
     raise cancelled
+
+
+def _do(outcome: Future[Result], call: Callable[[], Result]) -> None:
+    if outcome.set_running_or_notify_cancel():
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
 
 
 def _look(future: asyncio.Future[Result]) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from kstore.errors import CorruptFileError, KstoreError, TopicNotFoundError
 from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
+from kstore.files.threads import side_by_side
 from kstore.log import Log
 from kstore.record.batch import (
     ATTRIBUTE_CONTROL,
@@ -248,9 +248,13 @@ class _Transaction:
         """Appends to several logs at a time: each waits for the disk. The first offset in each of them."""
         if min(self._threads, len(logs)) <= 1:
             return {owner: self._append(log, batches[owner]) for owner, log in logs.items()}
-        with ThreadPoolExecutor(min(self._threads, len(logs)), "kstore-spark-commit") as pool:
-            firsts = pool.map(lambda owner: self._append(logs[owner], batches[owner]), logs)
-            return dict(zip(logs, firsts, strict=True))
+        firsts: dict[TopicPartition, int] = {}
+
+        def append(owner: TopicPartition) -> None:
+            firsts[owner] = self._append(logs[owner], batches[owner])
+
+        side_by_side(append, logs, count=self._threads, name="kstore-spark-commit")
+        return firsts
 
     def _append(self, log: Log, batches: Iterable[InFile]) -> int:
         """Appends the batches of one partition; the first one's offset."""
