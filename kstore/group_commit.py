@@ -79,7 +79,7 @@ class GroupCommit(Generic[Item]):
                         self._gathered.release()
                         self._gathered = None
                 else:
-                    self._leading = item.leads = True
+                    item.leads = self._leading = True
             if item.wake is not None:
                 item.wake.acquire()
             if item.leads:
@@ -110,7 +110,7 @@ class GroupCommit(Generic[Item]):
             with self._mutex:
                 # Behind a group the others are on their way back: then there is one to be gathered.
                 if not self._leading and self._last_count <= 1:
-                    self._leading = leader.leads = has_led = True
+                    has_led = leader.leads = self._leading = True
             return commit() if leader.leads else None
         finally:
             # Nothing stands before the try: an interrupt there would leave the lead with nobody.
@@ -135,7 +135,7 @@ class GroupCommit(Generic[Item]):
         try:
             self._gather()
             with self._mutex:
-                # In one step: no item may be in neither.
+                # Both calls come before both stores, between which no signal is served: no item may be in neither.
                 group, self._queue = list(self._queue), deque()
             started = self._clock.monotonic()
             self._commit(group)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kstore.config import LogConfig
-from kstore.producer._accumulate import Delivery, ProducerBatch
+from kstore.producer._accumulate import Delivery, Failures, ProducerBatch
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.config import ProducerConfig
-from kstore.producer.failures import Failures
 from kstore.producer.producer import Producer
 from kstore.record._codec import Record
 from kstore.record.parse import parse_batch

@@ -92,8 +92,10 @@ class HandleCache:
         """Forgets the handle for ``key``, if there is one."""
         with self._lock:
             self._drops += 1
-            dropped = self._handles.pop(key, None)
+            dropped = self._handles.get(key)
             if dropped is not None:
+                # No call, after which a signal may be served, comes between the two.
+                del self._handles[key]
                 self._memory_bytes -= dropped[1]
                 _kept.discard(self, (key,))
 
@@ -127,9 +129,12 @@ class HandleCache:
             self._handles[key] = handle, size
             self._memory_bytes += size
             while len(self._handles) > self.count_max or self._memory_bytes > self.memory_bytes_max:
-                oldest, entry = self._handles.popitem(last=False)
-                self._memory_bytes -= entry[1]
-                evicted[oldest] = entry
+                oldest = next(iter(self._handles))
+                evicted[oldest] = self._handles[oldest]
+                left = self._memory_bytes - evicted[oldest][1]
+                # No call, after which a signal may be served, comes between the two.
+                del self._handles[oldest]
+                self._memory_bytes = left
             _kept.discard(self, evicted)
             if memory_bytes is None and key in self._handles:
                 _kept.add(self, key)

@@ -7,6 +7,9 @@ so that with the interpreter's lock it is one step for every other thread: a bat
 closed, and refuses it. Everything that could run somebody's code (bytes-like values, allocations, which may start the
 garbage collector) comes before. What the fast path cannot do it leaves to ``_send_slowly``, in Python.
 
+Signals are served between the byte codes of Python functions, never inside a compiled one that calls none. So what must
+not be torn by a KeyboardInterrupt, as the accounts of the memory, is done here too.
+
 A Delivery is a batch and an index in it, and no more: what becomes of the batch is what becomes of the record. So there
 is no future, event or lock per record, and nothing to do for a record when its batch is done.
 """
@@ -26,8 +29,9 @@ from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_head
 
 from kstore.errors import ClosedError
 from kstore.producer.records import RecordMetadata
+from kstore.record._codec import EncodedBatch
 
-__all__ = ["Deliveries", "Delivery", "DrainLock", "PartitionQueue", "ProducerBatch", "SendPath", "TopicQueues", "calling", "checked_record_headers"]
+__all__ = ["Account", "Deliveries", "Delivery", "DrainLock", "Failures", "Loan", "PartitionQueue", "ProducerBatch", "SendPath", "TopicQueues", "calling", "checked_record_headers"]
 
 cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object, object) except? NULL
@@ -60,6 +64,87 @@ cdef inline int32_t size_of(object field) noexcept:
 def checked_record_headers(given):
     """Headers as a tuple of pairs, checked. Raises: TypeError, InvalidRecordError."""
     return checked_headers(given)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Account:
+    """Bytes that a pool may still lend. Each change is one call, so that no interrupt tears it."""
+
+    cdef readonly int64_t available
+
+    def __init__(self, int64_t available):
+        self.available = available
+
+
+@cython.final
+@cython.no_gc
+cdef class Loan:
+    """Bytes out of an account: ``wanted`` of them, all or nothing, ``taken`` so far.
+
+    A loan that nothing refers to any more repays itself. So an interrupt that comes between the loan and whoever was to
+    keep it costs no memory.
+    """
+
+    cdef readonly Account account
+    cdef readonly int64_t wanted
+    cdef readonly int64_t taken
+
+    def __init__(self, Account account not None, int64_t wanted):
+        self.account = account
+        self.wanted = wanted
+
+    def __dealloc__(self):
+        if self.account is not None:
+            self.account.available += self.taken
+
+    def take(self):
+        """Takes the bytes; False where there are not enough. Nothing if it has them."""
+        if not self.taken:
+            if self.account.available < self.wanted:
+                return False
+            self.account.available -= self.wanted
+            self.taken = self.wanted
+        return True
+
+    def repay(self):
+        """Gives back what was taken; again does nothing."""
+        self.account.available += self.taken
+        self.taken = 0
+
+
+@cython.final
+cdef class Failures:
+    """Failed deliveries that nobody has looked at. Thread-safe under the GIL."""
+
+    cdef int64_t count
+    cdef object first
+
+    def add(self, int64_t count, error not None):
+        """``count`` records failed with ``error``, and have no callback that was told."""
+        if count > 0:
+            self.count += count
+            if self.first is None:
+                self.first = error
+
+    def seen(self):
+        """One of them was looked at."""
+        if self.count:
+            self.count -= 1
+            if not self.count:
+                self.first = None
+
+    def take(self):
+        """A pair, how many there are and the first, which are counted no more; None without any."""
+        cdef int64_t count = self.count
+        cdef object first = self.first
+        if first is None:
+            return None
+        found = (count, first)
+        self.count, self.first = 0, None
+        return found
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -104,6 +189,7 @@ cdef class ProducerBatch:
     cdef public int32_t base_sequence
     cdef public int32_t attempts
     cdef public bint is_transactional
+    cdef bint is_aborted
     cdef list awaited
 
     def __init__(
@@ -157,14 +243,38 @@ cdef class ProducerBatch:
         return self.is_open and self.records.size_max - self.records.size > 8
 
     def close(self):
-        """Takes no more records; ``encoded`` is then what it holds. Nothing if it is closed."""
-        if self.records is not None and self.records.is_open:
-            self.encoded = self.records.close()
+        """Takes no more records; ``encoded`` is then what it holds. Nothing if it is closed.
+
+        Again does what an interrupt has left: the EncodedBatch is made by Python code.
+        """
+        cdef OpenBatch records = self.records
+        if records is None or self.is_aborted or self.encoded is not None:
+            return
+        if records.is_open:
+            self.encoded = records.close()
+        else:
+            self.encoded = EncodedBatch(
+                -1,
+                records.position,
+                records.size,
+                records.record_count,
+                records.base_timestamp,
+                records.max_timestamp,
+                records.max_timestamp_delta_offset,
+            )
 
     def abort(self):
         """Takes no more records, and gives up its buffer as it was."""
         if self.records is not None:
+            self.is_aborted = True
             self.records.abort()
+
+    def take_buffer(self):
+        """Its buffer, which it does not hold any more; None if it has none. It must be closed."""
+        buffer, self.buffer = self.buffer, None
+        if self.records is not None and not self.records.is_open:
+            self.records.buffer = None
+        return buffer
 
     def succeed(self, int64_t base_offset, int64_t append_time_ms=-1):
         """Sets the result; False where it was set before."""
@@ -177,13 +287,17 @@ cdef class ProducerBatch:
 
     def fail(self, error not None, dict record_errors=None):
         """Sets the result; False where it was set before."""
+        cdef int64_t told = 0
+        if self.failures is not None:
+            # First, since it may run Python code: an interrupt there leaves the batch without a result.
+            for _, callback in self.callbacks:
+                told += not is_bystander(callback)
         if self.state != PENDING:
             return False
         self.error = error
         self.record_errors = record_errors
         self.state = FAILED
         if self.failures is not None:
-            told = sum(not is_bystander(callback) for _, callback in self.callbacks)
             self.failures.add(self.record_count - told, error)
         return True
 
@@ -209,13 +323,18 @@ cdef class ProducerBatch:
         return True
 
     def release(self):
-        """Lets go whoever waits; after the callbacks."""
-        cdef list awaited
+        """Lets go whoever waits; after the callbacks. Again does what an interrupt has left.
+
+        Returns those that ``tell`` has noted, until they were ``woken``; None without any.
+        """
         self.is_released = True
         if self.released_event is not None:
             self.released_event.set()
-        awaited, self.awaited = self.awaited, None
-        return awaited
+        return self.awaited
+
+    def woken(self):
+        """Those that ``release`` returned need not be woken again."""
+        self.awaited = None
 
     def tell(self, waiter not None):
         """Has ``waiter`` among those that ``release`` returns; False where it was released."""

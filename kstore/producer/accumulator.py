@@ -22,11 +22,10 @@ from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.errors import ClosedError, InvalidTransactionStateError
 from kstore.log_writer import LogWriter
-from kstore.producer._accumulate import Delivery, DrainLock, PartitionQueue, ProducerBatch, TopicQueues
+from kstore.producer._accumulate import Delivery, DrainLock, Failures, PartitionQueue, ProducerBatch, TopicQueues
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.compression_ratio import CompressionRatios
 from kstore.producer.config import ProducerConfig
-from kstore.producer.failures import Failures
 from kstore.producer.partitioner import next_partition
 from kstore.producer.records import Callback
 from kstore.record._codec import BatchBuffer

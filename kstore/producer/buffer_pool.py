@@ -4,7 +4,10 @@ Buffers of the one poolable size are used again; others are made and given up. M
 Who waits is served strictly in turn, and a newcomer stands behind all of them: so a large request gets its memory as
 soon as enough was given back, and nothing is ever half served.
 
-A buffer may be given back only when nobody reads it any more: the next batch is written over it at once.
+A buffer may be given back only when no other thread reads it any more: the next batch is written over it at once.
+
+No interrupt costs memory. What a request has taken is a ``Loan``, which repays itself when nothing refers to it any
+more. A buffer that was lent keeps its loan, so one that is dropped anywhere between the pool and a batch is given back.
 """
 
 from __future__ import annotations
@@ -12,22 +15,26 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import BufferExhaustedError, ClosedError, RecordTooLargeError
+from kstore.producer._accumulate import Account, Loan
 from kstore.record._codec import BatchBuffer
 
 __all__ = ["BufferPool"]
 
+# Whoever waits looks again after so long: a loan that repays itself wakes nobody.
+LOOK_AGAIN_SECONDS: Final = 0.5
+
 
 class _Claim:
-    """One request: what it has taken so far, all or nothing. Guarded by the pool's lock but for ``ready``."""
+    """One request. Guarded by the pool's lock but for ``ready``."""
 
-    __slots__ = ("buffer", "ready", "size", "taken")
+    __slots__ = ("buffer", "loan", "ready")
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.taken = 0
+    def __init__(self, account: Account, size: int) -> None:
+        self.loan = Loan(account, size)
         self.buffer: BatchBuffer | None = None
         # Held while the request waits.
         self.ready: threading.Lock | None = None
@@ -61,10 +68,10 @@ class BufferPool:
         # A buffer is never smaller than some, so that not every one has just the poolable size.
         self._pooled_capacity = max(poolable_bytes, BatchBuffer().capacity)
         self._lock = threading.Lock()
-        # Guarded by _lock: bytes that nobody has, those of the free buffers included.
-        self._available = total_bytes
+        # Bytes that are not lent, those of the free buffers included.
+        self._account = Account(total_bytes)
+        # Guarded by _lock, as all below.
         self._free: list[BatchBuffer] = []
-        self._lent: dict[BatchBuffer, int] = {}
         self._waiting: deque[_Claim] = deque()
         self._freed: list[Callable[[], object]] = []
         self._is_closed = False
@@ -72,7 +79,7 @@ class BufferPool:
     @property
     def available(self) -> int:
         """Bytes that could be allocated now, if nobody waited."""
-        return self._available
+        return self._account.available
 
     @property
     def free_count(self) -> int:
@@ -91,22 +98,21 @@ class BufferPool:
         """
         if size > self.total_bytes:
             raise RecordTooLargeError(size, self.total_bytes, "a buffer", setting="buffer_memory")
-        claim = _Claim(size)
+        claim = _Claim(self._account, size)
         try:
             with self._lock:
                 self._refuse_closed()
-                if self._waiting or self._available < size:
+                if self._waiting or not self._grant(claim):
                     claim.ready = threading.Lock()
                     claim.ready.acquire()
                     self._waiting.append(claim)
-                else:
-                    self._grant(claim)
             if claim.ready is not None:
                 self._wait(claim, claim.ready, timeout_seconds)
-            if claim.buffer is None:
-                claim.buffer = BatchBuffer(size)
-            self._lent[claim.buffer] = size
-            return claim.buffer
+            buffer = claim.buffer
+            if buffer is None:
+                buffer = BatchBuffer(size)
+            buffer.loan = claim.loan
+            return buffer
         except BaseException:
             try:
                 self._withdraw(claim)
@@ -116,15 +122,17 @@ class BufferPool:
             raise
 
     def take_free(self, size: int) -> BatchBuffer | None:
-        """A buffer of the poolable size that is free and that nobody waits for; None where there is none. No wait."""
+        """A buffer of the poolable size, if one is free and no request waits for it; else None. No wait."""
         if size != self.poolable_bytes or not self._free:
             return None
         with self._lock:
             if self._waiting or self._is_closed or not self._free:
                 return None
+            loan = Loan(self._account, size)
+            if not loan.take():
+                return None
             buffer = self._free.pop()
-            # In one step, so that no interrupt comes between.
-            self._available, self._lent[buffer] = self._available - size, size
+            buffer.loan = loan
             return buffer
 
     def deallocate(self, buffer: BatchBuffer | None, size: int | None = None) -> None:
@@ -136,14 +144,16 @@ class BufferPool:
         if buffer is None:
             return
         with self._lock:
-            lent = self._lent.get(buffer)
-            if lent is None:
+            loan = buffer.loan
+            if not isinstance(loan, Loan) or loan.account is not self._account:
                 raise ValueError("a buffer that the pool has not lent, or that was given back already")
+            lent = loan.taken
             if size is not None and size != lent:
                 raise ValueError(f"a buffer of {size} bytes given back, expected the {lent} that it was allocated for")
             buffer.clear()
-            # In one step, so that no interrupt comes between.
-            self._available += self._lent.pop(buffer)
+            # Out of the buffer first: it may be lent again as soon as it is free.
+            buffer.loan = None
+            loan.repay()
             # One that grew, for a large record or in compression, would keep more than is counted.
             if lent == self.poolable_bytes and buffer.capacity <= self._pooled_capacity:
                 self._free.append(buffer)
@@ -176,21 +186,29 @@ class BufferPool:
             self._on_wait()
         started = self._clock.monotonic()
         try:
-            ready.acquire(timeout=min(max(timeout_seconds, 0.0), threading.TIMEOUT_MAX))
+            remaining = min(max(timeout_seconds, 0.0), threading.TIMEOUT_MAX)
+            while not ready.acquire(timeout=min(remaining, LOOK_AGAIN_SECONDS)):
+                remaining -= LOOK_AGAIN_SECONDS
+                with self._lock:
+                    self._serve()
+                if remaining <= 0:
+                    break
         finally:
             waited_ns = int((self._clock.monotonic() - started) * 1e9)
             with self._lock:
                 self.wait_ns_total += waited_ns
         with self._lock:
-            if claim.taken:
+            if claim.loan.taken:
+                if claim in self._waiting:
+                    self._waiting.remove(claim)  # it was to be taken out when it was served
                 return
             self._refuse_closed()
             self.exhausted_total += 1
             raise BufferExhaustedError(
-                wanted=claim.size,
+                wanted=claim.loan.wanted,
                 waited_ms=round(timeout_seconds * 1000),
                 total_bytes=self.total_bytes,
-                available=self._available,
+                available=self._account.available,
                 poolable_bytes=self.poolable_bytes,
             )
 
@@ -199,9 +217,7 @@ class BufferPool:
         with self._lock:
             if claim in self._waiting:
                 self._waiting.remove(claim)
-            if claim.buffer is not None:
-                self._lent.pop(claim.buffer, None)
-            self._available, claim.taken = self._available + claim.taken, 0
+            claim.loan.repay()
             self._serve()
 
     # --- under the lock -----------------------------------------------------------------------------------------------
@@ -215,23 +231,29 @@ class BufferPool:
         if self._is_closed:
             raise ClosedError("the producer was closed, and its memory with it")
 
-    def _grant(self, claim: _Claim) -> None:
-        # In one step, so that no interrupt comes between.
-        claim.taken, self._available = claim.size, self._available - claim.size
-        if claim.size == self.poolable_bytes and self._free:
+    def _grant(self, claim: _Claim) -> bool:
+        """Gives a request its memory, if there is enough; again does nothing."""
+        if not claim.loan.take():
+            return False
+        if claim.buffer is None and claim.loan.wanted == self.poolable_bytes and self._free:
             claim.buffer = self._free.pop()
         # The memory of free buffers counts as available: what is taken of it must be given up.
-        while len(self._free) * self.poolable_bytes > self._available:
+        while len(self._free) * self.poolable_bytes > self._account.available:
             self._free.pop()
+        return True
 
     def _serve(self) -> None:
-        """Gives what there is to those who wait, in turn."""
-        while self._waiting and self._waiting[0].size <= self._available:
-            claim = self._waiting.popleft()
-            self._grant(claim)
+        """Gives what there is to those who wait, in turn. After an interrupt the next call goes on."""
+        while self._waiting:
+            claim = self._waiting[0]
+            if not self._grant(claim):
+                return
             _wake(claim)
+            # Only now: whoever is woken twice does not mind, and one who is never woken waits in vain.
+            del self._waiting[0]
 
 
 def _wake(claim: _Claim) -> None:
-    assert claim.ready is not None
-    claim.ready.release()
+    """Lets a request go on; nothing if it was."""
+    if claim.ready is not None and claim.ready.locked():
+        claim.ready.release()

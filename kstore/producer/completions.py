@@ -70,9 +70,11 @@ class Completions:
             self._give_back(batch)
         finally:
             awaited = batch.release()
-            self._accumulator.incomplete.discard(batch)
             if awaited:
                 wake(awaited)
+                batch.woken()
+            # Last: until then an interrupted release is done again.
+            self._accumulator.incomplete.discard(batch)
 
     def give_memory_back(self) -> None:
         """Gives back the memory of batches whose callbacks wait."""
@@ -80,6 +82,6 @@ class Completions:
             self._give_back(batch)
 
     def _give_back(self, batch: ProducerBatch) -> None:
-        buffer, batch.buffer = batch.buffer, None
+        buffer = batch.take_buffer()
         if buffer is not None and batch.pool_size:
             self._accumulator.pool.deallocate(buffer, batch.pool_size)

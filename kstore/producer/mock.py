@@ -30,10 +30,9 @@ from kstore.errors import (
     TransactionAbortedError,
 )
 from kstore.files.paths import TopicPartition
-from kstore.producer._accumulate import Deliveries, Delivery, ProducerBatch, calling, checked_record_headers
+from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, calling, checked_record_headers
 from kstore.producer.accumulator import RecordHeaders, size_upper_bound
 from kstore.producer.config import ProducerConfig, next_client_id
-from kstore.producer.failures import Failures
 from kstore.producer.interceptors import Interceptors
 from kstore.producer.partitioner import partition_for_key, partitioner_of
 from kstore.producer.records import Callback, Headers, ProducerRecord, unknown_metadata
@@ -431,6 +430,7 @@ class MockProducer:
         awaited = batch.release()
         if awaited:
             wake(awaited)
+            batch.woken()
         return True
 
     def _settle_all(self, error: Exception | None) -> None:

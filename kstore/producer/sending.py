@@ -25,12 +25,11 @@ from kstore.errors import (
     TopicWaitTimeoutError,
 )
 from kstore.files.fork import ForkGuard
-from kstore.producer._accumulate import Deliveries, Delivery, ProducerBatch, SendPath, checked_record_headers
+from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, SendPath, checked_record_headers
 from kstore.producer.accumulator import RUN_BATCHES, Queue, RecordAccumulator, RecordHeaders, Topic, size_upper_bound
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.config import ProducerConfig, next_client_id
 from kstore.producer.counters import ProducerCounters
-from kstore.producer.failures import Failures
 from kstore.producer.host import ProducerHost
 from kstore.producer.interceptors import Interceptors
 from kstore.producer.metadata import TopicMetadata

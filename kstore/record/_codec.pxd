@@ -9,6 +9,8 @@ cdef class BatchBuffer:
     cdef readonly Py_ssize_t capacity
     cdef Py_ssize_t export_count
     cdef bint is_writing
+    # Kept as long as the buffer lives: for whoever lends it.
+    cdef public object loan
 
     cdef int make_room(self, Py_ssize_t size) except -1
     cdef int claim(self) except -1

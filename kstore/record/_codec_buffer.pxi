@@ -11,7 +11,8 @@ cdef class BatchBuffer:
     It has the buffer protocol; while a view of it is alive it refuses to grow (BufferError), because growing may move
     its memory. ``clear`` and ``truncate`` are allowed then: a view shows whatever the memory holds now.
 
-    ``size`` is what is in it, ``capacity`` what it has memory for, both in bytes.
+    ``size`` is what is in it, ``capacity`` what it has memory for, both in bytes. ``loan`` is any object: it is dropped
+    with the buffer.
     """
 
     def __cinit__(self, Py_ssize_t capacity=0):

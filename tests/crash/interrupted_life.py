@@ -1,18 +1,21 @@
 """A program in which a call is interrupted at one line after the other; run by ``test_interrupts``.
 
-    python -m tests.crash.interrupted_life DIRECTORY DURABILITY CALL FIRST STEP
+    python -m tests.crash.interrupted_life DIRECTORY DURABILITY CALL FIRST STEP BETWEEN
 
-Each time a new log lives, the call is interrupted at line FIRST, FIRST + STEP, ... of what it runs, the log goes on,
-and is opened again; until the call has no more lines. Prints how many interrupts there were. A process of its own,
+Each time a new log lives, the call is interrupted at line FIRST, FIRST + STEP, ... of what it runs, or, if BETWEEN is
+"codes", at that byte code after which CPython serves signals. Then the log goes on, and is opened again; until the call
+has no more of them. Prints how many interrupts there were. A process of its own,
 since CPython 3.11 loses count of its stack where trace functions raise.
 """
 
 from __future__ import annotations
 
+import dis
 import linecache
 import logging
 import shutil
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,8 +30,16 @@ from tests.crash.log_life import FLUSH, ROLL, TRUNCATE, Life, Step, append, appe
 from tests.evidence import Hung, Untyped
 
 PACKAGE = str(Path(kstore.__file__).parent)
-# Where a call has so many lines, it does not end.
-LINES_MAX = 20_000
+# Where a call has so many lines, or byte codes, it does not end.
+LINES_MAX = 40_000
+# The byte codes after which CPython 3.11 to 3.13 looks for signals: calls, jumps backwards, the start of a function.
+SERVING_CODES = frozenset(
+    code
+    for name, code in dis.opmap.items()
+    if name in ("CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME", "JUMP_BACKWARD") or "JUMP_BACKWARD_IF" in name
+)
+# Python code beyond the package that compiled modules and calls of the package run: events, and named tuples.
+OTHER_FILES = (threading.__file__, "<string>")
 
 STEPS: dict[str, Step] = {
     "append": append(1),
@@ -87,6 +98,35 @@ class InterruptAt:
             raise self._error
 
 
+class InterruptAfterCode(InterruptAt):
+    """As ``InterruptAt``, at every place where CPython serves a signal, in the middle of a line too."""
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        files = (one.f_code.co_filename for one in ends_of(frame))
+        if not next(file for file in files if file not in OTHER_FILES).startswith(PACKAGE) or in_finalizer(frame):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        codes, last = frame.f_code.co_code, -1
+
+        def code(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+            nonlocal last
+            if event == "exception":
+                last = -1  # what raised is followed by a handler, not by signals
+            elif event == "opcode":
+                before, last = last, frame.f_lasti
+                if before >= 0 and codes[before] in SERVING_CODES:
+                    if self._left == 1:
+                        self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}, code {last}"
+                        self.functions = [one.f_code.co_name for one in ends_of(frame)]
+                    self._count_line()
+            return code
+
+        return code
+
+
+INTERRUPTS = {"lines": InterruptAt, "codes": InterruptAfterCode}
+
+
 def ends_of(frame: FrameType | None) -> Iterator[FrameType]:
     """The frame, and those that it was called from."""
     while frame is not None:
@@ -111,7 +151,7 @@ def is_between(frame: FrameType, *, comes_back: bool) -> bool:
     return text in ("try:", "pass") or (comes_back and text.startswith("with "))
 
 
-def interrupt(path: Path, durability: Durability, step: Step, number: int) -> bool:
+def interrupt(path: Path, durability: Durability, step: Step, number: int, between: str) -> bool:
     """A life whose ``step`` is interrupted at line ``number``, and which goes on; whether it had so many lines."""
     life = Life(path, SYSTEM_FS, durability)
     life.open()
@@ -120,7 +160,7 @@ def interrupt(path: Path, durability: Durability, step: Step, number: int) -> bo
         before.act(life)
         before.done(life)
     step.begin(life)
-    with InterruptAt(number) as interrupted:
+    with INTERRUPTS[between](number) as interrupted:
         try:
             step.act(life)
         except (KeyboardInterrupt, KstoreError) as error:
@@ -151,12 +191,12 @@ def interrupt(path: Path, durability: Durability, step: Step, number: int) -> bo
     return interrupted.struck
 
 
-def interrupt_all(directory: Path, durability: Durability, name: str, first: int, step: int) -> int:
+def interrupt_all(directory: Path, durability: Durability, name: str, first: int, step: int, between: str) -> int:
     """Interrupts every ``step``-th line from ``first`` on; returns how many."""
     for number in range(first, LINES_MAX, step):
         path = directory / str(number)
         try:
-            if not interrupt(path, durability, STEPS[name], number):
+            if not interrupt(path, durability, STEPS[name], number, between):
                 assert number > 20
                 return (number - first) // step
         except AssertionError as error:
@@ -169,10 +209,10 @@ def interrupt_all(directory: Path, durability: Durability, name: str, first: int
 
 
 def main() -> None:
-    directory, durability, name, first, step = Path(sys.argv[1]), *sys.argv[2:]
+    directory, durability, name, first, step, between = Path(sys.argv[1]), *sys.argv[2:]
     logging.disable()
     warnings.simplefilter("ignore")
-    print(interrupt_all(directory, cast(Durability, durability), name, int(first), int(step)))
+    print(interrupt_all(directory, cast(Durability, durability), name, int(first), int(step), between))
 
 
 if __name__ == "__main__":

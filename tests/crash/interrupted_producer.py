@@ -1,6 +1,6 @@
 """A program in which a producer's call is interrupted at one line after the other; run by ``test_producer_interrupts``.
 
-    python -m tests.crash.interrupted_producer DIRECTORY ERROR CALL FIRST STEP
+    python -m tests.crash.interrupted_producer DIRECTORY ERROR CALL FIRST STEP BETWEEN
 
 As ``interrupted_life``, with KeyboardInterrupt or MemoryError. What was sent before, and what is sent afterwards, has
 its result in the end; what arrived is in the log, once and in order; no callback is forgotten, and no memory.
@@ -8,7 +8,6 @@ its result in the end; what arrived is in the log, once and in order; no callbac
 
 from __future__ import annotations
 
-import linecache
 import logging
 import shutil
 import sys
@@ -23,7 +22,7 @@ from kstore.producer._accumulate import Delivery
 from kstore.producer.accumulator import Queue
 from kstore.producer.records import RecordMetadata
 from kstore.store import Store
-from tests.crash.interrupted_life import LINES_MAX, InterruptAt
+from tests.crash.interrupted_life import INTERRUPTS, LINES_MAX
 from tests.evidence import Hung, Lost, Untyped, Wrong
 from tests.producer_helpers import Unthreaded
 
@@ -33,8 +32,6 @@ ROUNDS_MAX = 60
 BUFFER_MEMORY = 8192
 BATCH_SIZE = 1024
 PARTITIONS = 2
-# Where memory changes hands: an interrupt there may cost a buffer.
-GIVING_BACK = frozenset({"allocate", "deallocate", "take_free", "_give_back", "release"})
 
 
 @dataclass
@@ -72,8 +69,8 @@ class Life:
                 return
         raise Hung(f"{len(accumulator.incomplete)} batches have no result")
 
-    def hold(self, *, may_miss: int = 0) -> None:
-        """Holds the log, callbacks and memory against what was said; so many bytes of the pool may be gone."""
+    def hold(self) -> None:
+        """Holds the log, callbacks and memory against what was said."""
         with Store(self.one.store.path, background=False) as store:
             found = [
                 [bytes(value or b"") for value in store.log("orders", partition).read_values()]
@@ -90,7 +87,7 @@ class Life:
             if self.told[value] != (int(value[:6]) % 2):
                 raise Wrong(f"the callback of {value[:6]!r} was called {self.told[value]} times")
         pool = self.one.producer._pool
-        if pool.available < BUFFER_MEMORY - may_miss or pool.waiting_count:
+        if pool.available != BUFFER_MEMORY or pool.waiting_count:
             raise Lost(f"{pool.available} of {BUFFER_MEMORY} bytes are there, {pool.waiting_count} wait")
 
 
@@ -161,7 +158,7 @@ CALLS: dict[str, tuple[Callable[[Life], None], Callable[[Life], Any]]] = {
 }
 
 
-def interrupt(path: Path, error: type[BaseException], name: str, number: int, codec: str) -> bool:
+def interrupt(path: Path, error: type[BaseException], name: str, number: int, codec: str, between: str) -> bool:
     """A life whose call is interrupted at line ``number``, and which goes on; whether it had so many lines."""
     before, act = CALLS[name]
     one = Unthreaded(
@@ -178,7 +175,7 @@ def interrupt(path: Path, error: type[BaseException], name: str, number: int, co
     life.send()
     life.settle()
     before(life)
-    with InterruptAt(number, error) as interrupted:
+    with INTERRUPTS[between](number, error) as interrupted:
         try:
             act(life)
         except (error, KstoreError):
@@ -198,29 +195,22 @@ def interrupt(path: Path, error: type[BaseException], name: str, number: int, co
             one.store.close()
         except KstoreError:
             pass  # a log that was poisoned: an interrupt came when its records were published
-        # An interrupt of what gives memory back may cost that.
-        life.hold(may_miss=BATCH_SIZE if gives_back(interrupted) else 0)
+        life.hold()
     except Exception as failed:
         failed.add_note(f"interrupted at {interrupted.place}")
         raise
     return interrupted.struck
 
 
-def gives_back(interrupted: InterruptAt) -> bool:
-    path, _, line = interrupted.place.rpartition(":")
-    text = linecache.getline(path, int(line or 0))
-    return not GIVING_BACK.isdisjoint(interrupted.functions) or "deallocate" in text or "buffer is not None" in text
-
-
 def main() -> None:
-    directory, error_name, name, first, step = Path(sys.argv[1]), *sys.argv[2:]
+    directory, error_name, name, first, step, between = Path(sys.argv[1]), *sys.argv[2:]
     error = {"KeyboardInterrupt": KeyboardInterrupt, "MemoryError": MemoryError}[error_name]
     logging.disable()
     warnings.simplefilter("ignore")
     for number in range(int(first), LINES_MAX, int(step)):
         path = directory / str(number)
         try:
-            if not interrupt(path, error, name, number, ("none", "lz4")[number % 2]):
+            if not interrupt(path, error, name, number, ("none", "lz4")[number % 2], between):
                 assert number > 10
                 print((number - int(first)) // int(step))
                 return

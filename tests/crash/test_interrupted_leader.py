@@ -1,4 +1,4 @@
-"""The thread that commits for others is interrupted at every line: the others get a result or a typed error."""
+"""The thread that commits for others is interrupted anywhere: the others get a result or a typed error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from kstore.errors import KstoreError, PoisonedError
 from kstore.log import Log
-from tests.crash.interrupted_life import LINES_MAX, InterruptAt
+from tests.crash.interrupted_life import INTERRUPTS, LINES_MAX
 from tests.evidence import Hung, Lost, Wrong
 from tests.fake_fs import Operation, WatchedFs
 
@@ -37,7 +37,7 @@ class MeetingFs(WatchedFs):
         return action()
 
 
-def interrupt_leader(path: Path, number: int) -> bool:
+def interrupt_leader(path: Path, number: int, between: str) -> bool:
     """Interrupts the leader at line ``number`` of its append; whether it had so many."""
     fs = MeetingFs()
     log = Log(path, fs=fs)
@@ -64,7 +64,7 @@ def interrupt_leader(path: Path, number: int) -> bool:
             threads[0].join(0.0001)
 
     fs.meet = meet
-    with InterruptAt(number) as interrupted:
+    with INTERRUPTS[between](number) as interrupted:
         try:
             ended[LEADER] = log.append(LEADER)
         except KeyboardInterrupt:
@@ -101,13 +101,16 @@ def interrupt_leader(path: Path, number: int) -> bool:
 
 @pytest.mark.promise("whole or absent", "returns: sync")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_nobody_waits_for_a_leader_that_was_interrupted(directory: Path, tried: Callable[[str, int], None]) -> None:
+@pytest.mark.parametrize("between", INTERRUPTS)
+def test_nobody_waits_for_a_leader_that_was_interrupted(
+    between: str, directory: Path, tried: Callable[[str, int], None]
+) -> None:
     for number in range(1, LINES_MAX):
         try:
-            if not interrupt_leader(directory / str(number), number):
+            if not interrupt_leader(directory / str(number), number, between):
                 break
         except AssertionError as error:
-            error.add_note(f"interrupted at line {number}")
+            error.add_note(f"interrupted at number {number} of the {between}")
             raise
         shutil.rmtree(directory / str(number))
     assert 50 < number < LINES_MAX - 1

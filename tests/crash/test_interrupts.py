@@ -1,4 +1,4 @@
-"""A KeyboardInterrupt at every line of a call: an append is whole or absent, and the log goes on."""
+"""A KeyboardInterrupt at any line of a call, or in it: an append is whole or absent, and the log goes on."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from tests.evidence import VERDICTS, Crashed, verdict_of
 ROOT = Path(__file__).parents[2]
 # In ``make test`` only so many lines apart.
 SAMPLE_STEP = 11
+SAMPLE_STEP_CODES = 53
 CASES = pytest.mark.parametrize(
     ("durability", "name"), [(durability, name) for durability in ("sync", "os") for name in STEPS]
 )
 
 
-def interrupt_all(directory: Path, durability: Durability, name: str, first: int, step: int) -> int:
+def interrupt_all(
+    directory: Path, durability: Durability, name: str, first: int, step: int, between: str = "lines"
+) -> int:
     """Interrupts every ``step``-th line from ``first`` on; returns how many."""
     program = [sys.executable, "-m", "tests.crash.interrupted_life"]
-    command = [*program, str(directory), durability, name, str(first), str(step)]
+    command = [*program, str(directory), durability, name, str(first), str(step), between]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     if ended.returncode:
         said = [line for line in ended.stderr.splitlines() if line.startswith("tests.evidence.")]
@@ -40,6 +43,15 @@ def test_an_interrupt_leaves_all_or_nothing(
     tried("faults", interrupt_all(directory, durability, name, 1 + seed % SAMPLE_STEP, SAMPLE_STEP))
 
 
+@pytest.mark.promise("whole or absent")
+@CASES
+def test_an_interrupt_in_the_middle_of_a_line_leaves_all_or_nothing(
+    durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    first, step = 1 + seed % SAMPLE_STEP_CODES, SAMPLE_STEP_CODES
+    tried("faults", interrupt_all(directory, durability, name, first, step, "codes"))
+
+
 @pytest.mark.soak
 @pytest.mark.promise("whole or absent")
 @CASES
@@ -47,3 +59,12 @@ def test_an_interrupt_at_any_line_leaves_all_or_nothing(
     durability: Durability, name: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
     tried("faults", interrupt_all(directory, durability, name, 1, 1))
+
+
+@pytest.mark.soak
+@pytest.mark.promise("whole or absent")
+@CASES
+def test_an_interrupt_wherever_one_is_served_leaves_all_or_nothing(
+    durability: Durability, name: str, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    tried("faults", interrupt_all(directory, durability, name, 1, 1, "codes"))

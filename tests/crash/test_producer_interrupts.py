@@ -1,4 +1,4 @@
-"""A KeyboardInterrupt or a MemoryError at every line of a producer's call: nothing waits for ever, or comes twice."""
+"""A KeyboardInterrupt or a MemoryError anywhere in a producer's call: nothing waits for ever, or comes twice."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ ERRORS = ("KeyboardInterrupt", "MemoryError")
 # In ``make test`` only so many lines apart.
 SAMPLE_STEP = {"send": 9, "send-into-another-batch": 23, "send-many": 43, "abandon": 17}
 SAMPLE_STEP_LONG = 131
+# So many times as many places are in the middle of lines.
+CODES = 5
 
 
-def interrupt_all(directory: Path, error: str, call: str, first: int, step: int) -> int:
+def interrupt_all(directory: Path, error: str, call: str, first: int, step: int, between: str = "lines") -> int:
     """Interrupts every ``step``-th line from ``first`` on; returns how many."""
     program = [sys.executable, "-m", "tests.crash.interrupted_producer"]
-    command = [*program, str(directory), error, call, str(first), str(step)]
+    command = [*program, str(directory), error, call, str(first), str(step), between]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
     if ended.returncode:
         said = [line for line in ended.stderr.splitlines() if line.startswith("tests.evidence.")]
@@ -39,6 +41,15 @@ def test_an_interrupted_producer_goes_on(
     tried("faults", interrupt_all(directory, ERRORS[(seed + len(call)) % 2], call, 1 + seed % step, step))
 
 
+@pytest.mark.promise("whole or absent")
+@pytest.mark.parametrize("call", CALLS)
+def test_a_producer_that_is_interrupted_in_the_middle_of_a_line_goes_on(
+    call: str, directory: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    step = SAMPLE_STEP.get(call, SAMPLE_STEP_LONG) * CODES
+    tried("faults", interrupt_all(directory, "KeyboardInterrupt", call, 1 + seed % step, step, "codes"))
+
+
 @pytest.mark.soak
 @pytest.mark.promise("whole or absent")
 @pytest.mark.parametrize("error", ERRORS)
@@ -47,3 +58,12 @@ def test_a_producer_that_is_interrupted_at_any_line_goes_on(
     call: str, error: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
     tried("faults", interrupt_all(directory, error, call, 1, 1 if call in SAMPLE_STEP else 5))
+
+
+@pytest.mark.soak
+@pytest.mark.promise("whole or absent")
+@pytest.mark.parametrize("call", CALLS)
+def test_a_producer_that_is_interrupted_wherever_that_is_possible_goes_on(
+    call: str, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    tried("faults", interrupt_all(directory, "KeyboardInterrupt", call, 1, 1 if call in SAMPLE_STEP else 5, "codes"))

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import linecache
 import random
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+from collections.abc import Callable
+from itertools import count
 
 import pytest
 
 from kstore.errors import BufferExhaustedError, ClosedError, RecordTooLargeError
 from kstore.producer import buffer_pool
+from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.buffer_pool import BufferPool
 from kstore.record._codec import BatchBuffer, OpenBatch
-from tests.crash.interrupted_life import is_between
+from tests.crash.interrupted_life import InterruptAfterCode
 from tests.evidence import Hung, Lost, Wrong
 from tests.fake_clock import ManualClock
 
@@ -385,65 +382,98 @@ def test_real_memory_that_is_not_there_lets_the_next_one_go_on(monkeypatch: pyte
     assert pool.available == KIB
 
 
-@contextmanager
-def interrupted_at(line: int) -> Iterator[list[bool]]:
-    """A KeyboardInterrupt at the ``line``-th line that runs in the pool; it is noted when it came."""
-    came: list[bool] = []
-    left = line
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        # Whom ``_serve`` serves is another thread, which is not there.
-        if frame.f_code.co_filename != buffer_pool.__file__ or frame.f_code.co_name in ("_serve", "_wake"):
-            return None
-        previous = 0
-
-        def count(frame: FrameType, event: str, _: Any) -> Any:
-            nonlocal left, previous
-            if event == "line":
-                before, previous = previous, frame.f_lineno
-                # At an ``except`` no signal is taken either.
-                text = linecache.getline(buffer_pool.__file__, previous).strip()
-                if not is_between(frame, comes_back=before > previous) and not text.startswith("except "):
-                    left -= 1
-                    if not left:
-                        came.append(True)
-                        raise KeyboardInterrupt
-            return count
-
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(trace)
+def request_and_give_back(pool: BufferPool, size: int) -> None:
+    """A buffer that is free or made, or a wait in vain; what is free is taken first, as by a send."""
     try:
-        yield came
-    finally:
-        sys.settrace(before)
+        buffer = pool.take_free(size)
+        if buffer is None:
+            buffer = pool.allocate(size, 0.001)
+        pool.deallocate(buffer)
+    except BufferExhaustedError:
+        assert size == 4 * KIB
 
 
 @pytest.mark.parametrize("size", [KIB, 2 * KIB, 4 * KIB])
-def test_an_interrupt_at_any_line_of_a_request_loses_nothing(size: int, tried: Callable[[str, int], None]) -> None:
-    """A pooled buffer, another, and a wait in vain."""
-    line, came = 0, [True]
-    while came:
-        line += 1
+def test_an_interrupt_of_a_request_loses_nothing(size: int, tried: Callable[[str, int], None]) -> None:
+    for number in count(1):
         pool = small_pool()
-        kept, held = pool.allocate(KIB, 0), pool.allocate(2 * KIB, 0)
-        pool.deallocate(kept)
-        try:
-            with interrupted_at(line) as came:
-                pool.deallocate(pool.allocate(size, 0.001))
-        except BufferExhaustedError:
-            assert size == 4 * KIB
-        except KeyboardInterrupt:
-            pass
-        lent = sum(pool._lent.values())
-        if pool.available + lent != 5 * KIB or pool.waiting_count:
-            raise Lost(f"line {line}: {pool.available} bytes are free and {lent} lent of {5 * KIB}")
+        held = pool.allocate(2 * KIB, 0)
+        pool.deallocate(pool.allocate(KIB, 0))  # one is free
+        with InterruptAfterCode(number) as interrupted:
+            try:
+                request_and_give_back(pool, size)
+            except KeyboardInterrupt:
+                pass
+        if pool.available != 3 * KIB or pool.waiting_count:
+            raise Lost(f"{interrupted.place}: {pool.available} bytes are free of {3 * KIB}, {pool.waiting_count} wait")
         pool.deallocate(held)
-        if not pool._lent:
-            pool.deallocate(pool.allocate(5 * KIB, 0))
-    assert line > 10
-    tried("faults", line - 1)
+        pool.deallocate(pool.allocate(5 * KIB, 0))
+        if not interrupted.struck:
+            break
+    assert number > 10
+    tried("faults", number - 1)
+
+
+def test_an_interrupt_of_whoever_gives_back_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, tried: Callable[[str, int], None]
+) -> None:
+    monkeypatch.setattr(buffer_pool, "LOOK_AGAIN_SECONDS", 0.002)
+    for number in count(1):
+        pool = small_pool(1)
+        held = [pool.allocate(KIB, 0)]
+        waiter = Waiter(pool, KIB)
+        with InterruptAfterCode(number) as interrupted:
+            try:
+                pool.deallocate(held.pop())
+            except KeyboardInterrupt:
+                pass
+        try:
+            assert waiter.join().got is not None
+            pool.deallocate(waiter.got)
+        except Exception as error:
+            error.add_note(f"interrupted at {interrupted.place}")
+            raise
+        assert (pool.available, pool.waiting_count) == (KIB, 0)
+        if not interrupted.struck:
+            break
+    assert number > 10
+    tried("faults", number - 1)
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread")
+def test_signals_at_any_time_cost_no_memory() -> None:
+    """Real ones, as fast as they are served."""
+    pool = small_pool()
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    came = 0
+    try:
+        while came < 200:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0001)
+                while True:
+                    request_and_give_back(pool, KIB)
+            except KeyboardInterrupt:
+                came += 1
+            assert (pool.available, pool.waiting_count) == (5 * KIB, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_buffer_that_is_dropped_is_given_back() -> None:
+    pool = small_pool()
+    buffer = pool.allocate(KIB, 0)
+    batch = ProducerBatch("orders", 0, buffer, KIB, 0.0, pool_size=KIB)
+    del buffer
+    batch.append(b"v")
+    batch.close()
+    assert pool.available == 4 * KIB
+    batch.take_buffer()
+    assert (pool.available, batch.record_count) == (5 * KIB, 1)
 
 
 # --- many threads -----------------------------------------------------------------------------------------------------

@@ -13,11 +13,10 @@ import pytest
 
 from kstore.config import LogConfig
 from kstore.errors import ClosedError, InvalidRecordError, KstoreError, RecordError, TransactionAbortedError
-from kstore.producer._accumulate import Delivery, ProducerBatch
+from kstore.producer._accumulate import Delivery, Failures, ProducerBatch
 from kstore.producer.accumulator import Queue, Topic
 from kstore.producer.batch_writing import seal, split
 from kstore.producer.compression_ratio import CompressionRatios
-from kstore.producer.failures import Failures
 from kstore.producer.records import RecordMetadata
 from kstore.record._codec import BatchBuffer
 from kstore.record.parse import parse_batch
