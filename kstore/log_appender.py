@@ -250,8 +250,9 @@ class LogAppender(LogFiles):
     def watch_growth(self, grown: Callable[[], None]) -> None:
         """Has ``grown``, which must be short, called behind each append, until ``unwatch_growth``."""
         with self._grown:
-            self._growth_watchers.append(grown)
+            # The count first: a signal may be served after the call. One that is too high costs time, and no news.
             self._follower_count += 1
+            self._growth_watchers.append(grown)
 
     def unwatch_growth(self, grown: Callable[[], None]) -> None:
         with self._grown:

@@ -185,7 +185,8 @@ class _Turn:
             self._give_back()
 
     def _give_back(self) -> None:
-        self._owner = 0
+        if self._owner == get_ident():
+            self._owner = 0  # an interrupt may have come while another thread had it
         try:
             self._mutex.release()
         except RuntimeError:

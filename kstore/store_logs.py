@@ -85,16 +85,20 @@ class OpenLogs:
     @contextmanager
     def borrowed(self, owner: TopicPartition) -> Iterator[Log]:
         """The log of ``owner`` for some work; closed behind it, unless somebody else has it. Raises: as ``Log``."""
-        with self._held(owner) as entry:
-            log = self._opened(owner, entry)
-            entry.user_count += 1
+        is_counted = False
         try:
+            with self._held(owner) as entry:
+                log = self._opened(owner, entry)
+                # No call, after which a signal may be served, comes between the two.
+                entry.user_count += 1
+                is_counted = True
             yield log
         finally:
-            with entry.lock:
-                entry.user_count -= 1
-                if not entry.is_kept and not entry.user_count:
-                    self._close_log(owner, entry)
+            if is_counted:
+                with entry.lock:
+                    entry.user_count -= 1
+                    if not entry.is_kept and not entry.user_count:
+                        self._close_log(owner, entry)
 
     def open_now(self) -> list[tuple[TopicPartition, Log]]:
         """The logs that are open."""

@@ -101,7 +101,7 @@ class Getters:
                 self._end(getter, error)
         finally:
             self._looking = None
-            if self._waiting and not self._loop.is_closed():
+            if any(not getter.future.done() for getter in self._waiting) and not self._loop.is_closed():
                 # This task was cancelled, and they were not.
                 self._looking = self._loop.create_task(self._look_for_all())
 

@@ -93,7 +93,9 @@ class MemoryGroup:
         self._changed = threading.Condition(threading.RLock())
         self._state = GroupState()
         self._version = 0
-        self._committing_count = self._changing_count = 0
+        self._changing_count = 0
+        # One token for each commit that is under way.
+        self._committing: set[object] = set()
         # Of each member that lives: how to wake it, and when it last beat.
         self._wakes: dict[str, Callable[[], None]] = {}
         self._beats: dict[str, float] = {}
@@ -111,7 +113,7 @@ class MemoryGroup:
         with self._changed:
             self._changing_count += 1
             try:
-                self._changed.wait_for(lambda: not self._committing_count)
+                self._changed.wait_for(lambda: not self._committing)
                 draft = Draft(self._state)
                 yield draft
                 if draft.state is not self._state:
@@ -124,16 +126,25 @@ class MemoryGroup:
 
     @contextmanager
     def committing(self) -> Iterator[GroupState]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._changing_count)
-            self._committing_count += 1
-            state = self._state
+        token = object()
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._changing_count)
+                self._committing.add(token)
+                state = self._state
             yield state
         finally:
-            with self._changed:
-                self._committing_count -= 1
-                self._changed.notify_all()
+            try:
+                self._committed(token)
+            except BaseException:
+                self._committed(token)  # an interrupt came before it was done
+                raise
+
+    def _committed(self, token: object) -> None:
+        """Lets changes go on; again does nothing."""
+        with self._changed:
+            self._committing.discard(token)
+            self._changed.notify_all()
 
     def _tell(self) -> None:
         self._version += 1

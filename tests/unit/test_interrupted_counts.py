@@ -1,0 +1,114 @@
+"""What counts those who work or wait, when Ctrl-C comes at any place where CPython serves a signal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import kstore
+from kstore.consumer.groups import MemoryGroup
+from kstore.log_turn import TurnTaker, _Turn
+from tests.crash.interrupted_life import InterruptAfterCode
+from tests.fake_clock import ManualClock
+
+Tried = Callable[[str, int], None]
+
+
+def at_every_place(act: Callable[[], object], check: Callable[[], None], tried: Tried) -> None:
+    """Interrupts ``act`` at its first place, its second, and so on; checks after each."""
+    for number in count(1):
+        with InterruptAfterCode(number) as interrupted:
+            try:
+                act()
+            except KeyboardInterrupt:
+                pass
+        try:
+            check()
+        except AssertionError as error:
+            error.add_note(f"interrupted at {interrupted.place}")
+            raise
+        if not interrupted.struck:
+            break
+    assert number > 3
+    tried("faults", number - 1)
+
+
+def test_a_commit_of_a_group_ends_however_it_is_interrupted(tried: Tried) -> None:
+    box = MemoryGroup("g", ManualClock())
+
+    def commit() -> None:
+        with box.committing():
+            pass
+
+    def check() -> None:
+        assert not box._committing
+
+    at_every_place(commit, check, tried)
+
+
+def test_a_log_never_counts_fewer_followers_than_watch_it(tmp_path: Path, tried: Tried) -> None:
+    with kstore.Log(tmp_path / "orders-0", durability="os") as log:
+        writer = cast(Any, log._writer)
+
+        def told() -> None:
+            pass
+
+        def follow() -> None:
+            writer.watch_growth(told)
+            writer.unwatch_growth(told)
+
+        def check() -> None:
+            assert writer._follower_count >= len(writer._growth_watchers)
+            if writer._growth_watchers:
+                writer.unwatch_growth(told)
+
+        at_every_place(follow, check, tried)
+
+
+class _Alone:
+    """A writer that has nothing to share."""
+
+    def take_turn(self) -> None: ...
+
+    def leave_turn(self) -> None: ...
+
+
+class _Interrupting:
+    """A lock that another thread has, and a wait for it that is interrupted."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+
+    def acquire(self) -> None:
+        raise KeyboardInterrupt
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def test_a_wait_for_the_turn_that_is_interrupted_leaves_the_turn_to_its_owner() -> None:
+    turn = _Turn(cast(TurnTaker, _Alone()))
+    has_turn, may_end, found = threading.Event(), threading.Event(), list[bool]()
+
+    def own() -> None:
+        with turn:
+            has_turn.set()
+            may_end.wait(20)
+            found.append(turn.is_mine)
+            turn._mutex = lock
+
+    lock = turn._mutex
+    owner = threading.Thread(target=own)
+    owner.start()
+    assert has_turn.wait(20)
+    turn._mutex = cast(Any, _Interrupting(lock))
+    with pytest.raises(KeyboardInterrupt):
+        turn.__enter__()
+    may_end.set()
+    owner.join(20)
+    assert found == [True]
