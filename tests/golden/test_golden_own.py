@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,9 +16,11 @@ import kstore
 from kstore.files.local import SYSTEM_FS
 from kstore.state.compaction_state import read_compaction_state
 from kstore.state.log_state import OLD_SLOTS_SIZE, LogState, StateFile, read_state
+from tests.fake_fs import SYNCS, WRITES, Operation, WatchedFs
 from tests.golden_data import golden_root
 from tests.version_one import encode_version_one, restamp, version_one_file
 
+Result = TypeVar("Result")
 LOGS = [f"{tree}/{name}" for tree in ("closed", "killed") for name in ("sync", "interval", "os")]
 ALL_LOGS = [*LOGS, "shared/log"]
 
@@ -162,6 +165,32 @@ def test_a_crash_at_any_step_of_the_upgrade_loses_no_field(clean: bool, tmp_path
         assert again.current.durable_end == 9
         again.close()
         assert not any(path.read_bytes()[:OLD_SLOTS_SIZE])
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_the_old_record_goes_only_when_the_new_one_is_on_disk(clean: bool, tmp_path: Path) -> None:
+    """What the test above takes for granted: the order of the two writes, and a sync between them."""
+    state = LogState("os", clean, 7, 5, 3, 9, bytes(range(16)), 0, 1, 2, 3, txn_bytes=34 if clean else -1)
+    path = tmp_path / "kstore.state"
+    path.write_bytes(version_one_file(state, replace(state, generation=6)))
+    unsynced: list[int] = []
+
+    class Watching(WatchedFs):
+        def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+            result = action()
+            found = read_state(SYSTEM_FS, path)
+            assert found is not None, f"killed after {operation.kind} at {operation.position}"
+            assert replace(found, generation=7) == state
+            if operation.kind in WRITES:
+                assert operation.position >= OLD_SLOTS_SIZE or not unsynced, "the new record is not on disk yet"
+                unsynced.append(operation.position)
+            elif operation.kind in SYNCS:
+                unsynced.clear()
+            return result
+
+    StateFile.open(Watching(), path, mode=0o600).close()
+    assert not unsynced
+    assert not any(path.read_bytes()[:OLD_SLOTS_SIZE])
 
 
 def subsets(items: list[int]) -> list[list[int]]:

@@ -389,6 +389,39 @@ def test_an_index_that_lost_entries_is_rebuilt(
     assert index.read_bytes()[: len(good)] == good
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("tail", ["known", "not known"])
+def test_the_rebuild_of_an_index_is_announced_first(
+    tail: str, suffix: str, tmp_path: Path, durability: Durability
+) -> None:
+    """Whoever is killed in it leaves a hole of zeros, or less: the next writer must know that it has to look."""
+    path = tmp_path / "log"
+    fs = AnnouncedFs(path)
+    one = Log(path, shared=True, durability=durability, fs=fs, index_interval_bytes=200)
+    two = shared(path, durability, index_interval_bytes=200)
+    for number in range(20):
+        two.append(b"%d" % number * 60, timestamp=number)
+    writer = one.writer
+    assert isinstance(writer, SharedWriter)
+    one.refresh()
+    writer._drop_tail()
+    if tail == "not known":
+        with writer._lock:
+            writer._seen = writer._seen._replace(flags=writer._seen.flags & ~TAIL_KNOWN)
+    [index] = path.glob("*" + suffix)
+    good = index.read_bytes()
+    os.truncate(index, len(good) // 2 + 1)
+    fs.is_watched = True
+    assert one.append(b"x", timestamp=30) == 20
+    fs.is_watched = False
+    assert not fs.silent
+    assert fs.announced
+    assert two.append(b"y", timestamp=31) == 21
+    one.close()
+    two.close()
+    assert index.read_bytes()[: len(good)] == good
+
+
 # --- what else changes a log ----------------------------------------------------------------------------------------
 
 

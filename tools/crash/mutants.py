@@ -22,6 +22,10 @@ COMPACTION = "tests/crash/test_compaction_crashes.py::test_a_power_cut_in_a_comp
 SWAP = "tests/unit/test_segment_swap.py"
 STORE = "tests/crash/test_store_crashes.py"
 PRODUCERS = "tests/crash/test_producer_crashes.py"
+SHARED_LOG = "tests/unit/test_log_shared.py"
+LOSSES = "tests/unit/test_log_losses.py tests/crash/test_loss_crashes.py"
+TRANSACTION_INDEXES = "tests/unit/test_log_producers.py tests/crash/test_transaction_index_crashes.py"
+STATE = "tests/unit/test_log_state.py tests/golden/test_golden_own.py"
 QUEUE = "tests/crash/test_queue_crashes.py"
 SHARED = "tests/crash/test_shared_power_cut.py"
 SECONDS_MAX = 600
@@ -47,8 +51,8 @@ MUTANTS = (
     Mutant(
         "an append is not synced",
         "kstore/segment_tail.py",
-        "            if sync:\n                self.file.write_and_sync",
-        "            if False:\n                self.file.write_and_sync",
+        "            if sync:\n                file.write_and_sync",
+        "            if False:\n                file.write_and_sync",
         lives("appends-sync"),
     ),
     Mutant(
@@ -61,7 +65,7 @@ MUTANTS = (
     Mutant(
         "a rolled segment's name is not synced",
         "kstore/log_files.py",
-        "            # Until then a crash may lose the new file's name, with what was acknowledged in it.\n"
+        "            # must not stand in a segment that may be gone.\n"
         "            self.context.fs.sync_dir(self.context.directory)\n",
         "            pass\n",
         lives("appends-sync"),
@@ -69,8 +73,8 @@ MUTANTS = (
     Mutant(
         "a flush does not sync",
         "kstore/log_files.py",
-        "                tail.file.fdatasync()\n",
-        "                pass\n",
+        "                    file.fdatasync()\n                    self._counters",
+        "                    self._counters",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
@@ -91,8 +95,8 @@ MUTANTS = (
     Mutant(
         "the state is not synced",
         "kstore/state/log_state.py",
-        "        self._file.fdatasync()\n        self.current = state",
-        "        self.current = state",
+        "        file.write_all([data], position)\n        file.fdatasync()\n",
+        "        file.write_all([data], position)\n",
         lives("deletions-sync", "truncations-sync"),
     ),
     Mutant(
@@ -120,8 +124,8 @@ MUTANTS = (
     Mutant(
         "a new log's directory is not synced",
         "kstore/log_loader.py",
-        "        fs.sync_dir(path.parent)\n",
-        "        pass\n",
+        "with all that is in it.\n        fs.sync_dir(path.parent)\n",
+        "with all that is in it.\n",
         lives("appends-sync"),
     ),
     # --- deletions and truncations ------------------------------------------------------------------------------------
@@ -143,15 +147,15 @@ MUTANTS = (
     Mutant(
         "the known end is not lowered before a truncation",
         "kstore/log_files.py",
-        "            self._store_state(durable_end=end_in_file)\n            is_stored = True\n",
-        "            is_stored = True\n",
+        "            self._store_state()\n            is_stored = True\n            self.producers.truncate_to(",
+        "            is_stored = True\n            self.producers.truncate_to(",
         lives("truncations-sync"),
     ),
     Mutant(
         "a truncation is not synced",
         "kstore/segment_tail.py",
-        "        self.file.truncate(position)\n        self.file.fdatasync()\n        self.position = self._allocated",
-        "        self.file.truncate(position)\n        self.position = self._allocated",
+        "        file.truncate(position)\n        file.fdatasync()\n        self.position = self._allocated",
+        "        file.truncate(position)\n        self.position = self._allocated",
         lives("truncations-sync"),
     ),
     Mutant(
@@ -165,14 +169,14 @@ MUTANTS = (
     Mutant(
         "a gap between segments is taken for a compaction's",
         "kstore/rules/recover.py",
-        "            if is_rest and segment.base_offset > doubt.recovery_point:",
+        "            if is_rest and segment.base_offset > doubt.known_end:",
         "            if False:",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
         "damage is cut though a whole batch follows",
         "kstore/rules/recover.py",
-        "(doubt.suffix_only or (follower is None and not acknowledged))",
+        "(doubt.suffix_only or follower is None)",
         "True",
         "tests/unit/test_recover.py tests/unit/test_log_recovery.py",
     ),
@@ -284,6 +288,108 @@ MUTANTS = (
         "            old.tail.file.fdatasync()\n",
         "            pass\n",
         SHARED,
+    ),
+    Mutant(
+        "a joiner rebuilds indexes before it has told of that",
+        "kstore/log_catch_up.py",
+        "                self._begin_change()\n                tail = last.rebuild()\n",
+        "                tail = last.rebuild()\n",
+        SHARED_LOG,
+    ),
+    Mutant(
+        "a new state of a shared log is not announced",
+        "kstore/log_shared.py",
+        "        self._announce()\n        super()._store_state(",
+        "        super()._store_state(",
+        SHARED_LOG,
+    ),
+    Mutant(
+        "the opening of a tail that nobody has told of is not announced",
+        "kstore/log_catch_up.py",
+        "        elif tail is None:\n            self._begin_change()\n            tail = last.activate()",
+        "        elif tail is None:\n            tail = last.activate()",
+        SHARED_LOG,
+    ),
+    # --- what was lost ------------------------------------------------------------------------------------------------
+    Mutant(
+        "what was lost is not stored",
+        "kstore/log_files.py",
+        "                lost=lost,\n",
+        "                lost=(),\n",
+        LOSSES,
+    ),
+    Mutant(
+        "reads pass over what was lost",
+        "kstore/log_reader.py",
+        "        for first, last in self._log.losses.missing(self._offset, stop):\n",
+        "        for first, last in ():\n",
+        LOSSES,
+    ),
+    Mutant(
+        "reads go on before an accepted loss is durable",
+        "kstore/log_files.py",
+        "        current = self._state_file.current\n        if current is not None and current.clean:\n"
+        "            # Nothing was",
+        "        self.losses = losses\n        current = self._state_file.current\n"
+        "        if current is not None and current.clean:\n            # Nothing was",
+        LOSSES,
+    ),
+    Mutant(
+        "an accepted loss outlives the offsets that were cut",
+        "kstore/log_files.py",
+        "        within = self.losses.within(self.start_offset, stop)\n",
+        "        within = self.losses\n",
+        LOSSES,
+    ),
+    Mutant(
+        "flushed damage above the recovery point is cut",
+        "kstore/rules/recover.py",
+        "            durable = damage.first_offset < doubt.known_end\n",
+        "            durable = damage.first_offset < doubt.recovery_point\n",
+        "tests/unit/test_recover.py tests/unit/test_log_recovery.py",
+    ),
+    Mutant(
+        "a lost transaction index is missed after a clean close only",
+        "kstore/log_files.py",
+        "                txn_bytes=self._transaction_index_bytes(clean=clean),\n",
+        "                txn_bytes=self._transaction_index_bytes(clean=clean) if clean else -1,\n",
+        TRANSACTION_INDEXES,
+    ),
+    Mutant(
+        "a tail is parked without a sync",
+        "kstore/log_appender.py",
+        "            if not self._sync:\n                tail.file.fdatasync()\n            self.producers",
+        "            self.producers",
+        "tests/unit/test_parked_tails.py",
+    ),
+    # --- own files, locks, indexes ------------------------------------------------------------------------------------
+    Mutant(
+        "a state of a later version is taken for damage",
+        "kstore/state/log_state.py",
+        "        if version > VERSION:\n            raise",
+        "        if version > VERSION:\n            return None\n            raise",
+        STATE,
+    ),
+    Mutant(
+        "the old state goes before the new one is stored",
+        "kstore/state/log_state.py",
+        "            self.store(self.current)\n        self._write(0, bytes(OLD_SLOTS_SIZE))\n",
+        "            self._write(0, bytes(OLD_SLOTS_SIZE))\n            self.store(self.current)\n",
+        STATE,
+    ),
+    Mutant(
+        "a lone writer does not look at its store again when it has the lock",
+        "kstore/files/log_lock.py",
+        "    try:\n        _probe_above(directory, shared=shared)\n    except BaseException:",
+        "    try:\n        pass\n    except BaseException:",
+        "tests/unit/test_log_lock.py",
+    ),
+    Mutant(
+        "a rebuilt index takes the place of that of another segment",
+        "kstore/index_repairs.py",
+        "    if segment.tail is not None or (stat.inode, stat.size) != (scanned.inode, scanned.size):\n",
+        "    if segment.tail is not None:\n",
+        "tests/unit/test_index_repairs.py",
     ),
     # --- queues -------------------------------------------------------------------------------------------------------
     Mutant(
