@@ -111,7 +111,7 @@ class LogFiles:
 
     def _begin(self) -> SegmentTail:
         """Opens the active segment for appending; from here on the log on disk counts as not closed in order."""
-        self._store_state()
+        self._store_state(if_changed=True)
         if self._seal_before_append:
             # Fenced damage, or missing offsets, stand where the next batch would go: it goes into a segment of its own.
             return self._roll(self.published.offset)
@@ -292,27 +292,29 @@ class LogFiles:
             self._store_state(losses=losses)
         self.losses = losses
 
-    def _store_state(self, *, clean: bool = False, losses: LossRanges | None = None, **clean_mark: Any) -> None:
+    def _store_state(
+        self, *, clean: bool = False, losses: LossRanges | None = None, if_changed: bool = False, **clean_mark: Any
+    ) -> None:
         lost, accepted, unconfirmed = self.losses if losses is None else losses
         if not clean and self._has_kafka_marks:
             forget_clean_shutdown(self.context.fs, self.context.directory)
             self._has_kafka_marks = False
-        self._state_file.store(
-            LogState(
-                durability=self._durability,
-                clean=clean,
-                recovery_point=min(self._recovery_point, self.published.offset),
-                log_start_offset=self.start_offset,
-                durable_end=min(self._durable_end, self.published.offset),
-                boot_id=boot_id(),
-                lost=lost,
-                accepted=accepted,
-                unconfirmed=unconfirmed,
-                has_epochs=bool(self.loaded.epochs.entries),
-                txn_bytes=self._transaction_index_bytes(clean=clean),
-                **clean_mark,
-            )
+        state = LogState(
+            durability=self._durability,
+            clean=clean,
+            recovery_point=min(self._recovery_point, self.published.offset),
+            log_start_offset=self.start_offset,
+            durable_end=min(self._durable_end, self.published.offset),
+            boot_id=boot_id(),
+            lost=lost,
+            accepted=accepted,
+            unconfirmed=unconfirmed,
+            has_epochs=bool(self.loaded.epochs.entries),
+            txn_bytes=self._transaction_index_bytes(clean=clean),
+            **clean_mark,
         )
+        if not (if_changed and self._state_file.says(state)):
+            self._state_file.store(state)
 
     def _transaction_index_bytes(self, *, clean: bool) -> int:
         """What the next open finds, or has to rebuild: of all segments, or of those that recovery does not look at."""

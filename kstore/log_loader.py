@@ -196,7 +196,8 @@ def load(
         if state is None and state_known:
             report.notes.append(f"{KSTORE_STATE} is damaged: the whole log is checked")
         start_offset = state.log_start_offset if state is not None else (marks.log_start_offset or 0)
-        segments = _tidy(context, names, start_offset)
+        is_new = not (state_known or marks.recovery_point or names.unfinished or any(names.bases.values()))
+        segments = _tidy(context, names, start_offset, is_new=is_new)
         index_sizes = TransactionIndexSizes.found(fs, directory, _indexed(names, segments))
         producers = LogProducers(context, segments, names.bases[".snapshot"], index_sizes)
         epochs = read_epochs(context, report)
@@ -225,6 +226,11 @@ def load(
         if state is not None and fits:
             loaded.end_offset = loaded.recovery_point = state.durable_end
             loaded.position = state.clean_size
+        elif is_new:
+            # Nothing was ever in it, so nothing is to be checked. The record goes to disk with the names of all files.
+            segments.last.activate(empty_indexes=True)
+            loaded.recovery_point = loaded.end_offset
+            _store(loaded)
         else:
             _recover(loaded, state, marks, advance)
             if report.clean:
@@ -339,8 +345,11 @@ def _recover_epochs(loaded: Loaded, found: list[EpochEntry]) -> None:
                 epochs.assign(*entry)
 
 
-def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int) -> LogSegments:
-    """Finishes or undoes what earlier work left half done, and makes the map of segments; a log has at least one."""
+def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int, *, is_new: bool) -> LogSegments:
+    """Finishes or undoes what earlier work left half done, and makes the map of segments; a log has at least one.
+
+    The name of the first segment of a log that ``is_new`` is left for the caller to sync.
+    """
     fs, directory = context.fs, context.directory
     has_swapped = finish_swaps(context, names)
     for name in names.unfinished:
@@ -366,7 +375,8 @@ def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int) -> 
     if not len(segments):
         segment = LogSegment(context, start_offset)
         segment.create()
-        fs.sync_dir(directory)
+        if not is_new:
+            fs.sync_dir(directory)
         segments.add(segment)
     return segments
 

@@ -382,6 +382,10 @@ class StateFile:
         file.fdatasync()
         file.close()
 
+    def says(self, state: LogState) -> bool:
+        """Whether the record that stands says the same as ``state``, whatever its generation."""
+        return self.current is not None and replace(self.current, generation=state.generation) == state
+
     def store(self, state: LogState) -> None:
         """Makes ``state`` the record, durably; the generation is counted on here.
 

@@ -25,10 +25,11 @@ from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.log_loader import make_directory
 from kstore.record.builder import build_batch
+from kstore.store import Store
 from kstore.types import Durability
 from tests.evidence import Wrong
 from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, Operation, RecordingFs, WatchedFs
+from tests.fake_fs import CHANGES, SYNCS, Operation, RecordingFs, WatchedFs
 from tests.log_cases import data, edit, files, killed, offsets, segment_bases
 from tests.log_helpers import TIME
 
@@ -494,3 +495,32 @@ def test_a_log_opened_again_and_again_keeps_all(tmp_path: Path) -> None:
     with Log(path) as log:
         assert offsets(log) == list(range(end))
         log.check()
+
+
+# --- a new log --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+def test_a_new_log_takes_its_first_record_after_two_syncs_and_no_scan(tmp_path: Path, durability: Durability) -> None:
+    fs = RecordingFs()
+    with Store(tmp_path / "s", fs=fs, durability=durability, background=False) as store:
+        store.create_topic("t")
+        fs.operations.clear()
+        log = store.log("t")
+        assert log.recovery.clean
+        log.append(b"x")
+        done = [(operation.kind, Path(operation.path).name) for operation in fs.operations]
+    written = [("write_and_sync", f"{0:020d}.log")] if durability == "sync" else []
+    syncs = [one for one in done if one[0] in SYNCS | {"write_and_sync"}]
+    assert syncs == [("fdatasync", "kstore.state"), ("sync_dir", "t-0"), *written]
+    assert done.index(("create", f"{0:020d}.index")) < done.index(("sync_dir", "t-0"))
+    assert not [name for kind, name in done if kind == "pread" and name.endswith(".log")]
+
+
+def test_a_log_that_was_killed_before_its_first_record_is_a_new_one(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", durability="os")
+    copy = killed(log, tmp_path / "copy")
+    log.close()
+    with Log(copy, durability="os") as again:
+        assert again.recovery.notes == []
+        assert again.append(b"x") == 0
