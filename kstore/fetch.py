@@ -17,7 +17,7 @@ from kstore.errors import TruncatedFileError
 from kstore.files.fs import File
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
-from kstore.record.walk import OFFSET_MAX, Damage, walk
+from kstore.record.walk import OFFSET_COUNT_MAX, OFFSET_MAX, Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges, corrupt_batch_error
 from kstore.types import AbortedTransaction, CorruptRange
 
@@ -59,7 +59,9 @@ class FetchSlice(NamedTuple):
         Raises CorruptBatchError at damage whose loss is not accepted.
         """
         stop = self.position + self.size
-        for item in walk(self.file, self.position, stop, next_offset=self.base_offset):
+        # A batch may hold ``stop_offset``, and reach beyond it.
+        offset_stop = min(self.stop_offset + OFFSET_COUNT_MAX, OFFSET_MAX)
+        for item in walk(self.file, self.position, stop, next_offset=self.base_offset, offset_stop=offset_stop):
             if isinstance(item, Damage):
                 if item.torn and item.stop == stop:
                     return  # the slice ends within a batch

@@ -56,6 +56,7 @@ from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
 from kstore.segment import LogSegment, SegmentContext
+from kstore.segment_split import overflowing, split_segment
 from kstore.segment_swap import finish_swaps, swapped_bases, swapped_index_bytes
 from kstore.segments import LogSegments
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
@@ -240,6 +241,7 @@ def load(
         # One that begins where the log ends is the one that writes next.
         loaded.epochs.truncate_from_end(loaded.end_offset + 1)
         producers.remove_strays(loaded.end_offset)
+        _split_overflowing(loaded)
         if lacking := sum(segment.lacks_index for segment in loaded.segments):
             report.notes.append(f"{lacking} {LACKING_INDEX}")
         return loaded
@@ -306,6 +308,33 @@ def _repair_transaction_indexes(loaded: Loaded, segments: Iterable[LogSegment]) 
     sizes = loaded.producers.index_sizes
     for path in loaded.producers.repair_indexes(segment for segment in segments if segment.base_offset in sizes):
         loaded.report.notes.append(f"a transaction index cannot be right, and is made anew: {path}")
+
+
+def _split_overflowing(loaded: Loaded) -> None:
+    """Splits the segments whose offsets are too far apart for their indexes, all but one that recovery has open."""
+    segments, report = loaded.segments, loaded.report
+    context, producers = loaded.context, loaded.producers
+    is_split = False
+    for base_offset, stop in overflowing(segments, loaded.end_offset):
+        segment = segments.floor(base_offset)
+        assert segment is not None, "it is in the map"
+        if segment.tail is not None:
+            continue  # the next append begins a segment of its own
+        refused = split_segment(segments, segment, stop)
+        is_split |= not refused
+        report.notes.append(
+            f"segment {base_offset} spans more offsets than its indexes can hold: "
+            + (f"not split: {refused}" if refused else "split, as Kafka does")
+        )
+        if not refused and base_offset in producers.index_sizes:
+            bases = segments.range(base_offset, stop)
+            found = TransactionIndexSizes.found(context.fs, context.directory, [one.base_offset for one in bases])
+            for one in bases:
+                producers.index_sizes.note(one.base_offset, found.total([one.base_offset], one.base_offset, None))
+    if is_split:
+        # The clean mark may be that of a segment that was split.
+        loaded.position = segments.last.size
+        _store(loaded)
 
 
 def read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEntry] | None:

@@ -31,7 +31,7 @@ from kstore.log_following import wait_beyond
 from kstore.log_loader import OWN_NAMES, is_log, losses_of
 from kstore.log_producers import LogProducers
 from kstore.published import Published
-from kstore.record.walk import OFFSET_COUNT_MAX, Damage, walk
+from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES
 from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext, SegmentEnd
@@ -233,8 +233,7 @@ class LogView:
             end = segment.end(size)
         else:
             end = SegmentEnd(published.offset, published.position, mark.position, mark.head)
-            offset_stop = segment.base_offset + OFFSET_COUNT_MAX
-            for item in walk(segment.log_file(), end.position, size, next_offset=end.offset, offset_stop=offset_stop):
+            for item in walk(segment.log_file(), end.position, size, next_offset=end.offset):
                 if not isinstance(item, Damage):
                     end = SegmentEnd.behind(*item)
         # Not what stands there by now: another batch may have been written in its place since it was walked over.

@@ -39,6 +39,8 @@ HEADER_BLOCK_BYTES = 1024
 # A long read; a short one is for a few batches.
 CHUNK_BYTES = 1 << 20
 SHORT_CHUNK_BYTES = 1 << 14
+# Where the log ends is known: below that a gap of any size is believed.
+KNOWN_STOP = OFFSET_MAX - 1
 # So few bytes are walked faster than an index is opened.
 UNINDEXED_BYTES = 4096
 # As far as an index entry reaches in most logs; beyond it a walk over headers reads less.
@@ -463,7 +465,7 @@ class LogSegment:
         return IndexedBatch(offset, file.pread(size, position)) if 0 < size <= INDEXED_BYTES_MAX else None
 
     def walk_from(
-        self, located: Located, stop: int, *, offset_stop: int = OFFSET_MAX, chunk_bytes: int = CHUNK_BYTES
+        self, located: Located, stop: int, *, offset_stop: int = KNOWN_STOP, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[tuple[int, Batch] | Damage]:
         """Batches and damage from ``located`` on, up to position ``stop`` and below ``offset_stop`` (``walk``)."""
         return walk(
@@ -483,14 +485,14 @@ class LogSegment:
         except (StorageError, CorruptDataError):
             return None
 
-    def end(self, stop: int) -> SegmentEnd:
-        """The end of the last whole batch up to position ``stop``; damage is passed over.
+    def end(self, stop: int, *, offset_stop: int = OFFSET_MAX) -> SegmentEnd:
+        """The end of the last whole batch up to position ``stop``, below ``offset_stop``; damage is passed over.
 
         Walks from the last index entry on, if a whole batch stands there, else from the start.
         """
         for start in (self._last_indexed_position(stop), 0):
             last = None
-            for item in walk(self.log_file(), start, stop, next_offset=self.base_offset):
+            for item in walk(self.log_file(), start, stop, next_offset=self.base_offset, offset_stop=offset_stop):
                 if not isinstance(item, Damage):
                     last = item
                 elif start and last is None:

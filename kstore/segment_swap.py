@@ -37,6 +37,7 @@ from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_sta
 
 __all__ = [
     "begin_swap",
+    "begin_swaps",
     "complete_swap",
     "discard",
     "finish_swaps",
@@ -59,6 +60,18 @@ def begin_swap(fs: FileSystem, directory: Path, base_offset: int) -> None:
     for suffix in FORWARD:
         _rename(fs, directory, base_offset, suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)
     fs.sync_dir(directory)
+
+
+def begin_swaps(fs: FileSystem, directory: Path, bases: Sequence[int]) -> None:
+    """Step 2 for several segments that replace one; ``bases`` rise, and the first is that of the one replaced.
+
+    Its rename is the commit: before it the names of all others are durable (Kafka: LocalLog.splitOverflowedSegment).
+    """
+    for base_offset in reversed(bases[1:]):
+        for suffix in FORWARD:
+            _rename(fs, directory, base_offset, suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)
+    fs.sync_dir(directory)
+    begin_swap(fs, directory, bases[0])
 
 
 def complete_swap(fs: FileSystem, directory: Path, base_offset: int, replaced: Iterable[int]) -> None:

@@ -14,7 +14,7 @@ from kstore.errors import CorruptDataError
 from kstore.record.batch import MAGIC, Batch
 from kstore.record.parse import parse_batch
 from kstore.record.scan import Source, find_next_batch
-from kstore.record.walk import OFFSET_COUNT_MAX, OFFSET_MAX, Damage
+from kstore.record.walk import OFFSET_COUNT_MAX, OFFSET_MAX, Damage, is_far
 
 __all__ = ["BATCH_BYTES_MAX", "walk_headers"]
 
@@ -63,7 +63,6 @@ def walk_headers(
         offset_stop: no batch may end at or above it: the next segment's base.
     """
     bounded = _Bounded(source, SEARCH_PASSES * stop + BATCH_BYTES_MAX)
-    offset_stop = min(offset_stop, next_offset + OFFSET_COUNT_MAX)
     chunk, chunk_start = b"", 0
     position = 0
     # The batch before, which counts when a header is found behind it, and the offset expected at its begin.
@@ -102,7 +101,7 @@ def walk_headers(
         if held is not None:
             # A size that lies leads to a place where no header is.
             try:
-                is_held_whole = _is_whole(bounded, *held)
+                is_held_whole = not is_far(held[1].last_offset, held_from, offset_stop) and _is_whole(bounded, *held)
             except _SpentError:
                 is_held_whole = True
             if is_held_whole:
@@ -112,7 +111,11 @@ def walk_headers(
             held = None
         try:
             found = find_next_batch(
-                bounded, damaged_from + 1, stop, next_offset=next_offset, last_offset_max=offset_stop - 1
+                bounded,
+                damaged_from + 1,
+                stop,
+                next_offset=next_offset,
+                last_offset_max=offset_stop - 1 if offset_stop < OFFSET_MAX else next_offset + OFFSET_COUNT_MAX - 1,
             )
         except _SpentError:
             found = None
@@ -124,7 +127,10 @@ def walk_headers(
         behind = header.base_offset if header.magic == MAGIC else max(next_offset, 0)
         yield Damage(damaged_from, found, next_offset, behind, reason, False)
         position, next_offset = found, behind
-    if held is not None:
+    if held is not None and is_far(held[1].last_offset, held_from, offset_stop):
+        reason = f"a batch up to offset {held[1].last_offset}, expected {held_from}, and no batch follows"
+        yield Damage(held[0], stop, held_from, None, reason, False)
+    elif held is not None:
         yield held
 
 

@@ -2,7 +2,8 @@
 
 A batch is served only if its CRC holds and its offsets fit. The CRC leaves out the base offset, so a flipped bit there
 is found by what stands around it: offsets never go back, and where they leave a gap (compaction, or a log that was
-written so) the batch behind the gap, or the segment's end, must agree with it.
+written so) the batch behind the gap, or the segment's end, must agree with it. An offset beyond what a segment's
+indexes can hold is believed only if one of the two is there: old brokers wrote such offsets, and so does a flipped bit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kstore.record.batch import Batch
 from kstore.record.parse import parse_batch
 from kstore.record.scan import SearchBudget, Source, find_next_batch, scan
 
-__all__ = ["OFFSET_MAX", "Damage", "walk"]
+__all__ = ["OFFSET_COUNT_MAX", "OFFSET_MAX", "Damage", "is_far", "walk"]
 
 OFFSET_MAX = 2**63 - 1
 # The offsets of a segment are stored relative to its base, as int32.
@@ -57,13 +58,12 @@ def walk(
 
     Args:
         next_offset: no batch may begin below it.
-        offset_stop: no batch may end at or above it: the next segment's base, or the log's end. An offset too far
-            from ``next_offset`` to be in one segment is never believed.
+        offset_stop: no batch may end at or above it: the next segment's base, or the log's end. Without it a gap of
+            OFFSET_COUNT_MAX offsets is believed only if another batch follows it.
         hints: positions at which batches may begin behind damage, from an index; asked for once, when needed.
 
     However it is damaged, the bytes that are checksummed for it are bounded (``SearchBudget``).
     """
-    offset_stop = min(offset_stop, next_offset + OFFSET_COUNT_MAX)
     budget = SearchBudget(stop - start)
     positions: Sequence[int] | None = None
     first_bytes = chunk_bytes
@@ -111,23 +111,35 @@ def _misplaced(
     """Why the base offset of a batch with a good CRC cannot be believed, or None."""
     if batch.last_offset >= offset_stop:
         return f"batch of offsets {batch.base_offset} to {batch.last_offset}, expected below {offset_stop}"
+    alone = None
+    if is_far(batch.last_offset, next_offset, offset_stop):
+        alone = (
+            f"batch of offsets {batch.base_offset} to {batch.last_offset}, expected {next_offset}, and no batch follows"
+            " that bears it out"
+        )
     successor = position + batch.size
     if successor >= stop:
-        return None
+        return alone
     try:
         behind = parse_batch(source.pread(min(HEADER_PEEK_BYTES, stop - successor), successor), 0, header_only=True)
         if behind.magic != MAGIC_V2:
             # Where a compressed message set begins, only its messages tell.
             behind = parse_batch(source.pread(min(behind.size, stop - successor), successor))
     except CorruptDataError:
-        return None  # nothing there that could testify
+        return alone  # nothing there that could testify
     behind_offset = behind.base_offset
     if next_offset <= behind_offset <= batch.last_offset:
         return (
             f"batch of offsets {batch.base_offset} to {batch.last_offset}, "
             f"expected {next_offset} and below {behind_offset}, where the next batch begins"
         )
-    return None
+    return alone if behind_offset < next_offset else None
+
+
+def is_far(last_offset: int, next_offset: int, offset_stop: int) -> bool:
+    """Whether a batch lies further from the expected offset than one segment reaches, and no ``offset_stop`` bounds
+    it."""
+    return offset_stop == OFFSET_MAX and last_offset >= next_offset + OFFSET_COUNT_MAX
 
 
 def _next_fitting(
@@ -140,15 +152,20 @@ def _next_fitting(
     budget: SearchBudget,
 ) -> tuple[int, int] | None:
     """Position and base offset of the next whole batch behind the damage at ``position``, or None."""
-    found = find_next_batch(
-        source,
-        position + 1,
-        stop,
-        next_offset=next_offset,
-        last_offset_max=offset_stop - 1,
-        hints=hints,
-        budget=budget,
-    )
+    near_stop = min(offset_stop, next_offset + OFFSET_COUNT_MAX)
+    found = None
+    # What a segment's indexes cannot hold is believed, but only below a bound, and where nothing nearer is found.
+    for offset_max in (near_stop,) if offset_stop in (near_stop, OFFSET_MAX) else (near_stop, offset_stop):
+        if found is None and not budget.is_spent:
+            found = find_next_batch(
+                source,
+                position + 1,
+                stop,
+                next_offset=next_offset,
+                last_offset_max=offset_max - 1,
+                hints=hints,
+                budget=budget,
+            )
     if found is None:
         return None
     size = parse_batch(source.pread(min(HEADER_PEEK_BYTES, stop - found), found), header_only=True).size

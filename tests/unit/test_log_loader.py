@@ -410,34 +410,6 @@ def test_a_segment_may_begin_below_its_first_batch(tmp_path: Path) -> None:
             assert offsets(log, start) == [offset for offset in (50, 51, 170) if offset >= start]
 
 
-def overflowing(path: Path) -> bytes:
-    """A segment as Kafka before 1.0 could make it: its last offsets do not fit an index entry. Returns their bytes."""
-    path.mkdir()
-    near = b"".join(data(offset) for offset in range(20))
-    far = b"".join(data(2**31 + number) for number in range(20))
-    (path / f"{0:020d}.log").write_bytes(near + far)
-    return far
-
-
-def test_a_reader_gets_what_comes_before_offsets_that_overflow_their_segment(tmp_path: Path) -> None:
-    overflowing(tmp_path / "log")
-    with Log(tmp_path / "log", read_only=True) as view:
-        assert offsets(view) == list(range(20))
-
-
-def test_offsets_that_overflow_their_segment_are_set_aside_whole(tmp_path: Path) -> None:
-    far = overflowing(tmp_path / "log")
-    with Log(tmp_path / "log") as log:
-        (cut,) = log.recovery.cut
-        assert f"expected below {2**31}" in cut.reason
-        assert (log.path / cut.saved_as).read_bytes() == far
-        assert offsets(log) == list(range(20))
-        # What was set aside is a run of whole batches, which a log takes in again.
-        assert log.append_batches(far, assign_offsets=False).last_offset == 2**31 + 19
-        assert offsets(log) == [*range(20), *range(2**31, 2**31 + 20)]
-        assert segment_bases(log.path) == [0, 2**31]
-
-
 # --- damage at random -------------------------------------------------------------------------------------------------
 
 
