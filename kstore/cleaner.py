@@ -368,6 +368,8 @@ class _Pass:
         # Without times of their own, tombstones of versions 0 and 1 go by that of the last clean segment.
         self.legacy_horizon = clean[-1].mtime_ms - self.config.delete_retention_ms if clean else 0
         transactions = self._transactions(facts[0].base_offset, facts[-1].stop_offset)
+        if self.start.producers_known:
+            transactions.open_before = self.writer.open_at_start()
         while facts:
             here = 0
             while here < len(facts) and facts[here].base_offset not in self.left:

@@ -265,6 +265,13 @@ class LogProducers:
         below.snapshot(base_offset)
         self._snapshots = sorted({*self._snapshots, *below._snapshots})
 
+    def open_at(self, base_offset: int) -> frozenset[int]:
+        """The producers with a transaction open at ``base_offset``, where the log's first segment begins."""
+        if not self.in_use:
+            return frozenset()
+        before = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
+        return frozenset(known.producer_id for known in before.up_to(base_offset, 0).open_transactions)
+
     def repair_indexes(self, segments: Iterable[LogSegment]) -> list[str]:
         """Makes the transaction indexes of ``segments`` that cannot be right anew from their batches; their paths."""
         repaired = []

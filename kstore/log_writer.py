@@ -465,6 +465,11 @@ class LogWriter(LogAppender):
                 with_producers or self.producers.in_use,
             )
 
+    def open_at_start(self) -> frozenset[int]:
+        """The producers whose transaction began before the first segment, and is open there. Raises: StorageError."""
+        with self._lock:
+            return self.producers.open_at(self.segments.bases[0])
+
     def compaction_stopped(self, start: Cleanable, segments: Iterable[LogSegment]) -> str:
         """Why a compaction that is at ``segments`` has to end, "" where it may go on."""
         if self._is_closing or self._closed is not None:

@@ -223,11 +223,14 @@ class _Aborted:
 class CleanedTransactions:
     """Which data was aborted, and of which transactions a pass has met data; fed each batch, in offset order.
 
-    ``aborted`` are all that overlap the offsets of the pass, sorted by their first offset. ``kept`` collects those
+    ``aborted`` are all that overlap the offsets of the pass, sorted by their first offset. ``open_before`` are the
+    producers whose transaction began before the log's first segment and is open there, as its snapshot says: their
+    next marker stays, or whoever reads on from that snapshot would wait for it for ever. ``kept`` collects those
     whose marker came and whose data is not all gone yet: what the index of the segment in the making has to list.
     """
 
     aborted: Sequence[AbortedTransaction]
+    open_before: frozenset[int] = frozenset()
     kept: list[AbortedTransaction] = field(default_factory=list)
     _next: int = 0
     _open_aborted: dict[int, _Aborted] = field(default_factory=dict)
@@ -236,7 +239,9 @@ class CleanedTransactions:
     def copy(self) -> CleanedTransactions:
         """As it is now, to go back to."""
         opened = {producer: replace(aborted) for producer, aborted in self._open_aborted.items()}
-        return CleanedTransactions(self.aborted, list(self.kept), self._next, opened, set(self._open_committed))
+        return CleanedTransactions(
+            self.aborted, self.open_before, list(self.kept), self._next, opened, set(self._open_committed)
+        )
 
     def take_kept(self) -> list[AbortedTransaction]:
         kept, self.kept = self.kept, []
@@ -267,14 +272,16 @@ class CleanedTransactions:
         if record is None:
             return True  # emptied by an earlier pass
         kind = parse_control_type(record.key)
+        if kind not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
+            return False
+        was_open_before = batch.producer_id in self.open_before
+        self.open_before -= {batch.producer_id}
         if kind == ControlRecordType.ABORT:
             aborted = self._open_aborted.pop(batch.producer_id, None)
             if aborted is None or not aborted.has_data:
-                return True
+                return not was_open_before
             self.kept.append(aborted.transaction)
             return False
-        if kind == ControlRecordType.COMMIT:
-            had_data = batch.producer_id in self._open_committed
-            self._open_committed.discard(batch.producer_id)
-            return not had_data
-        return False
+        had_data = batch.producer_id in self._open_committed
+        self._open_committed.discard(batch.producer_id)
+        return not had_data and not was_open_before

@@ -236,3 +236,28 @@ def test_what_lies_behind_what_can_be_cleaned_is_copied_and_hides_nothing(log: L
     report = log.compact()
     assert report.stop_offset == 3
     assert keys(log) == [(1, b"a"), (2, b"b"), (3, b"x"), (4, b"b")]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_stays_as_long_as_the_snapshot_at_the_start_has_its_transaction_open(
+    commit: bool, log: Log, clock: ManualClock
+) -> None:
+    """Its data is deleted. Without it whoever has lost the later snapshots would wait for it for ever."""
+    put(log, batch(0, "a", producer=7, transactional=True))
+    put(log, batch(1, "b", "b"), marker(7, 3, commit=commit))
+    put(log, batch(4, "c"))
+    log.append(b"end", key=b"d")
+    log.delete_records(1)
+    for _ in range(3):
+        log.compact(whole=True)
+        clock.advance(RETENTION_MS + 1)
+        log.append(b"end", key=b"d")
+        log.roll()
+    assert 3 in [base for base, _ in shape(log)]
+    path, end = log.path, log.end_offset
+    log.close()
+    (path / "kstore.state").unlink()
+    for snapshot in sorted(path.glob("*.snapshot"))[1:]:
+        snapshot.unlink()
+    with Log(path, durability="os", clock=clock, producer_id_expiration_ms="365d") as again:
+        assert again.last_stable_offset == again.end_offset == end
