@@ -59,7 +59,7 @@ class Getters:
         getter = _Getter(count, seconds, deadline)
         self._waiting.append(getter)
         if self._looking is None:
-            self._looking = self._loop.create_task(self._look_for_all())
+            self._begin_to_look()
         else:
             self.waiter.wake()
         try:
@@ -71,6 +71,17 @@ class Getters:
             if getter.future.done() and not getter.future.cancelled() and getter.future.exception() is None:
                 await self._give_back(getter.future.result())
             raise
+
+    def _begin_to_look(self) -> None:
+        self._looking = self._loop.create_task(self._look_for_all())
+        # Not at the end of the task: one that is cancelled before its first step does not get there.
+        self._looking.add_done_callback(self._looked)
+
+    def _looked(self, _: asyncio.Task[None]) -> None:
+        self._looking = None
+        if any(not getter.future.done() for getter in self._waiting) and not self._loop.is_closed():
+            # The task was cancelled, and they were not.
+            self._begin_to_look()
 
     async def _look_for_all(self) -> None:
         try:
@@ -99,11 +110,6 @@ class Getters:
         except Exception as error:
             for getter in list(self._waiting):
                 self._end(getter, error)
-        finally:
-            self._looking = None
-            if any(not getter.future.done() for getter in self._waiting) and not self._loop.is_closed():
-                # This task was cancelled, and they were not.
-                self._looking = self._loop.create_task(self._look_for_all())
 
     async def _finished(self, looking: asyncio.Future[tuple[list[Job], float]]) -> None:
         try:

@@ -463,3 +463,44 @@ def test_what_another_process_puts_and_appends_comes(tmp_path: Path) -> None:
             assert await queue.join(5)
 
     run(main())
+
+
+def test_a_look_for_items_that_ends_with_its_getters_is_not_started_again(tmp_path: Path) -> None:
+    """As at the end of a loop, which cancels all tasks in any order."""
+
+    async def main() -> None:
+        async with opened(tmp_path, durability="os") as store:
+            queue = await store.queue("jobs")
+            getters, started = queue._getters, 0
+            look_for_all = getters._look_for_all
+
+            async def counted() -> None:
+                nonlocal started
+                started += 1
+                await look_for_all()
+
+            getters._look_for_all = counted  # type: ignore[method-assign]
+            for steps in range(STEPS):
+                started = 0
+                getting = asyncio.create_task(queue.get())
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                looking = getters._looking
+                if looking is not None:
+                    looking.cancel()
+                getting.cancel()
+                await asyncio.wait([getting] if looking is None else [getting, looking])
+                await until(lambda: getters._looking is None)
+                assert started <= 1
+            for steps in range(STEPS):
+                getting = asyncio.create_task(queue.get())
+                while getters._looking is None:
+                    await asyncio.sleep(0)
+                looking = getters._looking
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                looking.cancel()  # and not the getter
+                await queue.put(b"%d" % steps)
+                await (await getting).ack()
+
+    run(main())
