@@ -250,13 +250,22 @@ def test_the_damage_that_a_broker_s_directories_hold_is_found() -> None:
     assert sound - deep_sound == {"flipped-crc-0", "flipped-in-last-batch-0", "flipped-record-0", "gzip-body-0"}
 
 
+def test_a_state_that_cannot_be_read_does_not_keep_it_from_the_segments(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "log", durability="os") as log:
+        log.append(b"a")
+    fs = FailingFs(SYSTEM_FS)
+    fs.faults.append(Fault(1, kinds=frozenset({"pread"}), suffix="kstore.state"))
+    found = log_stats(tmp_path / "log", fs=fs)
+    assert (found.batch_count, [finding.kind for finding in found.findings]) == (1, ["state"])
+
+
 def test_a_segment_that_cannot_be_read_does_not_keep_it_from_the_others(tmp_path: Path) -> None:
     with kstore.Log(tmp_path / "log", durability="os") as log:
         log.append(b"a")
         log.roll()
         log.append(b"b")
     fs = FailingFs(SYSTEM_FS)
-    fs.faults.append(Fault(1, kinds=frozenset({"pread"})))
+    fs.faults.append(Fault(1, kinds=frozenset({"pread"}), suffix=".log"))
     found = log_stats(tmp_path / "log", fs=fs)
     assert (found.batch_count, found.damage_count, found.end_offset) == (1, 1, 2)
     assert "cannot be read" in found.findings[0].reason
