@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kstore
-import kstore.aio
+from kstore.aio.threads import Threads
 from kstore.errors import ThreadStartError
 from kstore.files.local import SYSTEM_FS
 from kstore.files.remote_stores import limited
@@ -61,23 +61,22 @@ def test_a_remote_read_without_a_thread_is_a_typed_error() -> None:
         limited(lambda: 1, "hdfs://nowhere")
 
 
-def test_a_call_of_asyncio_that_gets_no_thread_is_not_made_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_of_asyncio_that_gets_no_thread_is_not_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     async def life() -> None:
-        async with kstore.aio.open(tmp_path / "store") as store:
-            # One thread is there, and busy; a second one cannot be started.
-            go_on = threading.Event()
-            first = store._threads.submit(go_on.wait)
-            with monkeypatch.context() as patch:
-                patch.setattr(threading.Thread, "start", _refuse)
-                with pytest.raises(ThreadStartError):
-                    await store.run(made.append, "refused")
-            go_on.set()
-            await first
-            await store.run(made.append, "taken")
+        threads = Threads(2)
+        # The first thread is busy, and the second cannot be started.
+        go_on = threading.Event()
+        first = threads.submit(go_on.wait)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", _refuse)
+            with pytest.raises(ThreadStartError):
+                await threads.run(lambda: made.append("refused"))
+        go_on.set()
+        await first
+        await threads.run(lambda: made.append("taken"))
+        threads.close()
 
     run(life())
     assert made == ["taken"]
