@@ -387,15 +387,18 @@ class LogSegment:
 
         ``repair``: an index that is missing or wrong is rebuilt, once, unless the caller holds the log's lock.
         """
-        if repair and self.lacks_index and self._repair():
-            repair = False
-        use_index = use_index and stop > UNINDEXED_BYTES
-        found = self._entry_for(target) if use_index else OffsetPosition(self.base_offset, 0)
-        repair = repair and use_index and not self.is_examined and self.tail is None
-        if found is None and repair and self._repair():
-            repair = False
+        if use_index and stop > UNINDEXED_BYTES:
             found = self._entry_for(target)
-        entry = found or OffsetPosition(self.base_offset, 0)
+            repair = repair and not self.is_examined and self.tail is None
+            if found is None and repair and self._repair():
+                repair = False
+                found = self._entry_for(target)
+            entry = found or OffsetPosition(self.base_offset, 0)
+        else:
+            if repair and self.lacks_index:
+                self._repair()
+            repair = False
+            entry = OffsetPosition(self.base_offset, 0)
         position = entry.position
         if position >= stop:
             # While a writer is at work its entries may be ahead of what was published.
@@ -414,8 +417,12 @@ class LogSegment:
             at = 0
             while at + HEADER_SIZE <= len(block):
                 base_offset, size, magic, last_offset_delta = HEAD.unpack_from(block, at)
-                last_offset = base_offset + last_offset_delta if magic == MAGIC_V2 else base_offset
-                size_min = SIZE_MIN.get(magic, OFFSET_MAX)
+                if magic == MAGIC_V2:
+                    last_offset = base_offset + last_offset_delta
+                    size_min = HEADER_SIZE
+                else:
+                    last_offset = base_offset
+                    size_min = SIZE_MIN.get(magic, OFFSET_MAX)
                 size += LOG_OVERHEAD
                 sane = size_min <= size <= stop - position - at and expected <= base_offset <= last_offset
                 if hinted:
