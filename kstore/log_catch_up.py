@@ -61,7 +61,7 @@ class CatchingUp(TurnTaker):
         """Takes in what other processes have done since the lock was last given back. Needs the turn."""
         data = self._slot.read()
         if data != self._seen_data:
-            seen = SharedState.decode(data)
+            seen = self._slot.load(data)
             if seen is not None and seen.flags & POISONED:
                 if seen.change_count == self._seen.change_count:
                     self._take_in(seen)  # what is durable may still be read

@@ -14,7 +14,8 @@ from kstore.log_loader import ensure_log_directory, load
 from kstore.log_shared import SharedWriter
 from kstore.log_writer import StoreTies, directory_mode
 from kstore.segment import SegmentContext
-from kstore.state.shared_slot import CHANGING, POISONED, SharedSlot, SharedState
+from kstore.state.log_state import VERSION, stored_version
+from kstore.state.shared_slot import CHANGING, POISONED, SharedSlot, in_use_by_others
 from kstore.types import Durability
 
 __all__ = ["open_shared_writer"]
@@ -25,8 +26,9 @@ logger = logging.getLogger(__name__)
 def open_shared_writer(context: SegmentContext, durability: Durability, ties: StoreTies | None = None) -> SharedWriter:
     """One more writer of the log in ``context.directory``, which is created or recovered as needed.
 
-    Raises: as ``open_writer``; LockedError while somebody has it alone, ConfigError where the others have it with
-    another durability, PoisonedError where a sync has failed one of them.
+    Raises: as ``open_writer``; LockedError while another process has it alone, or those that share it use another
+    version of the format; ConfigError where the others have it with another durability, PoisonedError where a sync has
+    failed one of them.
     """
     context = context._replace(fs=unmapped(context.fs))
     fs, directory = context.fs, context.directory
@@ -60,8 +62,12 @@ def _first(
 
 
 def _next(context: SegmentContext, durability: Durability, lock: DirectoryLock, ties: StoreTies | None) -> SharedWriter:
-    slot = SharedSlot(context.fs, context.directory / KSTORE_STATE)
-    seen = SharedState.decode(slot.read())
+    path = context.directory / KSTORE_STATE
+    version = stored_version(context.fs, path)
+    if version not in (None, VERSION):
+        raise in_use_by_others(version, path)  # before a record of version 1 is replaced
+    slot = SharedSlot(context.fs, path)
+    seen = slot.load(slot.read())
     if seen is None or seen.flags & CHANGING:
         loaded, seen = load(context, durability), None
     elif seen.flags & POISONED:

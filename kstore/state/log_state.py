@@ -72,11 +72,13 @@ __all__ = [
     "LOST_MAX",
     "UNCONFIRMED_MAX",
     "UNKNOWN_TXN_BYTES",
+    "VERSION",
     "LogState",
     "OffsetSpan",
     "StateFile",
     "read_state",
     "state_file_bytes",
+    "stored_version",
 ]
 
 MAGIC = b"KST1"
@@ -314,6 +316,23 @@ def read_state(fs: FileSystem, path: Path) -> LogState | None:
         return None
     except UnsupportedFormatError as error:
         raise UnsupportedFormatError(error.reason, path=path) from None
+
+
+def stored_version(fs: FileSystem, path: Path) -> int | None:
+    """The version of the newest record in ``path``, which may be one that this kstore cannot read; None without one.
+
+    Takes no lock and never writes. Raises: StorageError.
+    """
+    data = fs.open(path).pread(FILE_SIZE, 0)
+    try:
+        state = _newest(data)
+    except UnsupportedFormatError:
+        slots = [data[at : at + SLOT_SIZE] for at in (SLOTS_POSITION, SLOTS_POSITION + SLOT_SIZE)]
+        return max(int(ENVELOPE.unpack_from(slot)[1]) for slot in slots if slot.startswith(MAGIC))
+    if state is None:
+        return None
+    olds = [LogState.decode_old(data[at : at + OLD_SLOT_SIZE]) for at in (0, OLD_SLOT_SIZE)]
+    return 1 if state in olds else VERSION
 
 
 def state_file_bytes(state: LogState) -> bytes:

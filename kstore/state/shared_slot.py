@@ -5,7 +5,9 @@ finds it whole, unless its holder died while it stored it. Nothing in it is ever
 
  at  size  field
   0     4  magic                    bytes   "KSS1"
-  4     4  flags                    uint32  bit 0: being changed; 1: poisoned; 2: nothing goes behind the last segment;
+  4     2  version                  uint16  2; kstore.state version 1 has 0 here. Of another one all but these two
+                                            fields is unknown: who finds it must not touch the log
+  6     2  flags                    uint16  bit 0: being changed; 1: poisoned; 2: nothing goes behind the last segment;
                                             3: what is told of the active segment is known
   8     8  change_count             int64   rises when segments come or go
  16     8  cut_count                int64   rises when the end is cut
@@ -20,6 +22,8 @@ finds it whole, unless its holder died while it stored it. Nothing in it is ever
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from functools import partial
 from pathlib import Path
@@ -27,15 +31,27 @@ from typing import NamedTuple
 
 import crc32c
 
+from kstore.errors import LockedError
 from kstore.files.fs import FileSystem
 from kstore.state.log_state import FILE_SIZE
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
-__all__ = ["CHANGING", "POISONED", "SEALED", "TAIL_KNOWN", "SharedSlot", "SharedState", "shared_state"]
+__all__ = [
+    "CHANGING",
+    "POISONED",
+    "SEALED",
+    "TAIL_KNOWN",
+    "SharedSlot",
+    "SharedState",
+    "in_use_by_others",
+    "shared_state",
+]
 
 POSITION = 1536
 MAGIC = b"KSS1"
-SLOT = struct.Struct(">4sI15q")
+VERSION = 2
+SLOT = struct.Struct(">4sHH15q")
+HEAD = struct.Struct(">4sH")
 CRC = struct.Struct(">I")
 SIZE = SLOT.size + CRC.size
 assert SLOT.size == 128
@@ -69,19 +85,30 @@ class SharedState(NamedTuple):
         return self[9:15]
 
     def encode(self) -> bytes:
-        data = SLOT.pack(MAGIC, *self)
+        data = SLOT.pack(MAGIC, VERSION, *self)
         return data + CRC.pack(crc32c.crc32c(data))
 
     @staticmethod
     def decode(data: bytes) -> SharedState | None:
-        """The record, None where it is not whole."""
-        if len(data) < SIZE or data[:4] != MAGIC or CRC.unpack_from(data, SLOT.size)[0] != crc32c.crc32c(data[:-4]):
+        """The record, None where it is not whole, or of another version."""
+        if len(data) < SIZE or CRC.unpack_from(data, SLOT.size)[0] != crc32c.crc32c(data[:-4]):
             return None
-        return SharedState(*SLOT.unpack_from(data)[1:])
+        magic, version, *fields = SLOT.unpack_from(data)
+        return SharedState(*fields) if (magic, version) == (MAGIC, VERSION) else None
 
 
 # One of a whole tuple of its fields, in a third of the time.
 shared_state = partial(tuple.__new__, SharedState)
+
+
+def in_use_by_others(version: int, path: Path) -> LockedError:
+    """The error for a log that members with another ``version`` of the format have open."""
+    return LockedError(
+        errno.EAGAIN,
+        f"the processes that share the log use version {version} of its state, expected {VERSION}: all of them must"
+        " close it first",
+        os.fspath(path.parent),
+    )
 
 
 class SharedSlot:
@@ -89,12 +116,26 @@ class SharedSlot:
 
     def __init__(self, fs: FileSystem, path: Path) -> None:
         """Maps the record in ``path``, a ``kstore.state`` that is there. Raises: StorageError."""
+        self._path = path
         self._file = fs.open(path, write=True)
         self._mapping = self._file.map(FILE_SIZE)
 
     def read(self) -> bytes:
         """As it stands; without the short lock it may be half stored."""
         return self._mapping.read(POSITION, SIZE)
+
+    def load(self, data: bytes) -> SharedState | None:
+        """The record in ``data``, which was read in a turn; None where the writer died while it stored it.
+
+        Raises: LockedError where members with another version of the format use the log.
+        """
+        seen = SharedState.decode(data)
+        if seen is None and len(data) >= HEAD.size:
+            # It stands in each record of those members, so also in one that is half stored.
+            magic, version = HEAD.unpack_from(data)
+            if magic == MAGIC and version != VERSION:
+                raise in_use_by_others(max(version, 1), self._path)
+        return seen
 
     def store(self, data: bytes) -> None:
         self._mapping.store(POSITION, data)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
+import crc32c
 import pytest
 
 from kstore import log_catch_up
@@ -26,10 +27,12 @@ from kstore.errors import (
     SharedLogError,
     StorageError,
     SyncFailedError,
+    UnsupportedFormatError,
 )
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
+from kstore.files.paths import LOCK
 from kstore.log import Log
 from kstore.log_shared import SharedWriter
 from kstore.record._codec import Record
@@ -39,6 +42,7 @@ from kstore.state.shared_slot import CHANGING, POSITION, TAIL_KNOWN, SharedState
 from kstore.types import Durability
 from tests.fake_fs import CHANGES, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs, WatchedFs
 from tests.log_cases import fenced, killed, state_of, tail_lost
+from tests.version_one import version_one_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
 
@@ -540,6 +544,76 @@ def test_all_of_them_have_one_durability(tmp_path: Path) -> None:
         shared(tmp_path / "log", "sync")
     with pytest.raises(ConfigError):
         Log(tmp_path / "log", shared=True, read_only=True)
+
+
+# --- members with another version of the format ----------------------------------------------------------------------
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in path.iterdir() if each.name != LOCK}
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("version", [0, 3])
+def test_who_finds_members_with_another_version_changes_nothing(version: int, is_whole: bool, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with shared(path) as one, shared(path) as two:
+        one.append(b"a")
+        state_file = path / "kstore.state"
+        good = state_file.read_bytes()
+        slot = bytearray(good[POSITION : POSITION + 128])
+        slot[4:6] = version.to_bytes(2, "big")
+        crc = crc32c.crc32c(bytes(slot)) if is_whole else 0
+        with state_file.open("r+b") as file:
+            file.seek(POSITION)
+            file.write(slot + crc.to_bytes(4, "big"))
+        before = contents(path)
+        for _ in range(2):
+            with pytest.raises(LockedError, match=rf"use version {max(version, 1)} .* expected 2"):
+                shared(path)
+            with pytest.raises(LockedError, match=rf"use version {max(version, 1)} .* expected 2"):
+                two.append(b"b")
+        assert contents(path) == before
+        with state_file.open("r+b") as file:
+            file.seek(POSITION)
+            file.write(good[POSITION : POSITION + 132])
+        assert two.append(b"b") == 1
+        shared(path).close()
+
+
+def test_members_that_use_version_one_are_found_by_the_state(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with shared(path) as log:
+        log.append(b"a")
+        copy = killed(log, tmp_path / "old")
+        state = log.writer._state_file.current
+        assert state is not None
+    (copy / "kstore.state").write_bytes(version_one_file(state))  # and no record of the end yet
+    before = contents(copy)
+    with DirectoryLock(copy, shared=True) as member:
+        member.go_live()
+        with pytest.raises(LockedError, match=r"use version 1 .* expected 2"):
+            shared(copy)
+        assert contents(copy) == before
+    with shared(copy) as log:  # all of them are gone
+        assert values(log) == [b"a"]
+    with (copy / "kstore.state").open("r+b") as file:
+        at = 2048 + 1024 * (state_of(copy).generation % 2)
+        file.seek(at)
+        later = bytearray(file.read(1024))
+        later[4:6] = (9).to_bytes(2, "big")
+        size = int.from_bytes(later[6:8], "big")
+        later[size - 4 : size] = crc32c.crc32c(bytes(later[: size - 4])).to_bytes(4, "big")
+        file.seek(at)
+        file.write(later)
+    before = contents(copy)
+    with DirectoryLock(copy, shared=True) as member:
+        member.go_live()
+        with pytest.raises(LockedError, match=r"use version 9 .* expected 2"):
+            shared(copy)
+    with pytest.raises(UnsupportedFormatError):
+        shared(copy)
+    assert contents(copy) == before
 
 
 # --- a writer that dies in its turn ---------------------------------------------------------------------------------
