@@ -108,6 +108,23 @@ class LogProducers:
         producers = self.up_to(end, position).producers
         return tuple(producers[producer_id] for producer_id in sorted(producers))
 
+    @property
+    def known_to(self) -> int:
+        """The offset up to which the producers are known; 0 where nothing was read yet."""
+        return self._next_offset if self._state is not None else 0
+
+    def apart(self) -> LogProducers:
+        """Another one of the same log that knows nothing yet: what it reads disturbs nothing. See ``adopt``."""
+        return LogProducers(self._context, self._segments, self._snapshots, self.index_sizes)
+
+    def adopt(self, other: LogProducers) -> None:
+        """Knows what ``other``, which came from ``apart``, has read, if that is more."""
+        if other.known_to > self.known_to:
+            self._next_offset, self._state = other._next_offset, other._state
+            self._seen_aborted = other._seen_aborted
+            self._is_recalled, self._changed = other._is_recalled, other._changed
+            self.in_use = self.in_use or other.in_use
+
     def passed(self, before: int, end: int) -> None:
         """Nothing of a producer was appended from ``before`` to ``end``: so it need not be read."""
         if self._state is not None and self._next_offset == before:

@@ -29,6 +29,7 @@ from kstore.published import Published
 from kstore.record.control import EndTransactionMarker
 from kstore.record.parse import parse_batch
 from kstore.rules.losses import LossRanges
+from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment
 from kstore.segment_tail import SegmentTail
 from kstore.state.shared_slot import SharedSlot, SharedState
@@ -36,6 +37,11 @@ from kstore.state.shared_slot import SharedSlot, SharedState
 __all__ = ["SharedWriter"]
 
 logger = logging.getLogger(__name__)
+
+# So many offsets that producers may have written to are read in the turn; more are read before it, and if the others
+# have appended as many meanwhile, again, but not for ever.
+LEFT_FOR_THE_TURN = 1000
+READS_AHEAD_MAX = 8
 
 
 class SharedWriter(CatchingUp):
@@ -55,6 +61,10 @@ class SharedWriter(CatchingUp):
     # --- append -------------------------------------------------------------------------------------------------------
 
     def _commit(self, appends: Sequence[PendingAppend]) -> None:
+        for append in appends:
+            if append.with_producers:
+                self._read_producers_ahead()
+                break
         super()._commit(appends)
         if not self._sync:
             return
@@ -119,6 +129,46 @@ class SharedWriter(CatchingUp):
                 append.error = SharedLogError("transactions need a log that one process writes to")
                 return False
         return super()._take_producers(append, checks, offset)
+
+    # --- producers ----------------------------------------------------------------------------------------------------
+
+    def known_producers(self) -> tuple[Producer, ...]:
+        """See ``LogWriter.known_producers``."""
+        self._read_producers_ahead()
+        return super().known_producers()
+
+    def expire_producers(self) -> int:
+        """See ``LogWriter.expire_producers``."""
+        self._read_producers_ahead()
+        return super().expire_producers()
+
+    def last_stable_offset(self) -> int:
+        """See ``LogWriter.last_stable_offset``."""
+        self._read_producers_ahead()
+        return super().last_stable_offset()
+
+    def _read_producers_ahead(self) -> None:
+        """Reads outside the turn what producers have written, so that in it little is left to be read: all other
+        processes wait meanwhile, and a process that joins may have the whole log to read."""
+        for _ in range(READS_AHEAD_MAX):
+            data = self._slot.read()
+            told = None if data == self._seen_data else SharedState.decode(data)
+            end = self.published.offset if told is None else told.end_offset
+            if end - self.producers.known_to <= LEFT_FOR_THE_TURN:
+                return
+            with self._lock:
+                if self._closed is not None or self._poisoned is not None:
+                    return
+                producers, published, cut_count = self.producers, self.published, self.cut_count
+            ahead = producers.apart()
+            try:
+                ahead.up_to(published.offset, published.position)
+            except StorageError as error:
+                logger.debug("%s: producers are read again: %s", self.context.directory, error)
+                continue  # segments were deleted or cut
+            with self._lock:
+                if self.producers is producers and self.cut_count == cut_count:
+                    producers.adopt(ahead)
 
     # --- what changes the segments ------------------------------------------------------------------------------------
 

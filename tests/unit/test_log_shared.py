@@ -15,7 +15,8 @@ from unittest import mock
 import crc32c
 import pytest
 
-from kstore import log_catch_up
+from kstore import log_catch_up, log_shared
+from kstore.clock import SYSTEM_CLOCK
 from kstore.errors import (
     ClosedError,
     ConfigError,
@@ -34,10 +35,12 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import LOCK
 from kstore.log import Log
-from kstore.log_shared import SharedWriter
+from kstore.log_producers import LogProducers
+from kstore.log_shared import LEFT_FOR_THE_TURN, SharedWriter
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.segment_tail import SegmentTail
+from kstore.state.producer_state import ProducerState
 from kstore.state.shared_slot import CHANGING, POSITION, TAIL_KNOWN, SharedState
 from kstore.types import Durability
 from tests.fake_fs import CHANGES, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs, WatchedFs
@@ -484,6 +487,88 @@ def test_sequences_of_producers_are_checked_over_all_writers(pair: tuple[Log, Lo
     assert (again.is_duplicate, again.first_offset) == (True, 1)
     with pytest.raises(KstoreError):
         one.append_batches(batch(5))
+
+
+def of_producer(sequence: int) -> bytes:
+    now_ms = SYSTEM_CLOCK.now_ms()  # old ones are forgotten
+    return bytes(build_batch([Record(0, now_ms, key=None, value=b"v")], producer_id=7, producer_epoch=0,
+                             base_sequence=sequence))  # fmt: skip
+
+
+class TurnFs(WatchedFs):
+    """Counts the bytes that a writer reads from segments in its turns."""
+
+    def __init__(self) -> None:
+        super().__init__(SYSTEM_FS)
+        self.writer: SharedWriter | None = None
+        self.in_turns = self.in_all = 0
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if operation.kind == "pread" and operation.path.endswith(".log"):
+            self.in_all += operation.size
+            self.in_turns += operation.size if self.writer is not None and self.writer._has_turn else 0
+        return action()
+
+
+@pytest.mark.parametrize("how", ["append", "known producers", "expired ones", "stable offset"])
+def test_what_producers_have_written_is_read_before_the_turn(how: str, tmp_path: Path) -> None:
+    fs = TurnFs()
+    with shared(tmp_path / "log", "os") as one, shared(tmp_path / "log", "os", fs=fs) as two:
+        one.append_batches(of_producer(0))
+        for _ in range(2 * LEFT_FOR_THE_TURN):
+            one.append(b"x" * 30)
+        one.append_batches(of_producer(1))
+        assert isinstance(two.writer, SharedWriter)
+        fs.writer = two.writer
+        fs.in_turns = fs.in_all = 0
+        if how == "append":
+            assert two.append_batches(of_producer(1)).is_duplicate
+            with pytest.raises(KstoreError):
+                two.append_batches(of_producer(3))
+        elif how == "known producers":
+            assert [producer.last_sequence for producer in two.producers()] == [1]
+        elif how == "expired ones":
+            two.writer.expire_producers()
+        else:
+            assert two.last_stable_offset == one.end_offset
+        assert fs.in_all > 100_000 > 10_000 > fs.in_turns
+        assert two.append_batches(of_producer(2)).first_offset == 2 * LEFT_FOR_THE_TURN + 2
+
+
+@pytest.mark.parametrize("change", ["append", "cut", "deletion", "roll", "all of it"])
+def test_what_others_change_while_producers_are_read_is_known(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_shared, "LEFT_FOR_THE_TURN", 5)
+    settings: dict[str, Any] = {"segment_bytes": 1024, "file_delete_delay_ms": 0}
+    with shared(tmp_path / "log", **settings) as one, shared(tmp_path / "log", **settings) as two:
+        for _ in range(30):
+            one.append(b"x" * 60)
+        one.append_batches(of_producer(0))
+        cut = one.append_batches(of_producer(1)).first_offset
+        changes = {
+            "append": lambda: one.append_batches(of_producer(2)),
+            "cut": lambda: one.truncate_to(cut),
+            "deletion": lambda: one.delete_records(20),
+            "roll": lambda: one.roll(),
+            "all of it": lambda: one.writer.truncate_fully_and_start_at(100),
+        }
+        up_to, count = LogProducers.up_to, 0
+
+        def late(self: LogProducers, end: int, position: int) -> ProducerState:
+            nonlocal count
+            count += 1
+            if count == 1:
+                changes[change]()
+            return up_to(self, end, position)
+
+        monkeypatch.setattr(LogProducers, "up_to", late)
+        two.refresh()
+        sequence = {"append": 3, "cut": 1, "all of it": 0}.get(change, 2)
+        assert [producer.last_sequence for producer in two.producers()] == ([sequence - 1] if sequence else [])
+        assert two.append_batches(of_producer(sequence)).first_offset == one.end_offset - 1
+        for log in (one, two):
+            log.check()
 
 
 def test_what_is_not_sound_yet_is_refused(pair: tuple[Log, Log]) -> None:
