@@ -304,6 +304,27 @@ MUTANTS = (
         SHARED_LOG,
     ),
     Mutant(
+        "the undoing of a shared append is not announced",
+        "kstore/log_shared.py",
+        "        self._begin_change()\n        super()._back_to(before)",
+        "        super()._back_to(before)",
+        SHARED_LOG,
+    ),
+    Mutant(
+        "a process that joins does not believe what it was told of the tail",
+        "kstore/log_catch_up.py",
+        "        is_known = seen.flags & TAIL_KNOWN and ",
+        "        is_known = False and ",
+        SHARED_LOG,
+    ),
+    Mutant(
+        "the name of a directory that another process has made is not synced",
+        "kstore/log_loader.py",
+        "        fs.sync_dir(path.parent)\n    except StorageError as error:",
+        "        pass\n    except StorageError as error:",
+        "tests/unit/test_log_loader.py",
+    ),
+    Mutant(
         "the opening of a tail that nobody has told of is not announced",
         "kstore/log_catch_up.py",
         "        elif tail is None:\n            self._begin_change()\n            tail = last.activate()",
