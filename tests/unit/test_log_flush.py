@@ -118,6 +118,19 @@ def test_an_append_of_many_segments_keeps_a_bounded_number_of_files_open(tmp_pat
         log.check()
 
 
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.usefixtures("unflushed")
+def test_a_flush_of_sealed_segments_tells_nothing_of_the_active_one(durability: Durability, tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability=durability, flush_ms="1d") as log:
+        fill(log, 2)
+        log.append(b"in no file that is synced")
+        log.writer.flush_sealed()
+        assert recovery_point(log) == 2
+        state = read_state(SYSTEM_FS, log.path / "kstore.state")
+        assert state is not None
+        assert state.durable_end == 2
+
+
 def test_one_sync_is_in_flight_at_a_time_and_the_recovery_point_only_rises(tmp_path: Path) -> None:
     fs = WaitingFs()
     with Log(tmp_path / "log", durability="os", fs=fs) as log:

@@ -25,6 +25,7 @@ PRODUCERS = "tests/crash/test_producer_crashes.py"
 SHARED_LOG = "tests/unit/test_log_shared.py"
 LOSSES = "tests/unit/test_log_losses.py tests/crash/test_loss_crashes.py"
 TRANSACTION_INDEXES = "tests/unit/test_log_producers.py tests/crash/test_transaction_index_crashes.py"
+FLUSHES = "tests/unit/test_log_flush.py"
 STATE = "tests/unit/test_log_state.py tests/golden/test_golden_own.py"
 QUEUE = "tests/crash/test_queue_crashes.py"
 SHARED = "tests/crash/test_shared_power_cut.py"
@@ -102,7 +103,7 @@ MUTANTS = (
     Mutant(
         "a close does not sync",
         "kstore/log_files.py",
-        "            self._sync_tails(self._dirty_tails(), ())\n        else:",
+        "            self._sync_tails_locked(self._dirty_tails(), ())\n        else:",
         "            pass\n        else:",
         lives("appends-os", "appends-interval"),
     ),
@@ -212,8 +213,8 @@ MUTANTS = (
     Mutant(
         "replaced segments go before the swap is committed",
         "kstore/segment_swap.py",
-        "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n    fs.sync_dir(directory)\n",
-        "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n",
+        "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n    fs.sync_dir(directory)\n\n",
+        "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n\n",
         f"{COMPACTION}[sync] {COMPACTION}[os]",
     ),
     Mutant(
@@ -285,8 +286,8 @@ MUTANTS = (
     Mutant(
         "a segment that is sealed by a shared roll is not synced",
         "kstore/log_shared.py",
-        "            old.tail.file.fdatasync()\n",
-        "            pass\n",
+        "                file.fdatasync()\n        return super()._replace_active",
+        "                pass\n        return super()._replace_active",
         SHARED,
     ),
     Mutant(
@@ -335,8 +336,8 @@ MUTANTS = (
     Mutant(
         "what was lost is not stored",
         "kstore/log_files.py",
-        "                lost=lost,\n",
-        "                lost=(),\n",
+        "            lost=lost,\n",
+        "            lost=(),\n",
         LOSSES,
     ),
     Mutant(
@@ -372,16 +373,37 @@ MUTANTS = (
     Mutant(
         "a lost transaction index is missed after a clean close only",
         "kstore/log_files.py",
-        "                txn_bytes=self._transaction_index_bytes(clean=clean),\n",
-        "                txn_bytes=self._transaction_index_bytes(clean=clean) if clean else -1,\n",
+        "            txn_bytes=self._transaction_index_bytes(clean=clean),\n",
+        "            txn_bytes=self._transaction_index_bytes(clean=clean) if clean else -1,\n",
         TRANSACTION_INDEXES,
     ),
     Mutant(
         "a tail is parked without a sync",
         "kstore/log_appender.py",
-        "            if not self._sync:\n                tail.file.fdatasync()\n            self.producers",
-        "            self.producers",
+        "                if not self._sync:\n                    tail.file.fdatasync()\n                self.producers",
+        "                self.producers",
         "tests/unit/test_parked_tails.py",
+    ),
+    Mutant(
+        "a sync follows one that has failed",
+        "kstore/log_files.py",
+        "            before = self._sync_failure\n            if before is not None:\n",
+        "            before = self._sync_failure\n            if before is not None and False:\n",
+        FLUSHES,
+    ),
+    Mutant(
+        "a flush of sealed segments counts for the active one too",
+        "kstore/log_writer.py",
+        "            target, tails = self.segments.last.base_offset, list(self._unflushed)\n",
+        "            target, tails = self.published.offset, list(self._unflushed)\n",
+        FLUSHES,
+    ),
+    Mutant(
+        "the names of a split's segments are not on disk before it is committed",
+        "kstore/segment_swap.py",
+        "    fs.sync_dir(directory)\n    begin_swap(fs, directory, bases[0])\n",
+        "    begin_swap(fs, directory, bases[0])\n",
+        "tests/crash/test_split_crashes.py",
     ),
     # --- own files, locks, indexes ------------------------------------------------------------------------------------
     Mutant(
