@@ -13,7 +13,7 @@ import pytest
 
 from kstore.flusher import Flusher
 from tests.evidence import KINDS, Evidence, Tried, verdict_of
-from tests.promises import PROMISES, page
+from tests.promises import PROMISES, marked, page
 
 SEED = 20260131
 EVIDENCE = pytest.StashKey[Evidence]()
@@ -110,7 +110,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     target = config.getoption("--promises")
     if target and not hasattr(config, "workerinput"):
-        Path(target).write_text(page(config.stash[EVIDENCE]), encoding="utf-8")
+        Path(target).write_text(page(config.stash[EVIDENCE], marked()), encoding="utf-8")
 
 
 @pytest.fixture

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Set
+from pathlib import Path
+
 from tests.evidence import KINDS, Evidence
 
-__all__ = ["PROMISES", "page"]
+__all__ = ["PROMISES", "marked", "page"]
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # By name, as the marker ``promise`` uses it: what is promised.
 PROMISES = {
@@ -34,14 +41,42 @@ PROMISES = {
     "bytes": "bytes in, bytes out: every record that is decoded was checked by CRC and by the order of offsets",
 }
 
+# Prints promise and test, a line each, of what ``make soak`` would run and does not skip.
+LISTING = """
+import sys
+import pytest
 
-def page(evidence: Evidence) -> str:
-    """docs/promises.md as Markdown. Raises: AssertionError for a promise without a test."""
+class Listing:
+    def pytest_collection_finish(self, session):
+        for item in session.items:
+            for marker in item.iter_markers("promise"):
+                for name in marker.args:
+                    print("promise", name, item.nodeid.partition("[")[0], sep="\\t")
+
+sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *sys.argv[1:]], [Listing()]))
+"""
+
+
+def marked() -> set[tuple[str, str]]:
+    """Each promise with each test that is marked with it, the long ones too."""
+    files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if b"mark.promise(" in path.read_bytes()]
+    command = [sys.executable, "-c", LISTING, "-m", "not interop and not spark", *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    rows = [line.split("\t")[1:] for line in done.stdout.splitlines() if line.startswith("promise\t")]
+    return {(name, test) for name, test in rows}
+
+
+def page(evidence: Evidence, marked_tests: Set[tuple[str, str]]) -> str:
+    """docs/promises.md as Markdown: what a run tried, and which of ``marked_tests`` it did not run.
+
+    Raises: AssertionError for a promise without a test.
+    """
     lines = [
         "# Promises, and the tests that prove them",
         "",
         "Made by the tests: each promise of the README, the tests that prove it, and how much each tried in that run.",
-        "`make soak` makes the page anew, with its long counts.",
+        "`make soak` makes the page, with its long counts. A test marked *not run* was not part of that run.",
         "",
         f"Seed {evidence.seed}. "
         + ", ".join(f"{number:,} {kind}" for kind, number in _in_order(evidence.totals))
@@ -51,7 +86,6 @@ def page(evidence: Evidence) -> str:
     ]
     for name, text in PROMISES.items():
         tests = [tried for tried in evidence.tests if name in tried.promises]
-        assert tests, f"no test is evidence for {name!r}"
         lines += ["", f"## {name}", "", f"{text[0].upper()}{text[1:]}.", "", "| test | tried | |", "|---|---|---|"]
         merged: dict[str, tuple[dict[str, int], bool]] = {}
         for tried in tests:
@@ -61,9 +95,12 @@ def page(evidence: Evidence) -> str:
             for kind, number in cases.items():
                 counts[kind] = counts.get(kind, 0) + number
             merged[test] = counts, passed and tried.passed
-        for test, (counts, passed) in sorted(merged.items()):
+        rows = {test: f"| `{test}` | | *not run* |" for promise, test in marked_tests if promise == name}
+        for test, (counts, passed) in merged.items():
             said = ", ".join(f"{number:,} {kind}" for kind, number in _in_order(counts))
-            lines.append(f"| `{test}` | {said} | {'holds' if passed else '**FAILS**'} |")
+            rows[test] = f"| `{test}` | {said} | {'holds' if passed else '**FAILS**'} |"
+        assert rows, f"no test is evidence for {name!r}"
+        lines += [rows[test] for test in sorted(rows)]
     return "\n".join(lines) + "\n"
 
 
