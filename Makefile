@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
 SOURCES := kstore pyspark_kstore tests tools setup.py
 
-.PHONY: crash-mutants help demo demo-spark test check format bench soak fuzz interop clean
+.PHONY: crash-mutants simulate help demo demo-spark test check format bench soak fuzz interop clean
 
 help:
 	@echo "make demo     the main job on real data: dump, append, kill, recover, read back"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench    speed, each line beside this machine's own limit"
 	@echo "make soak     the tests with their long counts (an hour and more); writes docs/promises.md"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
+	@echo "make simulate SEED=17  one long life of a store with its crashes; LIVES=100 of them, KEEP=3,20-25 only these steps"
 	@echo "make crash-mutants  planted bugs, each of which the crash tests must catch"
 	@echo "make interop  Kafka's own tools, a real broker and a real HDFS on kstore's files (needs Java and Maven)"
 
@@ -51,6 +52,9 @@ soak: $(VENV)/.installed
 fuzz: $(VENV)/.installed
 	$(RUN) -m tools.fuzz --engine atheris --seconds 60
 	$(RUN) -m tools.fuzz --engine asan --seconds 60
+
+simulate: $(VENV)/.installed
+	$(RUN) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(LIVES),--lives $(LIVES)) $(if $(KEEP),--keep $(KEEP))
 
 crash-mutants: $(VENV)/.installed
 	$(RUN) -m tools.crash.mutants

@@ -372,6 +372,22 @@ class Disk:
         for unit in self._files[operation.inode].pending if operation.inode in self._files else ():
             unit.lost = True
 
+    def drop_lost(self, choose: Choice, number: int | None = None) -> dict[int, bytes]:
+        """The page cache drops what failed syncs left in it: of that, only what ``choose`` says was written.
+
+        ``number``: of this inode only. Returns the contents of these files by inode, as every process sees them from
+        now on.
+        """
+        seen = {}
+        chosen = self._files if number is None else {number: self._files[number]}
+        for number, file in chosen.items():
+            lost = [unit for unit in file.pending if unit.lost]
+            if lost:
+                file.pending = [unit for unit in file.pending if not unit.lost]
+                file.change([unit for unit, fate in zip(lost, choose(len(lost)), strict=True) if fate is True])
+                seen[number] = file.content(everything)
+        return seen
+
     def unit_count(self) -> int:
         """How many units may or may not have persisted."""
         return sum(self._unit_counts(self._root))

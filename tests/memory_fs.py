@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 from unittest import mock
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from kstore import log_dir, log_shared_open, log_writer, store
 from kstore.errors import ClosedError, PathLike
@@ -215,6 +216,10 @@ class MemoryFs:
         """Of the file with this inode, also when its name is gone."""
         return self._by_number[number].mtime_ns
 
+    def put_back(self, number: int, data: bytes) -> None:
+        """The file with this inode has this content, and the time that it had."""
+        self._by_number[number].data = data
+
     def _error(self, code: int, path: PathLike) -> Exception:
         return storage_error(OSError(code, os.strerror(code)), path, writing=True)
 
@@ -374,11 +379,16 @@ def _in_turn(work: Callable[[Item], object], items: Iterable[Item], *, count: in
 class Machine:
     """The machine that the tests' logs live on: it restarts when it is told to."""
 
-    def __init__(self) -> None:
-        self._boot_id = str(uuid4())
+    def __init__(self, generator: random.Random | None = None) -> None:
+        """``generator``: where the names of boots come from; default: they are other ones each time."""
+        self._generator = generator
+        self._boot_id = self._new_id()
+
+    def _new_id(self) -> str:
+        return str(uuid4() if self._generator is None else UUID(int=self._generator.getrandbits(128)))
 
     def restart(self) -> None:
-        self._boot_id = str(uuid4())
+        self._boot_id = self._new_id()
         boot.boot_id.cache_clear()
 
     def read_text(self, encoding: str) -> str:
@@ -387,9 +397,12 @@ class Machine:
 
 
 @contextmanager
-def in_memory() -> Iterator[Machine]:
-    """Inside, logs and stores lock nothing, say nothing, have no threads, and the machine can be restarted."""
-    machine = Machine()
+def in_memory(generator: random.Random | None = None) -> Iterator[Machine]:
+    """Inside, logs and stores lock nothing, say nothing, have no threads, and the machine can be restarted.
+
+    ``generator``: see ``Machine``.
+    """
+    machine = Machine(generator)
     package = logging.getLogger("kstore")
     level = package.level
     with ExitStack() as stack:

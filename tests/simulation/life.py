@@ -1,0 +1,332 @@
+"""A simulated life: one store, from its making through dozens of crashes, each over the debris of the last.
+
+    Life(seed).run()                 # all steps
+    Life(seed, kept=[3, 4, 17]).run()    # these only: what is left of a failing life when it was shrunk
+
+Everything follows from the seed; see tests/README.md.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from kstore.errors import KstoreError, StorageError
+from kstore.files.descriptors import OPEN_TAILS
+from kstore.store import Store
+from kstore.types import Durability
+from tests.evidence import Lost, Untyped, Wrong
+from tests.fake_clock import ManualClock
+from tests.memory_fs import Machine, in_memory
+from tests.simulation.faults import ROOT, Ended, Fault, FaultKind, SimulatedFs, any_choice
+from tests.simulation.model import Found, LogModel, TopicModel
+from tests.simulation.steps import STEPS
+
+__all__ = ["STEP_COUNT", "Life", "Outcome"]
+
+PATH = ROOT / "store"
+STEP_COUNT = 300
+# So many processes in a row may end while the store is being opened.
+OPENS_MAX = 6
+DAY_MS = 86_400_000
+RETENTION_MS = 30 * DAY_MS
+FUTURE_MS = 3_600_000
+SETTINGS: dict[str, Any] = {
+    "background": False,
+    "recovery_threads": 1,
+    "segment_bytes": 4096,
+    "index_interval_bytes": 128,
+    "flush_ms": 10**9,
+    "min_cleanable_dirty_ratio": 0.1,
+    "initial_delay_ms": 0,
+}
+FIRST_TOPICS: dict[str, tuple[int, dict[str, Any]]] = {
+    "orders": (2, {}),
+    "events": (1, {"retention_ms": RETENTION_MS}),
+    "table": (1, {"cleanup_policy": "compact"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a life came to. ``trace`` is a hash of every change that it made to its files."""
+
+    seed: int
+    durability: Durability
+    step_count: int
+    crash_count: int
+    failure_count: int
+    years: float
+    trace: str
+
+
+@dataclass
+class Life:
+    """One life. ``judged``: hold it against the promises of another durability, to see that this tells them apart."""
+
+    seed: int
+    kept: Iterable[int] | None = None
+    step_count: int = STEP_COUNT
+    durability: Durability | None = None
+    judged: Durability | None = None
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        generator = random.Random(f"life {self.seed}")
+        drawn: Durability = generator.choice(("sync", "sync", "sync", "interval", "os"))
+        self.durability = self.durability or drawn
+        kinds, weights = list(STEPS), [weight for _, weight in STEPS.values()]
+        self.plan = list(enumerate(generator.choices(kinds, weights, k=self.step_count)))
+        if self.kept is not None:
+            wanted = set(self.kept)
+            self.plan = [step for step in self.plan if step[0] in wanted]
+        self.clock = ManualClock()
+        self.fs = SimulatedFs(self.clock)
+        self.topics: dict[str, TopicModel] = {}
+        self.serial = self.write_count = self.crash_count = self.failure_count = 0
+        self.power_cut = False
+        self._store: Store | None = None
+        self._began_ms = self.clock.now_ms()
+        self._passed_ms = 0
+
+    @property
+    def store(self) -> Store:
+        assert self._store is not None
+        return self._store
+
+    def new_log(self, name: str, *, compacted: bool = False) -> LogModel:
+        return LogModel(name, lossless=(self.judged or self.durability) == "sync", compacted=compacted)
+
+    # --- run --------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Lives. Raises: the verdicts, with a note that says at which step."""
+        with _seeded(self.seed) as machine:
+            self.machine = machine
+            number, kind = -1, "create"
+            try:
+                self._create()
+                for number, kind in self.plan:
+                    self._step(number, kind)
+                number, kind = self.step_count, "last look"
+                self._crash(random.Random(f"{self.seed}/last"))
+                self._hold_all()
+                self.close()
+            except AssertionError as error:
+                error.add_note(f"seed {self.seed}, durability {self.durability}, step {number}: {kind}")
+                raise
+            finally:
+                self._forget_store()
+        self._forget_store()
+        years = (self.clock.monotonic() - 1000) / (365.25 * 86_400)
+        assert self.durability is not None
+        return Outcome(
+            self.seed, self.durability, len(self.plan), self.crash_count, self.failure_count, years, self.fs.trace
+        )
+
+    def _create(self) -> None:
+        self._store = self._opened()
+        for name, (count, settings) in FIRST_TOPICS.items():
+            self.store.create_topic(name, count, **settings)
+            compacted = settings.get("cleanup_policy") == "compact"
+            self.topics[name] = TopicModel(
+                [self.new_log(f"{name}-{number}", compacted=compacted) for number in range(count)]
+            )
+
+    def _step(self, number: int, kind: str) -> None:
+        generator = random.Random(f"{self.seed}/{number}")
+        self.log.append(f"{number} {kind}")
+        failures = self.fs.failure_count
+        # Each roll looks for what is old as well.
+        self.expect_retention()
+        try:
+            STEPS[kind][0](self, generator)
+        except Ended:
+            self._crash(generator)
+        except StorageError as error:
+            self.log.append(f"  {error!r}")
+            if not self.fs.failure_count:
+                raise Untyped(f"failed without a fault: {error!r}") from error
+            self._go_on(generator)
+        except KstoreError as error:
+            raise Lost(f"refused: {error!r}") from error
+        except (OSError, LookupError, ValueError, TypeError, AttributeError) as error:
+            raise Untyped(repr(error)) from error
+        else:
+            if self.fs.failure_count > failures:
+                self._go_on(generator)
+
+    def _go_on(self, generator: random.Random) -> None:
+        """An operation has failed. After a failed sync, and sometimes without one, the process ends."""
+        self.failure_count += 1
+        self.fs.is_full = False
+        if self._store is None or self.fs.failed_sync or generator.random() < 0.3:
+            self._crash(generator)
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> Store:
+        assert self.durability is not None
+        return Store(PATH, fs=self.fs, clock=self.clock, durability=self.durability, **SETTINGS)
+
+    def open(self) -> None:
+        self._store = self._opened()
+        self._hold_all()
+
+    def close(self) -> None:
+        """Closes the store in order: then all that was acknowledged is on disk."""
+        store, self._store = self.store, None
+        try:
+            store.close()
+        finally:
+            store._closed = True
+        for topic in self.topics.values():
+            for model in topic.logs:
+                model.flushed()
+
+    def _forget_store(self) -> None:
+        if self._store is not None:
+            self._store._closed = True
+            self._store = None
+        # The tails of a process that has ended are not open in the next one.
+        OPEN_TAILS._tails.clear()
+
+    def arm(self, kind: FaultKind, generator: random.Random) -> None:
+        """A fault is on its way; at once where none is waited for."""
+        countdown = generator.choice((0, generator.randrange(6), generator.randrange(40), generator.randrange(150)))
+        self.fs.fault = Fault(kind, countdown, generator.random(), generator.random() < 0.5)
+        if kind in ("power", "kill") and countdown == 0:
+            self.fs.ended = kind
+            raise Ended(kind)
+
+    def _crash(self, generator: random.Random) -> None:
+        """The process ends, and others open the store until one of them succeeds; some of these end as well."""
+        for attempt in range(OPENS_MAX):
+            self._end(generator)
+            if attempt < OPENS_MAX - 1 and generator.random() < 0.3:
+                kind: FaultKind = generator.choice(("power", "power", "kill", "fail"))
+                self.fs.fault = Fault(kind, generator.randrange(60), generator.random(), generator.random() < 0.5)
+            try:
+                self._store = self._opened()
+                self._hold_all()
+            except Ended:
+                self.log.append("  ended while the store was opened")
+                continue
+            except StorageError as error:
+                if not self.fs.failure_count:
+                    raise Lost(f"cannot be opened: {error!r}") from error
+                self.log.append(f"  {error!r}")
+                continue
+            except KstoreError as error:
+                raise Lost(f"cannot be opened or read: {error!r}") from error
+            except (OSError, LookupError, ValueError, TypeError, AttributeError) as error:
+                raise Untyped(repr(error)) from error
+            if self.fs.failed_sync:
+                continue
+            self.fs.fault = None
+            return
+        raise AssertionError("the last process is not disturbed")
+
+    def _end(self, generator: random.Random) -> None:
+        """This process ends, by what struck it, or by a kill or a power cut now."""
+        self._forget_store()
+        self.crash_count += 1
+        lossy = any(not model.lossless for topic in self.topics.values() for model in topic.logs)
+        ended = self.fs.ended or generator.choice(("power", "kill"))
+        if ended == "power" or (self.fs.failed_sync and lossy):
+            self.power_cut = True
+            self.fs = self.fs.restarted(self.clock, any_choice(self.fs.disk, generator))
+            self.machine.restart()
+            self.log.append("  power cut")
+            return
+        failed_sync = self.fs.failed_sync
+        self.fs = self.fs.next_process()
+        if failed_sync:
+            self.fs.drop_lost(any_choice(self.fs.disk, generator))
+        self.log.append("  killed")
+
+    # --- what must be -----------------------------------------------------------------------------------------------
+
+    def _hold_all(self) -> None:
+        """Holds the store, just opened, against what must be there; what is there is certain from now on."""
+        there = self.store.topics()
+        for name in list(self.topics):
+            topic = self.topics[name]
+            if name not in there:
+                if not topic.may_be_missing:
+                    raise Lost(f"topic {name} is not there")
+                del self.topics[name]
+                continue
+            count = len(self.store.partitions(name))
+            if topic.growing is not None and count == len(topic.logs) + 1:
+                topic.logs.append(topic.growing)
+            topic.growing, topic.may_be_missing = None, False
+            if count != len(topic.logs):
+                raise Wrong(f"topic {name} has {count} partitions, expected {len(topic.logs)}")
+        if unknown := set(there) - set(self.topics):
+            raise Wrong(f"topics {sorted(unknown)} are there")
+        for name, topic in self.topics.items():
+            for number, model in enumerate(topic.logs):
+                found = Found.of(self.store.log(name, number))
+                model.hold(found, power_cut=self.power_cut)
+                if not self.fs.failed_sync:
+                    model.settle(found)
+        if not self.fs.failed_sync:
+            self.power_cut = False
+
+    def look_from_outside(self) -> None:
+        """Another process opens the store for reading."""
+        changes = self.fs.change_count
+        with Store(PATH, read_only=True, fs=self.fs, clock=self.clock) as outside:
+            for name, topic in self.topics.items():
+                if topic.may_be_missing:
+                    continue
+                for number, model in enumerate(topic.logs):
+                    model.hold(Found.of(outside.log(name, number)), power_cut=True)
+        if self.fs.change_count != changes:
+            raise Wrong("a reader changed files")
+
+    def expect_retention(self) -> None:
+        """What is older than the retention time may go from now on.
+
+        What is dated to the future is as old as its file, of which the model knows nothing: then all of it may go.
+        """
+        now = self.clock.now_ms()
+        for model in self.topics["events"].logs:
+            batches = sorted([*model.certain, *model.doubtful], key=lambda batch: batch.first)
+            if any(batch.time_ms > now + FUTURE_MS for batch in batches):
+                model.start_max = max(model.start_max, model.end)
+            for batch in batches:
+                if batch.time_ms >= now - RETENTION_MS:
+                    break
+                model.start_max = max(model.start_max, min(batch.stop, model.end))
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[Machine]:
+    """Inside, whatever the store draws at random follows from the seed."""
+    generator = random.Random(f"ids {seed}")
+    state = random.getstate()
+    random.seed(seed)
+
+    def made() -> uuid.UUID:
+        return uuid.UUID(int=generator.getrandbits(128), version=4)
+
+    with ExitStack() as stack:
+        machine = stack.enter_context(in_memory(generator))
+        stack.enter_context(mock.patch.object(uuid, "uuid4", made))
+        # What a process that has ended left open is no news.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            yield machine
+        finally:
+            random.setstate(state)
+            gc.collect()

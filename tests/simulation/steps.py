@@ -1,0 +1,264 @@
+"""What a simulated life does to its store. Each step draws what it needs from a generator of its own, so that a life
+goes on in the same way when other steps are left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
+from tests.simulation.model import Batch, Entry, Found, LogModel, TopicModel
+
+if TYPE_CHECKING:
+    from tests.simulation.life import Life
+
+__all__ = ["STEPS", "Step"]
+
+Step = Callable[["Life", random.Random], None]
+
+CHURNED = ("first", "second")
+DAY_MS = 86_400_000
+
+
+def _entries(life: Life, generator: random.Random, model: LogModel) -> tuple[Entry, ...]:
+    made = []
+    for _ in range(generator.choice((1, 1, 2, 3, 5))):
+        life.serial += 1
+        size = generator.choice((0, 20, 60, 100, 200))
+        key = b"k%d" % generator.randrange(6) if model.compacted else None
+        value = b"%d:" % life.serial + b"x" * size
+        made.append(Entry(key, None if model.compacted and generator.random() < 0.15 else value))
+    return tuple(made)
+
+
+def batches(life: Life, generator: random.Random, model: LogModel, count: int) -> list[Batch]:
+    life.write_count += 1
+    made: list[Batch] = []
+    first = model.end
+    for _ in range(count):
+        entries = _entries(life, generator, model)
+        made.append(Batch(first, entries, life.clock.now_ms(), life.write_count))
+        first = made[-1].stop
+        if first - model.end >= 6:
+            break  # a write fits into a segment
+    return made
+
+
+def _place(life: Life, generator: random.Random) -> tuple[str, int, LogModel] | None:
+    names = [name for name, topic in life.topics.items() if not topic.may_be_missing]
+    name = generator.choice(sorted(names))
+    logs = life.topics[name].logs
+    partition = generator.randrange(len(logs))
+    return name, partition, logs[partition]
+
+
+def append(life: Life, generator: random.Random) -> None:
+    """One batch, or a few in one write."""
+    place = _place(life, generator)
+    if place is None:
+        return
+    name, partition, model = place
+    made = batches(life, generator, model, generator.choice((1, 1, 1, 2, 4)))
+    append_to(life, name, partition, model, made)
+
+
+def append_to(life: Life, name: str, partition: int, model: LogModel, made: Sequence[Batch]) -> None:
+    log = life.store.log(name, partition)
+    model.begin(made)
+    if len(made) == 1:
+        (batch,) = made
+        if len(batch.entries) == 1:
+            first = log.append(batch.entries[0].value, key=batch.entries[0].key, timestamp=batch.time_ms)
+        else:
+            first = log.append_many(
+                [entry.value for entry in batch.entries],
+                keys=[entry.key for entry in batch.entries],
+                timestamps=[batch.time_ms] * len(batch.entries),
+            ).first_offset
+    else:
+        data = b"".join(
+            build_batch(
+                [
+                    Record(number, batch.time_ms, key=entry.key, value=entry.value)
+                    for number, entry in enumerate(batch.entries)
+                ]
+            )
+            for batch in made
+        )
+        first = log.append_batches(data).first_offset
+    model.done(made, first)
+
+
+def burst(life: Life, generator: random.Random) -> None:
+    """A run of appends to one partition, so that it rolls."""
+    place = _place(life, generator)
+    if place is None:
+        return
+    name, partition, model = place
+    for _ in range(generator.randint(4, 12)):
+        append_to(life, name, partition, model, batches(life, generator, model, 1))
+
+
+def flush(life: Life, generator: random.Random) -> None:
+    if place := _place(life, generator):
+        name, partition, model = place
+        life.store.log(name, partition).flush()
+        model.flushed()
+
+
+def roll(life: Life, generator: random.Random) -> None:
+    if place := _place(life, generator):
+        name, partition, _ = place
+        life.store.log(name, partition).roll()
+
+
+def delete_records(life: Life, generator: random.Random) -> None:
+    place = _place(life, generator)
+    if place is None or place[2].compacted:
+        return
+    name, partition, model = place
+    log = life.store.log(name, partition)
+    stop = min(model.end, log.high_watermark)
+    if stop < model.start_max:
+        return
+    before = generator.randint(model.start_max, stop)
+    model.start_max = before
+    log.delete_records(before)
+    model.start_min = before
+
+
+def read(life: Life, generator: random.Random) -> None:
+    """A reader of the open store."""
+    if place := _place(life, generator):
+        name, partition, model = place
+        model.hold(Found.of(life.store.log(name, partition)), power_cut=False)
+
+
+def look(life: Life, generator: random.Random) -> None:
+    """A reader in another process: it writes nothing, and finds what is acknowledged."""
+    life.look_from_outside()
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+def churn(life: Life, generator: random.Random) -> None:
+    """Creates, grows or deletes a topic."""
+    name = generator.choice(CHURNED)
+    topic = life.topics.get(name)
+    if topic is None:
+        count = generator.randint(1, 3)
+        topic = life.topics[name] = TopicModel([], may_be_missing=True)
+        topic.logs = [life.new_log(f"{name}-{number}") for number in range(count)]
+        life.store.create_topic(name, count)
+        topic.may_be_missing = False
+    elif topic.may_be_missing:
+        return
+    elif generator.random() < 0.5 and len(topic.logs) < 5:
+        topic.growing = life.new_log(f"{name}-{len(topic.logs)}")
+        life.store.add_partitions(name, len(topic.logs) + 1)
+        topic.logs.append(topic.growing)
+        topic.growing = None
+    else:
+        topic.may_be_missing = True
+        life.store.delete_topic(name)
+        del life.topics[name]
+
+
+# --- what the store does by itself ------------------------------------------------------------------------------------
+
+
+def clean(life: Life, generator: random.Random) -> None:
+    for topic in life.topics.values():
+        for model in topic.logs:
+            if model.compacted:
+                model.compacted_to = model.end
+    life.store.run_task("cleaner")
+
+
+def retain(life: Life, generator: random.Random) -> None:
+    life.store.run_task("retention")
+
+
+def tasks(life: Life, generator: random.Random) -> None:
+    """All that is due by the clock."""
+    for topic in life.topics.values():
+        for model in topic.logs:
+            if model.compacted:
+                model.compacted_to = model.end
+    life.store.run_due_tasks()
+
+
+def chore(life: Life, generator: random.Random) -> None:
+    name = generator.choice(("checkpoints", "removal", "idle roll", "producers"))
+    life.store.run_task(name)
+
+
+def reopen(life: Life, generator: random.Random) -> None:
+    life.close()
+    life.open()
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def wait(life: Life, generator: random.Random) -> None:
+    life.clock.advance(generator.choice((10, 1000, 60_000, 3_600_000)))
+
+
+def weeks(life: Life, generator: random.Random) -> None:
+    """A long time in which nothing is done."""
+    life.clock.advance(generator.randint(1, 8) * 7 * DAY_MS)
+
+
+def jump(life: Life, generator: random.Random) -> None:
+    """The wall clock is set, by up to four weeks."""
+    life.clock.jump(generator.randint(-28 * DAY_MS, 28 * DAY_MS))
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def power(life: Life, generator: random.Random) -> None:
+    life.arm("power", generator)
+
+
+def kill(life: Life, generator: random.Random) -> None:
+    life.arm("kill", generator)
+
+
+def fail(life: Life, generator: random.Random) -> None:
+    life.arm("fail", generator)
+
+
+def full(life: Life, generator: random.Random) -> None:
+    """The disk is full soon, until a step has failed for it."""
+    life.arm("full", generator)
+
+
+# Each kind of step, and how often it comes.
+STEPS: dict[str, tuple[Step, int]] = {
+    "append": (append, 30),
+    "burst": (burst, 8),
+    "flush": (flush, 4),
+    "roll": (roll, 3),
+    "delete records": (delete_records, 3),
+    "read": (read, 3),
+    "look": (look, 2),
+    "churn": (churn, 5),
+    "clean": (clean, 4),
+    "retain": (retain, 2),
+    "tasks": (tasks, 3),
+    "chore": (chore, 4),
+    "reopen": (reopen, 3),
+    "wait": (wait, 5),
+    "weeks": (weeks, 2),
+    "jump": (jump, 2),
+    "power": (power, 7),
+    "kill": (kill, 3),
+    "fail": (fail, 3),
+    "full": (full, 1),
+}

@@ -1,0 +1,71 @@
+"""Long lives of a store: dozens of crashes, each over the debris of the last. See ``life.py``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.evidence import Lost
+from tests.simulation.life import Life
+from tests.simulation.shrink import shrunk
+
+Tried = Callable[[str, int], None]
+
+# The seeds of the normal run: the same each time.
+SEEDS = range(1, 13)
+SOAK_CRASHES = int(os.environ.get("KSTORE_SOAK_CRASHES", 10_000))
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os", "killed: sync", "clock")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_long_life_loses_nothing_that_was_promised(seed: int, tried: Tried) -> None:
+    outcome = Life(seed).run()
+    tried("kills", outcome.crash_count)
+
+
+@pytest.mark.soak
+@pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os", "killed: sync", "clock")
+def test_long_lives_with_new_seeds(tried: Tried) -> None:
+    # Other seeds each time: what fails names its own.
+    first = int(time.time())
+    crash_count, seed = 0, first
+    while crash_count < SOAK_CRASHES:
+        crash_count += Life(seed).run().crash_count
+        seed += 1
+    tried("kills", crash_count)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_life_without_syncs_that_is_judged_as_if_it_had_them_has_losses(seed: int) -> None:
+    with pytest.raises(Lost):
+        Life(seed, durability="os", judged="sync").run()
+
+
+def test_a_seed_gives_the_same_life_in_every_process() -> None:
+    code = "from tests.simulation.life import Life; print(Life(5, step_count=120).run())"
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert said[0] == said[1]
+    assert "trace=" in said[0]
+
+
+def test_a_failing_life_is_made_shorter() -> None:
+    assert shrunk(range(300), lambda steps: {7, 130, 131} <= set(steps)) == [7, 130, 131]
+    assert shrunk(range(5), lambda steps: True) == []
