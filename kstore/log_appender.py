@@ -301,11 +301,14 @@ class LogAppender(LogFiles):
     def _sync_to_park(self, tail: SegmentTail) -> None:
         if self._poisoned is not None:
             return  # never a second sync
+
+        def sync() -> None:
+            if not self._sync:
+                tail.file.fdatasync()
+            self.producers.sync_indexes()
+
         try:
-            with self._syncing_alone():
-                if not self._sync:
-                    tail.file.fdatasync()
-                self.producers.sync_indexes()
+            self._sync_alone(sync)
         except SyncFailedError as error:
             self._poison(error)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -234,10 +234,14 @@ class LogFiles:
         if indexes:
             self.context.fs.sync_dir(self.context.directory)
 
-    @contextmanager
-    def _syncing_alone(self) -> Iterator[None]:
-        """One sync at a time, and none after one that failed: a failed writeback is told once to each descriptor, so
-        whoever syncs a file beside the one that is told would take it that all is on disk. Raises: SyncFailedError.
+    def _sync_alone(self, sync: Callable[[], None]) -> None:
+        """Calls ``sync``: one at a time, and none after one that failed. A failed writeback is reported once to each
+        descriptor, so a sync beside the one that fails would take it that everything is on disk.
+
+        It takes a call, and is no context manager made of a generator: an interrupt on the way into one of these leaves
+        the lock held for as long as its traceback lives.
+
+        Raises: what ``sync`` raises; SyncFailedError after a failure.
         """
         with self._syncing:
             before = self._sync_failure
@@ -245,7 +249,7 @@ class LogFiles:
                 reason = "a sync has failed before, and is not repeated"
                 raise SyncFailedError(before.errno, reason, before.filename) from before
             try:
-                yield
+                sync()
             except SyncFailedError as error:
                 self._sync_failure = error
                 raise
@@ -253,7 +257,8 @@ class LogFiles:
     def _sync_tails(self, tails: Sequence[SegmentTail], indexes: Sequence[TransactionIndex]) -> None:
         """Syncs files, with or without the log's lock. Raises: SyncFailedError; then the caller poisons the log."""
         clock = self.context.clock
-        with self._syncing_alone():
+
+        def sync() -> None:
             for tail in tails:
                 started = clock.monotonic()
                 file = tail.open_file
@@ -264,6 +269,8 @@ class LogFiles:
                     tail.sync_indexes(self.context.fs)
             self._sync_indexes(indexes)
             self.context.fs.sync_dir(self.context.directory)
+
+        self._sync_alone(sync)
 
     def _sync_tails_locked(self, tails: Sequence[SegmentTail], indexes: Sequence[TransactionIndex]) -> None:
         """``_sync_tails``, with the log's lock; a failure poisons the log."""

@@ -96,8 +96,7 @@ class SharedWriter(CatchingUp):
         file, target, cut_count = written
         started = self._clock.monotonic()
         try:
-            with self._syncing_alone():
-                file.fdatasync()
+            self._sync_alone(file.fdatasync)
         except SyncFailedError as error:
             with self._lock:
                 self._poison(error)
@@ -180,8 +179,7 @@ class SharedWriter(CatchingUp):
         if self._sync and old.tail is not None:
             # Nobody syncs it any more when it is sealed.
             file = old.tail.file
-            with self._syncing_alone():
-                file.fdatasync()
+            self._sync_alone(file.fdatasync)
         return super()._replace_active(old, new)
 
     def _truncate(self, offset: int) -> None:
@@ -264,8 +262,7 @@ class SharedWriter(CatchingUp):
                     file = tail.file if tail is not None else fs.open(path, write=True)
                 except FileNotFoundError:
                     continue  # deleted since
-                with self._syncing_alone():
-                    file.fdatasync()
+                self._sync_alone(file.fdatasync)
                 if tail is None:
                     self._sync_indexes_of(path)
             fs.sync_dir(self.context.directory)

@@ -279,15 +279,16 @@ MUTANTS = (
     Mutant(
         "a shared append is not synced",
         "kstore/log_shared.py",
-        "            file.fdatasync()\n        except SyncFailedError as error:\n            with self._lock:",
+        "            self._sync_alone(file.fdatasync)\n"
+        "        except SyncFailedError as error:\n            with self._lock:",
         "            pass\n        except SyncFailedError as error:\n            with self._lock:",
         SHARED,
     ),
     Mutant(
         "a segment that is sealed by a shared roll is not synced",
         "kstore/log_shared.py",
-        "                file.fdatasync()\n        return super()._replace_active",
-        "                pass\n        return super()._replace_active",
+        "            self._sync_alone(file.fdatasync)\n        return super()._replace_active",
+        "            pass\n        return super()._replace_active",
         SHARED,
     ),
     Mutant(
@@ -380,8 +381,8 @@ MUTANTS = (
     Mutant(
         "a tail is parked without a sync",
         "kstore/log_appender.py",
-        "                if not self._sync:\n                    tail.file.fdatasync()\n                self.producers",
-        "                self.producers",
+        "            if not self._sync:\n                tail.file.fdatasync()\n            self.producers",
+        "            self.producers",
         "tests/unit/test_parked_tails.py",
     ),
     Mutant(
