@@ -89,8 +89,8 @@ class DirectoryLock:
         Raises: LockedError, at once and naming the holder; ReadOnlyError, FileMissingError, StorageError, also where
         the system, or the file system, has no locks that can be shared.
         """
-        self._shared = shared
         self._fd = -1
+        self._shared = shared
         self._is_given_up = False
         # The ``id`` of each share that was not released; guarded by ``_mutex``.
         self._shares: set[int] = set()
@@ -113,8 +113,9 @@ class DirectoryLock:
         self.release()
 
     def __del__(self) -> None:
-        self._shares.clear()  # a live share would refer to this lock
-        self.release()
+        if self._fd >= 0:  # else it may not even be whole
+            self._shares.clear()  # a live share would refer to this lock
+            self.release()
 
     @property
     def held(self) -> bool:
