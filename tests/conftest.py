@@ -10,10 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kstore.flusher import Flusher
 from tests.evidence import KINDS, Evidence, Tried, verdict_of
 from tests.promises import PROMISES, marked, page
+
+# No test is timed: a busy machine is no failure.
+settings.register_profile("kstore", deadline=None)
+settings.load_profile("kstore")
 
 SEED = 20260131
 EVIDENCE = pytest.StashKey[Evidence]()

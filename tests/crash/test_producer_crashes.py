@@ -31,6 +31,7 @@ from tests.crash_states import Disk, another_boot, write_state
 from tests.evidence import Lost, Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import Operation, RecordingFs
+from tests.without_flusher import log_without_flusher
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
@@ -92,7 +93,7 @@ class Life:
         self._serial = 0
 
     def open(self) -> Log:
-        return Log(self.path, fs=self.fs, clock=self.clock, durability=self.durability, **SETTINGS)
+        return log_without_flusher(self.path, fs=self.fs, clock=self.clock, durability=self.durability, **SETTINGS)
 
     # --- what steps are made of -------------------------------------------------------------------------------------
 
