@@ -20,9 +20,9 @@ from kstore.files.boot import boot_id
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.log_lock import WriteLock
 from kstore.files.paths import CLEANED_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, segment_name
-from kstore.index import TransactionIndex
 from kstore.kafka_marks import forget_clean_shutdown
 from kstore.log_loader import Loaded
+from kstore.log_producers import UnsyncedIndex
 from kstore.published import Published
 from kstore.rules.losses import LossRanges, OffsetSpan
 from kstore.rules.retain import SegmentAge, deletable_count
@@ -170,7 +170,9 @@ class LogFiles:
             # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
             self.producers.snapshot(base_offset)
         if self._sync:
-            self._sync_indexes(self.producers.take_unsynced())
+            indexes = self.producers.unsynced()
+            self._sync_alone(lambda: self._sync_indexes(indexes))
+            self.producers.synced(indexes)
         self.segments.add(new)
         self._tail = tail
         if self._sync:
@@ -214,22 +216,22 @@ class LogFiles:
     # --- flush --------------------------------------------------------------------------------------------------------
 
     def _flush_locked(self) -> None:
-        tails = self._dirty_tails()
-        self._sync_tails_locked(tails, self.producers.take_unsynced())
-        self._flushed(self.published.offset, tails)
+        sealed, indexes = tuple(self._unflushed), self.producers.unsynced()
+        self._sync_tails_locked(self._dirty_tails(), indexes)
+        self._flushed(self.published.offset, sealed, indexes)
 
     def _flush_sealed_locked(self) -> None:
         """Puts the sealed segments on disk, within a roll."""
-        tails = list(self._unflushed)
-        self._sync_tails_locked(tails, self.producers.take_unsynced())
-        self._flushed(self.segments.last.base_offset, tails)
+        sealed, indexes = tuple(self._unflushed), self.producers.unsynced()
+        self._sync_tails_locked(sealed, indexes)
+        self._flushed(self.segments.last.base_offset, sealed, indexes)
 
     def _dirty_tails(self) -> list[SegmentTail]:
         return [*self._unflushed, *([self._tail] if self._tail is not None else [])]
 
-    def _sync_indexes(self, indexes: Sequence[TransactionIndex]) -> None:
+    def _sync_indexes(self, indexes: Sequence[UnsyncedIndex]) -> None:
         """Unlike the other indexes, those of transactions are believed, so they are as durable as the log."""
-        for index in indexes:
+        for index, _ in indexes:
             index.flush()
         if indexes:
             self.context.fs.sync_dir(self.context.directory)
@@ -254,7 +256,7 @@ class LogFiles:
                 self._sync_failure = error
                 raise
 
-    def _sync_tails(self, tails: Sequence[SegmentTail], indexes: Sequence[TransactionIndex]) -> None:
+    def _sync_tails(self, tails: Sequence[SegmentTail], indexes: Sequence[UnsyncedIndex]) -> None:
         """Syncs files, with or without the log's lock. Raises: SyncFailedError; then the caller poisons the log."""
         clock = self.context.clock
 
@@ -272,7 +274,7 @@ class LogFiles:
 
         self._sync_alone(sync)
 
-    def _sync_tails_locked(self, tails: Sequence[SegmentTail], indexes: Sequence[TransactionIndex]) -> None:
+    def _sync_tails_locked(self, tails: Sequence[SegmentTail], indexes: Sequence[UnsyncedIndex]) -> None:
         """``_sync_tails``, with the log's lock; a failure poisons the log."""
         try:
             self._sync_tails(tails, indexes)
@@ -280,9 +282,11 @@ class LogFiles:
             self._poison(error)
             raise
 
-    def _flushed(self, target: int, tails: Sequence[SegmentTail]) -> None:
-        """Everything below offset ``target`` is on disk, with ``tails``."""
-        self._unflushed = [tail for tail in self._unflushed if tail not in tails]
+    def _flushed(self, target: int, sealed: Sequence[SegmentTail], indexes: Sequence[UnsyncedIndex]) -> None:
+        """Everything below offset ``target`` is on disk, with ``indexes`` and with the tails that were ``sealed`` when
+        the sync began: one that was sealed since may have grown after its sync."""
+        self.producers.synced(indexes)
+        self._unflushed = [tail for tail in self._unflushed if tail not in sealed]
         # Within an append that is not published yet the segments reach further than the log.
         target = min(target, self.published.offset)
         self._durable_end = max(self._durable_end, target)
@@ -621,7 +625,7 @@ class LogFiles:
             # The names of indexes: what is closed in order is believed when it is opened.
             self.context.fs.sync_dir(self.context.directory)
         self.producers.snapshot_at_close(self.published.offset, self.published.position)
-        self._sync_indexes(self.producers.take_unsynced())
+        self._sync_alone(lambda: self._sync_indexes(self.producers.unsynced()))
         last.seal(sync=True)
         self._unflushed.clear()
         self._durable_end = self._recovery_point = self.published.offset

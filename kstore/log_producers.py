@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from kstore.errors import CorruptDataError, DuplicateSequenceError, StorageError
 from kstore.files.checkpoint import replace_file
@@ -39,7 +40,7 @@ from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import AbortedTransaction
 
-__all__ = ["LogProducers", "PendingProducers", "TransactionRebuild"]
+__all__ = ["LogProducers", "PendingProducers", "TransactionRebuild", "UnsyncedIndex"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,13 @@ logger = logging.getLogger(__name__)
 EXPIRY_INTERVAL_MS = 600_000
 # So much of a log is searched for batches that its snapshots do not remember.
 RECALL_BYTES_MAX = 256 << 20
+
+
+class UnsyncedIndex(NamedTuple):
+    """A transaction index that is not on disk, and how many entries it had when that was asked."""
+
+    transactions: TransactionIndex
+    entry_count: int
 
 
 class LogProducers:
@@ -352,10 +360,16 @@ class LogProducers:
             self._context.fs.sync_dir(self._context.directory)
             self._unsynced.clear()
 
-    def take_unsynced(self) -> list[TransactionIndex]:
-        """The transaction indexes that are not on disk: the caller syncs them, and then their names."""
-        taken, self._unsynced = self._unsynced, {}
-        return list(taken.values())
+    def unsynced(self) -> list[UnsyncedIndex]:
+        """The transaction indexes that are not on disk. The caller syncs them, then their names, and calls ``synced``:
+        until that they count as unsynced, for other flushes and after a failure too."""
+        return [UnsyncedIndex(index, index.entry_count) for index in self._unsynced.values()]
+
+    def synced(self, indexes: Iterable[UnsyncedIndex]) -> None:
+        """``indexes`` are on disk, with their names. One that has grown since stays unsynced."""
+        for index, entry_count in indexes:
+            if self._unsynced.get(index.base_offset) is index and index.entry_count == entry_count:
+                del self._unsynced[index.base_offset]
 
     def truncate_to(self, end: int) -> None:
         """Forgets what lies behind ``end``, the end of the last batch that is left; its snapshots too, durably."""

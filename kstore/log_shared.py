@@ -231,12 +231,12 @@ class SharedWriter(CatchingUp):
         self._sync_segments(segments)
         with self._lock, self._poisoned_by_syncs():
             if self._closed is None and self._poisoned is None and self._seen.cut_count == cut_count:
-                self._flushed(target.offset, ())
+                self._flushed(target.offset, (), ())
                 self._show_durable_if_sync()
 
     def _flush_locked(self) -> None:
         self._sync_segments(self._unsynced())
-        self._flushed(self.published.offset, ())
+        self._flushed(self.published.offset, (), ())
         self._show_durable_if_sync()
 
     def _flush_sealed_soon(self) -> None:

@@ -25,11 +25,11 @@ from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import WriteLock, lock_in_store, lock_log
 from kstore.files.paths import LOG_SUFFIX
 from kstore.flusher import Flusher
-from kstore.index import TransactionIndex
 from kstore.index_repairs import ScannedSegment, replace_indexes
 from kstore.kafka_marks import KafkaMarks
 from kstore.log_appender import LogAppender
 from kstore.log_loader import Loaded, ensure_log_directory, load
+from kstore.log_producers import UnsyncedIndex
 from kstore.metrics import MetricValue
 from kstore.pending_append import PendingAppend
 from kstore.record._codec import BatchBuffer, EncodedBatch, Record
@@ -181,27 +181,28 @@ class LogWriter(LogAppender):
         """Everything that is published to disk, and the recovery point with it."""
         self.roll_if_idle()
         with self._changing():
-            target, tails = self.published.offset, self._dirty_tails()
-            truncation_count, indexes = self.truncation_count, self.producers.take_unsynced()
-        self._flush_to(target, tails, indexes, truncation_count)
+            target, tails, sealed = self.published.offset, self._dirty_tails(), tuple(self._unflushed)
+            truncation_count, indexes = self.truncation_count, self.producers.unsynced()
+        self._flush_to(target, tails, sealed, indexes, truncation_count)
 
     def flush_sealed(self) -> None:
         """The sealed segments to disk, and the recovery point to where the active one begins."""
         with self._changing():
             if not self._unflushed:
                 return
-            target, tails = self.segments.last.base_offset, list(self._unflushed)
-            truncation_count, indexes = self.truncation_count, self.producers.take_unsynced()
-        self._flush_to(target, tails, indexes, truncation_count)
+            target, sealed = self.segments.last.base_offset, tuple(self._unflushed)
+            truncation_count, indexes = self.truncation_count, self.producers.unsynced()
+        self._flush_to(target, sealed, sealed, indexes, truncation_count)
 
     def _flush_to(
         self,
         target: int,
         tails: Sequence[SegmentTail],
-        indexes: Sequence[TransactionIndex],
+        sealed: Sequence[SegmentTail],
+        indexes: Sequence[UnsyncedIndex],
         truncation_count: int,
     ) -> None:
-        """Syncs outside the log's lock, beside appends."""
+        """Syncs ``tails`` outside the log's lock, beside appends; of them the ``sealed`` ones grow no more."""
         try:
             self._sync_tails(tails, indexes)
         except SyncFailedError as error:
@@ -211,7 +212,7 @@ class LogWriter(LogAppender):
         with self._lock, self._poisoned_by_syncs():
             # What was cut meanwhile, and written again, is not what was synced.
             if self._closed is None and self._poisoned is None and self.truncation_count == truncation_count:
-                self._flushed(target, tails)
+                self._flushed(target, sealed, indexes)
 
     # --- truncate ---------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -18,7 +19,7 @@ from kstore.log_writer import UNFLUSHED_MAX
 from kstore.state.log_state import read_state
 from kstore.types import Durability
 from tests.fake_fs import WRITES, FailingFs, Fault, Operation, WatchedFs
-from tests.log_cases import killed
+from tests.log_cases import killed, marker, transaction
 from tests.without_flusher import log_without_flusher
 
 DURABILITIES: tuple[Durability, ...] = ("os", "interval")
@@ -220,3 +221,114 @@ def test_a_flush_that_fails_otherwise_is_made_up_for_by_the_next_one(tmp_path: P
             assert not breath.wait(0.001)
         fill(log, 1)
         flushed_to(log, 3)
+
+
+class BesideFs(WatchedFs):
+    """Once, after the first sync of a ``.log``, does something else before the flush goes on; notes what was synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside: Callable[[], object] | None = None
+        self.synced: list[str] = []
+
+    def perform(self, operation: Operation, action: Any) -> Any:
+        result = super().perform(operation, action)
+        if operation.kind == "fdatasync":
+            self.synced.append(Path(operation.path).name)
+            beside, self.beside = self.beside, None
+            if beside is not None:
+                beside()
+        return result
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.usefixtures("unflushed")
+def test_what_is_appended_to_a_segment_after_its_sync_is_synced_though_it_is_sealed_since(
+    durability: Durability, tmp_path: Path
+) -> None:
+    fs = BesideFs()
+    with Log(tmp_path / "log", durability=durability, flush_ms="1d", fs=fs) as log:
+        log.append(b"flushed")
+
+        def append_and_roll() -> None:
+            log.append(b"not yet")
+            log.roll()
+
+        fs.beside = append_and_roll
+        log.flush()
+        assert recovery_point(log) == 1
+        fs.synced.clear()
+        log.writer.flush_sealed()
+        assert recovery_point(log) == 2
+        assert "00000000000000000000.log" in fs.synced
+
+
+def abort(log: Log) -> None:
+    """A transaction that was aborted, and so an entry in the transaction index."""
+    log.append_batches(transaction(1, 0), assign_offsets=False)
+    log.append_batches(marker(1, 1, commit=False), assign_offsets=False)
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EMFILE, "no descriptor left")])
+@pytest.mark.usefixtures("unflushed")
+def test_a_flush_that_ends_early_leaves_the_transaction_indexes_to_the_next_one(
+    error: BaseException, durability: Durability, tmp_path: Path
+) -> None:
+    fs = BesideFs()
+
+    def fail() -> None:
+        raise error
+
+    with Log(tmp_path / "log", durability=durability, flush_ms="1d", fs=fs) as log:
+        abort(log)
+        fs.beside = fail
+        with pytest.raises(type(error)):
+            log.flush()
+        assert recovery_point(log) == 0
+        log.flush()
+        assert recovery_point(log) == 2
+        assert "00000000000000000000.txnindex" in fs.synced
+
+
+@pytest.mark.usefixtures("unflushed")
+def test_a_flush_also_syncs_the_indexes_that_another_one_has_yet_to_sync(tmp_path: Path) -> None:
+    """Whichever comes first raises the recovery point, and the indexes below it are on disk."""
+    fs = BesideFs()
+    with Log(tmp_path / "log", durability="os", flush_ms="1d", fs=fs) as log:
+        abort(log)
+        log.roll()
+        began, sync_tails = threading.Event(), log.writer._sync_tails
+
+        def first_is_late(*args: Any) -> None:
+            if not began.is_set():
+                began.set()
+                log.writer.flush_sealed()
+                assert recovery_point(log) == 2
+                assert "00000000000000000000.txnindex" in fs.synced
+            sync_tails(*args)
+
+        with mock.patch.object(log.writer, "_sync_tails", first_is_late):
+            log.flush()
+
+
+@pytest.mark.usefixtures("unflushed")
+def test_an_index_that_grows_during_its_flush_is_synced_by_the_next_one(tmp_path: Path) -> None:
+    fs = BesideFs()
+    with Log(tmp_path / "log", durability="os", flush_ms="1d", fs=fs) as log:
+        abort(log)
+        log.append_batches(transaction(1, 2, sequence=1), assign_offsets=False)
+        sync_tails = log.writer._sync_tails
+
+        def then_abort(*args: Any) -> None:
+            sync_tails(*args)
+            log.append_batches(marker(1, 3, commit=False), assign_offsets=False)
+
+        with mock.patch.object(log.writer, "_sync_tails", then_abort):
+            log.flush()
+        fs.synced.clear()
+        log.flush()
+        assert "00000000000000000000.txnindex" in fs.synced
+        fs.synced.clear()
+        log.flush()
+        assert "00000000000000000000.txnindex" not in fs.synced

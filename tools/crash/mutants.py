@@ -395,8 +395,8 @@ MUTANTS = (
     Mutant(
         "a flush of sealed segments counts for the active one too",
         "kstore/log_writer.py",
-        "            target, tails = self.segments.last.base_offset, list(self._unflushed)\n",
-        "            target, tails = self.published.offset, list(self._unflushed)\n",
+        "            target, sealed = self.segments.last.base_offset, tuple(self._unflushed)\n",
+        "            target, sealed = self.published.offset, tuple(self._unflushed)\n",
         FLUSHES,
     ),
     Mutant(
