@@ -22,12 +22,15 @@ from kstore.errors import KstoreError, StorageError
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.store import Store
 from kstore.types import Durability
+from tests.crash.queue_life import small
 from tests.evidence import Lost, Untyped, Wrong
 from tests.fake_clock import ManualClock
 from tests.memory_fs import Machine, in_memory
 from tests.simulation.faults import ROOT, Ended, Fault, FaultKind, SimulatedFs, any_choice
-from tests.simulation.model import Found, LogModel, TopicModel
+from tests.simulation.model import Entry, Found, LogModel, TopicModel
+from tests.simulation.queueing import NAME, Items
 from tests.simulation.steps import STEPS
+from tests.simulation.transactions import TOPIC, Transactions
 
 __all__ = ["STEP_COUNT", "Life", "Outcome"]
 
@@ -47,10 +50,13 @@ SETTINGS: dict[str, Any] = {
     "min_cleanable_dirty_ratio": 0.1,
     "initial_delay_ms": 0,
 }
+# More than a few at a time are not ended by a crash.
+MARKERS_MAX = 8
 FIRST_TOPICS: dict[str, tuple[int, dict[str, Any]]] = {
     "orders": (2, {}),
     "events": (1, {"retention_ms": RETENTION_MS}),
     "table": (1, {"cleanup_policy": "compact"}),
+    TOPIC: (2, {}),
 }
 
 
@@ -92,6 +98,10 @@ class Life:
         self.topics: dict[str, TopicModel] = {}
         self.serial = self.write_count = self.crash_count = self.failure_count = 0
         self.power_cut = False
+        # Transactions and queues promise what this can hold them to where everything is synced.
+        self.has_all = self.durability == "sync"
+        self.transactions = Transactions()
+        self.items = Items()
         self._store: Store | None = None
         self._began_ms = self.clock.now_ms()
         self._passed_ms = 0
@@ -102,7 +112,22 @@ class Life:
         return self._store
 
     def new_log(self, name: str, *, compacted: bool = False) -> LogModel:
-        return LogModel(name, lossless=(self.judged or self.durability) == "sync", compacted=compacted)
+        made = LogModel(name, lossless=(self.judged or self.durability) == "sync", compacted=compacted)
+        made.slack = MARKERS_MAX if name.startswith(TOPIC) else 0
+        return made
+
+    def new_entry(self, generator: random.Random) -> Entry:
+        """A record that no other one of this life is like."""
+        self.serial += 1
+        return Entry(None, b"%d:" % self.serial + b"x" * generator.choice((0, 20, 60, 100, 200)))
+
+    def count_markers(self, name: str, partition: int, model: LogModel) -> None:
+        """Markers of transactions took offsets, of which the model is not told."""
+        if model.slack:
+            end = self.store.log(name, partition).end_offset
+            if not model.end <= end <= model.end + model.slack:
+                raise Wrong(f"{model.name} ends at {end}, expected {model.end} and a few markers")
+            model.end = end
 
     # --- run --------------------------------------------------------------------------------------------------------
 
@@ -116,8 +141,13 @@ class Life:
                 for number, kind in self.plan:
                     self._step(number, kind)
                 number, kind = self.step_count, "last look"
-                self._crash(random.Random(f"{self.seed}/last"))
-                self._hold_all()
+                last = random.Random(f"{self.seed}/last")
+                self._crash(last)
+                self.fs.fault = None
+                if self.has_all:
+                    self.items.drain(self, last)
+                self.close()
+                self.open()
                 self.close()
             except AssertionError as error:
                 error.add_note(f"seed {self.seed}, durability {self.durability}, step {number}: {kind}")
@@ -133,6 +163,10 @@ class Life:
 
     def _create(self) -> None:
         self._store = self._opened()
+        if self.has_all:
+            # Two partitions of offsets are enough, and quick to make.
+            self.store.create_topic("__consumer_offsets", 2, cleanup_policy="compact")
+            self.store.create_topic("__transaction_state", 2, cleanup_policy="compact")
         for name, (count, settings) in FIRST_TOPICS.items():
             self.store.create_topic(name, count, **settings)
             compacted = settings.get("cleanup_policy") == "compact"
@@ -177,7 +211,12 @@ class Life:
         return Store(PATH, fs=self.fs, clock=self.clock, durability=self.durability, **SETTINGS)
 
     def open(self) -> None:
+        failures = self.fs.failure_count
         self._store = self._opened()
+        if self.fs.failure_count > failures:
+            # It is open, and may have left something for later: that is for the next process.
+            self.fs.ended = "kill"
+            raise Ended("kill")
         self._hold_all()
 
     def close(self) -> None:
@@ -195,6 +234,7 @@ class Life:
         if self._store is not None:
             self._store._closed = True
             self._store = None
+        self.items.process_ended()
         # The tails of a process that has ended are not open in the next one.
         OPEN_TAILS._tails.clear()
 
@@ -215,7 +255,7 @@ class Life:
                 self.fs.fault = Fault(kind, generator.randrange(60), generator.random(), generator.random() < 0.5)
             try:
                 self._store = self._opened()
-                self._hold_all()
+                self._hold_all(settled=not self.fs.failure_count)
             except Ended:
                 self.log.append("  ended while the store was opened")
                 continue
@@ -228,10 +268,9 @@ class Life:
                 raise Lost(f"cannot be opened or read: {error!r}") from error
             except (OSError, LookupError, ValueError, TypeError, AttributeError) as error:
                 raise Untyped(repr(error)) from error
-            if self.fs.failed_sync:
-                continue
-            self.fs.fault = None
-            return
+            if not self.fs.failure_count:
+                self.fs.fault = None
+                return
         raise AssertionError("the last process is not disturbed")
 
     def _end(self, generator: random.Random) -> None:
@@ -254,31 +293,37 @@ class Life:
 
     # --- what must be -----------------------------------------------------------------------------------------------
 
-    def _hold_all(self) -> None:
-        """Holds the store, just opened, against what must be there; what is there is certain from now on."""
-        there = self.store.topics()
+    def _hold_all(self, *, settled: bool = True) -> None:
+        """Holds the store, just opened, against what must be there; what is there is certain from now on, or after the
+        next open where that is not ``settled``."""
+        there = [name for name in self.store.topics() if not name.startswith(NAME)]
         for name in list(self.topics):
             topic = self.topics[name]
             if name not in there:
                 if not topic.may_be_missing:
                     raise Lost(f"topic {name} is not there")
-                del self.topics[name]
+                if settled:
+                    del self.topics[name]
                 continue
             count = len(self.store.partitions(name))
-            if topic.growing is not None and count == len(topic.logs) + 1:
-                topic.logs.append(topic.growing)
-            topic.growing, topic.may_be_missing = None, False
-            if count != len(topic.logs):
-                raise Wrong(f"topic {name} has {count} partitions, expected {len(topic.logs)}")
+            known = [*topic.logs, topic.growing] if topic.growing is not None else topic.logs
+            if count not in (len(topic.logs), len(known)):
+                raise Wrong(f"topic {name} has {count} partitions, expected {len(topic.logs)} to {len(known)}")
+            if settled:
+                topic.logs = [model for model in known[:count] if model is not None]
+                topic.growing, topic.may_be_missing = None, False
         if unknown := set(there) - set(self.topics):
             raise Wrong(f"topics {sorted(unknown)} are there")
-        for name, topic in self.topics.items():
+        for name in there:
+            topic = self.topics[name]
             for number, model in enumerate(topic.logs):
                 found = Found.of(self.store.log(name, number))
-                model.hold(found, power_cut=self.power_cut)
-                if not self.fs.failed_sync:
+                model.hold(found, power_cut=self.power_cut or self.fs.failed_sync)
+                if settled:
                     model.settle(found)
-        if not self.fs.failed_sync:
+        if self.has_all and settled:
+            self.transactions.hold(self, settled=True)
+        if settled:
             self.power_cut = False
 
     def look_from_outside(self) -> None:
@@ -289,7 +334,12 @@ class Life:
                 if topic.may_be_missing:
                     continue
                 for number, model in enumerate(topic.logs):
-                    model.hold(Found.of(outside.log(name, number)), power_cut=True)
+                    log = outside.log(name, number)
+                    readable = log.high_watermark
+                    # Where the disk is full the writer may be unable to say how far others may read.
+                    if readable < model.durable and not self.fs.failure_count:
+                        raise Lost(f"{model.name}: reads end at {readable}, and {model.durable} is durable")
+                    model.hold(Found.of(log), power_cut=True, readable=readable)
         if self.fs.change_count != changes:
             raise Wrong("a reader changed files")
 
@@ -321,6 +371,7 @@ def _seeded(seed: int) -> Iterator[Machine]:
 
     with ExitStack() as stack:
         machine = stack.enter_context(in_memory(generator))
+        stack.enter_context(small())
         stack.enter_context(mock.patch.object(uuid, "uuid4", made))
         # What a process that has ended left open is no news.
         stack.enter_context(warnings.catch_warnings())

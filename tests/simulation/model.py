@@ -83,6 +83,9 @@ class LogModel:
     end: int = 0
     durable: int = 0
     compacted_to: int = 0
+    # So many offsets at most may have gone to markers of transactions that nobody was told of.
+    slack: int = 0
+    has_rotted: bool = False
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
@@ -91,7 +94,7 @@ class LogModel:
 
     def done(self, batches: Sequence[Batch], first: int) -> None:
         """The append has returned, and says that it begins at ``first``. Raises: Wrong."""
-        if not self.end <= first <= max([self.end, *(batch.stop for batch in self.doubtful)]):
+        if not self.end <= first <= max([self.end, *(batch.stop for batch in self.doubtful)]) + self.slack:
             raise Wrong(f"{self.name}: an append got offset {first}, and the log ended at {self.end}")
         shift = first - batches[0].first
         self.doubtful = [batch for batch in self.doubtful if batch not in batches]
@@ -106,13 +109,17 @@ class LogModel:
 
     def rot(self, offset: int) -> None:
         """The bytes of the batch with ``offset`` changed: all that was written with it may be lost."""
+        self.has_rotted = True
         writes = {batch.write for batch in self.certain if batch.first <= offset < batch.stop}
         self.rotten.update(at for batch in self.certain if batch.write in writes for at, _ in batch.items())
 
     # --- what must be -----------------------------------------------------------------------------------------------
 
-    def hold(self, found: Found, *, power_cut: bool) -> None:
-        """Holds what was found against what must be there. Raises: Lost, Wrong."""
+    def hold(self, found: Found, *, power_cut: bool = False, readable: int | None = None) -> None:
+        """Holds what was found against what must be there. Raises: Lost, Wrong.
+
+        ``power_cut``: what was not synced may be lost. ``readable``: only what is below this offset was read.
+        """
         if not self.start_min <= found.start <= self.start_max:
             raise Wrong(f"{self.name} starts at {found.start}, expected {self.start_min} to {self.start_max}")
         known: dict[int, set[Entry]] = {}
@@ -124,22 +131,27 @@ class LogModel:
                 raise Wrong(f"{self.name}: offset {offset} has {_shown(entry)}, which was gone")
             if entry not in known.get(offset, ()):
                 raise Wrong(f"{self.name}: offset {offset} has {_shown(entry)}, which was never written there")
-        self._hold_certain(found, power_cut)
+        self._hold_certain(found, power_cut, found.end if readable is None else readable)
         for batch in self.doubtful:
             there = [found.entries.get(offset) == entry for offset, entry in batch.items() if offset >= found.start]
-            if any(there) and not all(there) and not (self.compacted and batch.first < self.compacted_to):
+            if (
+                readable is None
+                and any(there)
+                and not all(there)
+                and not (self.compacted and batch.first < self.compacted_to)
+            ):
                 raise Wrong(f"{self.name}: a part of the batch of offset {batch.first}: {there}")
-        if self.compacted:
+        if self.compacted and readable is None:
             self._hold_table(found)
 
-    def _hold_certain(self, found: Found, power_cut: bool) -> None:
+    def _hold_certain(self, found: Found, power_cut: bool, readable: int) -> None:
         lost_from: int | None = None
         for batch in self.certain:
             for offset, entry in batch.items():
-                if offset < found.start:
+                if offset < found.start or readable <= offset < found.end:
                     continue
                 if found.entries.get(offset) == entry:
-                    if lost_from is not None:
+                    if lost_from is not None and not found.reports(lost_from):
                         raise Lost(f"{self.name}: offset {offset} is there, and {lost_from} before it is lost")
                 elif offset in self.rotten:
                     if offset < found.end and not found.reports(offset) and entry not in found.entries.values():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from tests.simulation.model import Batch, Entry, Found, LogModel, TopicModel
+from tests.simulation.transactions import TOPIC
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -26,11 +27,11 @@ DAY_MS = 86_400_000
 def _entries(life: Life, generator: random.Random, model: LogModel) -> tuple[Entry, ...]:
     made = []
     for _ in range(generator.choice((1, 1, 2, 3, 5))):
-        life.serial += 1
-        size = generator.choice((0, 20, 60, 100, 200))
-        key = b"k%d" % generator.randrange(6) if model.compacted else None
-        value = b"%d:" % life.serial + b"x" * size
-        made.append(Entry(key, None if model.compacted and generator.random() < 0.15 else value))
+        entry = life.new_entry(generator)
+        if model.compacted:
+            value = None if generator.random() < 0.15 else entry.value
+            entry = Entry(b"k%d" % generator.randrange(6), value)
+        made.append(entry)
     return tuple(made)
 
 
@@ -52,6 +53,7 @@ def _place(life: Life, generator: random.Random) -> tuple[str, int, LogModel] | 
     name = generator.choice(sorted(names))
     logs = life.topics[name].logs
     partition = generator.randrange(len(logs))
+    life.count_markers(name, partition, logs[partition])
     return name, partition, logs[partition]
 
 
@@ -117,7 +119,7 @@ def roll(life: Life, generator: random.Random) -> None:
 
 def delete_records(life: Life, generator: random.Random) -> None:
     place = _place(life, generator)
-    if place is None or place[2].compacted:
+    if place is None or place[2].compacted or place[0] == TOPIC:
         return
     name, partition, model = place
     log = life.store.log(name, partition)
@@ -134,12 +136,42 @@ def read(life: Life, generator: random.Random) -> None:
     """A reader of the open store."""
     if place := _place(life, generator):
         name, partition, model = place
-        model.hold(Found.of(life.store.log(name, partition)), power_cut=False)
+        model.hold(Found.of(life.store.log(name, partition)))
 
 
 def look(life: Life, generator: random.Random) -> None:
     """A reader in another process: it writes nothing, and finds what is acknowledged."""
     life.look_from_outside()
+
+
+# --- transactions, offsets, a queue: what promises nothing of its own where the store does not sync ------------------
+
+
+def transact(life: Life, generator: random.Random) -> None:
+    if life.has_all:
+        life.transactions.step(life, generator)
+
+
+def audit(life: Life, generator: random.Random) -> None:
+    """Committed readers of the open store."""
+    if life.has_all:
+        life.transactions.hold(life, settled=False)
+
+
+def commit_offset(life: Life, generator: random.Random) -> None:
+    if life.has_all:
+        life.transactions.commit_offset(life, generator)
+
+
+def work(life: Life, generator: random.Random) -> None:
+    """The queue: items are put, leased, acked, given back."""
+    if life.has_all:
+        life.items.step(life, generator)
+
+
+def drain(life: Life, generator: random.Random) -> None:
+    if life.has_all:
+        life.items.drain(life, generator)
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------
@@ -211,7 +243,7 @@ def wait(life: Life, generator: random.Random) -> None:
 
 def weeks(life: Life, generator: random.Random) -> None:
     """A long time in which nothing is done."""
-    life.clock.advance(generator.randint(1, 8) * 7 * DAY_MS)
+    life.clock.advance(generator.randint(1, 20) * 7 * DAY_MS)
 
 
 def jump(life: Life, generator: random.Random) -> None:
@@ -248,6 +280,11 @@ STEPS: dict[str, tuple[Step, int]] = {
     "delete records": (delete_records, 3),
     "read": (read, 3),
     "look": (look, 2),
+    "transact": (transact, 16),
+    "audit": (audit, 2),
+    "commit offset": (commit_offset, 3),
+    "work": (work, 12),
+    "drain": (drain, 1),
     "churn": (churn, 5),
     "clean": (clean, 4),
     "retain": (retain, 2),
