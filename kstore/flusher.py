@@ -46,15 +46,23 @@ class Flusher:
         """There is something to flush. Costs next to nothing when that was known. Raises: ThreadStartError."""
         if self._due is None:
             self._begin()
-            self._due = time.monotonic() + self._delay_seconds
-            self._wake.set()
+            try:
+                self._due = time.monotonic() + self._delay_seconds
+                self._wake.set()
+            except BaseException:
+                self._due = None  # an interrupt: the thread may not have been woken, and the next one asks again
+                raise
 
     def note_sealed(self) -> None:
         """There is a sealed segment to flush. Raises: ThreadStartError."""
         if not self._has_sealed:
             self._begin()
-            self._has_sealed = True
-            self._wake.set()
+            try:
+                self._has_sealed = True
+                self._wake.set()
+            except BaseException:
+                self._has_sealed = False  # as in ``note``
+                raise
 
     def _begin(self) -> None:
         if self._thread is None or not self._thread.is_alive():

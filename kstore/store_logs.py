@@ -279,12 +279,12 @@ class _LogFlusher:
     def note(self) -> None:
         """There is something to flush. Costs next to nothing when that was known. Raises: ThreadStartError."""
         if not self._noted and (writer := self._writer()) is not None:
-            self._noted = True
             try:
+                self._noted = True
                 # Asked for each time: the setting may change while the log is open.
                 self._flushes.note(self, min(writer.context.config.flush_ms / 1000, threading.TIMEOUT_MAX))
-            except ThreadStartError:
-                self._noted = False
+            except BaseException:
+                self._noted = False  # after an interrupt, too, the next append asks again
                 raise
 
     note_sealed = note

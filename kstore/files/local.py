@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat as stat_module
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kstore.errors import ClosedError, KstoreError, PathLike
@@ -89,10 +89,11 @@ class OsMapping:
 class OsFile:
     """``File`` over a descriptor, which it owns."""
 
-    __slots__ = ("__weakref__", "_fd", "path")
+    __slots__ = ("__weakref__", "_fd", "_has_failed_sync", "path")
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
+        self._has_failed_sync = False
         self.path = path
 
     def __repr__(self) -> str:
@@ -218,15 +219,21 @@ class OsFile:
         return os.sendfile(socket_fd, self._fd, position, size)
 
     def fdatasync(self) -> None:
-        try:
-            platform.sync_data(self.fileno())
-        except OSError as error:
-            raise sync_error(error, self.path) from error
+        self._sync(platform.sync_data)
 
     def fsync(self) -> None:
+        self._sync(platform.sync_all)
+
+    def _sync(self, sync: Callable[[int], None]) -> None:
+        if self._has_failed_sync:
+            failed = OSError(errno.EIO, "a sync of this file has failed before, and is not repeated")
+            raise sync_error(failed, self.path)
         try:
-            platform.sync_all(self.fileno())
+            sync(self.fileno())
         except OSError as error:
+            # The first step, before any call: the system tells of a failure once, and a signal that came during the
+            # sync is served at the next call. Its exception goes on in place of the sync's.
+            self._has_failed_sync = True
             raise sync_error(error, self.path) from error
 
     def truncate(self, size: int) -> None:

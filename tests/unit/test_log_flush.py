@@ -6,17 +6,23 @@ import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 from unittest import mock
 
 import pytest
 
-from kstore.errors import PoisonedError, SyncFailedError
+import kstore
+from kstore.errors import ClosedError, PoisonedError, SyncFailedError
+from kstore.files import local, platform
+from kstore.files.bell import Bell
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
+from kstore.flusher import Flusher
 from kstore.log import Log
 from kstore.log_writer import UNFLUSHED_MAX
 from kstore.state.log_state import read_state
+from kstore.store_logs import Flushes
 from kstore.types import Durability
 from tests.fake_fs import WRITES, FailingFs, Fault, Operation, WatchedFs
 from tests.log_cases import killed, marker, transaction
@@ -332,3 +338,67 @@ def test_an_index_that_grows_during_its_flush_is_synced_by_the_next_one(tmp_path
         fs.synced.clear()
         log.flush()
         assert "00000000000000000000.txnindex" not in fs.synced
+
+
+@pytest.mark.parametrize("how", ["flush", "close"])
+@pytest.mark.usefixtures("unflushed")
+def test_a_failed_sync_is_not_repeated_though_an_interrupt_has_hidden_its_error(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal that comes while a sync hangs is served when it has failed, in place of its error."""
+    log = Log(tmp_path / "log", durability="os", flush_ms="1d")
+    log.append(b"x")
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "I/O error")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patches:
+        patches.setattr(platform, "sync_data", fail)
+        patches.setattr(local, "sync_error", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            log.flush()
+    with pytest.raises(SyncFailedError):
+        getattr(log, how)()
+    with pytest.raises((PoisonedError, ClosedError)):
+        log.append(b"y")
+    log.close()
+    state = read_state(SYSTEM_FS, log.path / "kstore.state")
+    assert state is not None
+    assert (state.recovery_point, state.durable_end, state.clean) == (0, 0, False)
+
+
+class Flushed:
+    """In the place of a log."""
+
+    def __init__(self) -> None:
+        self.flushes: SimpleQueue[str] = SimpleQueue()
+
+    def flush(self) -> None:
+        self.flushes.put("note")
+
+    def flush_sealed(self) -> None:
+        self.flushes.put("note_sealed")
+
+
+@pytest.mark.parametrize("what", ["note", "note_sealed"])
+def test_a_flush_is_asked_for_again_after_an_interrupt_in_the_asking(what: str) -> None:
+    log = Flushed()
+    flusher = Flusher(log, 0.0)
+    with mock.patch.object(Bell, "set", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        getattr(flusher, what)()
+    getattr(flusher, what)()
+    assert log.flushes.get(timeout=LONG) == what
+    flusher.stop()
+
+
+def test_a_store_s_log_asks_again_for_a_flush_after_an_interrupt_in_the_asking(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "store", durability="interval", flush_ms="1ms") as store:
+        store.create_topic("t")
+        log = store.log("t", 0)
+        with mock.patch.object(Flushes, "note", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            log.append(b"x")
+        log.append(b"y")
+        flushed_to(log, 2)
