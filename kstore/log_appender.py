@@ -284,7 +284,8 @@ class LogAppender(LogFiles):
         """
         # Who holds a lock here asks for another one only if that is free now. No circle of waiting can come of it: each
         # lock in it would have been taken after the one before it was.
-        if self._own_lock.locked():
+        # A flush syncs outside the log's lock, and may be what asks here, when it finds no descriptor for a directory.
+        if self._own_lock.locked() or self._syncing.locked():
             return False
         with self._own_lock:
             tail = self.segments.last.tail

@@ -28,6 +28,7 @@ __all__ = [
     "lost_in_the_middle",
     "marker",
     "offsets",
+    "park",
     "segment_bases",
     "state_of",
     "tail_lost",
@@ -35,6 +36,13 @@ __all__ = [
 ]
 
 FIRST = f"{0:020d}.log"
+
+
+def park(log: Log) -> None:
+    """Closes the tail of a log that nobody uses, when what flushes it in the background is through."""
+    while not log.writer.park():
+        with log.writer._syncing:
+            pass
 
 
 def offsets(log: Log, start: int | None = None, **options: Any) -> list[int]:

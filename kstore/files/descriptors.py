@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 __all__ = [
     "OPEN_TAILS",
@@ -33,6 +33,8 @@ RAISED_LIMIT = 1 << 16
 TAILS_SHARE = 2
 # Parked at once when the process has no descriptor left.
 RELIEF_COUNT = 8
+
+UNSEEN = object()
 
 EXHAUSTED_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -73,13 +75,16 @@ class OpenTails:
     """The logs whose tails may be open, roughly by their last use. Thread-safe.
 
     A use costs nothing here: a tail that was used since this last looked at it gets a second chance.
+
+    There is no lock: a garbage collection may close a log in the middle of any method, and wait for other threads that
+    close logs too. Each change is one call of the dictionary, which the interpreter's lock makes whole, and whoever
+    looks for a tail expects it to be gone.
     """
 
     def __init__(self, limit: Callable[[], int] = soft_limit) -> None:
         self._limit = limit
-        self._lock = threading.Lock()
-        # By ``id``, in the order in which they are looked at, with the last use that was seen. Guarded by the lock.
-        self._tails: OrderedDict[int, tuple[weakref.ref[Tail], object]] = OrderedDict()
+        # In the order in which they are looked at, with the last use that was seen.
+        self._tails: OrderedDict[weakref.ref[Any], object] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._tails)
@@ -93,17 +98,12 @@ class OpenTails:
 
         Those that are at work are passed over: then there are more than the bound, by one for each such thread.
         """
-        with self._lock:
-            self._tails[id(tail)] = weakref.ref(tail), tail.last_use
-            self._tails.move_to_end(id(tail))
+        self._look_later(weakref.ref(tail), tail.last_use)
         self._park_beyond(self.count_max, tail)
 
     def forget(self, tail: object) -> None:
         """``tail`` is closed for good; nothing if it was never admitted."""
-        with self._lock:
-            found = self._tails.get(id(tail))
-            if found is not None and found[0]() is tail:
-                del self._tails[id(tail)]
+        self._tails.pop(weakref.ref(tail), None)
 
     def relieve(self) -> bool:
         """Parks a few, for a process that has no descriptor left; whether any was parked."""
@@ -113,39 +113,47 @@ class OpenTails:
 
     def _park_beyond(self, count_max: int, kept: Tail | None) -> None:
         looks = 2 * len(self._tails)
-        while looks and (found := self._candidate(count_max, kept)) is not None:
+        while looks and (tail := self._candidate(count_max, kept)) is not None:
             looks -= 1
-            key, tail = found
-            if tail.park():
-                with self._lock:
-                    entry = self._tails.get(key)
-                    if entry is not None and entry[0]() is tail:
-                        del self._tails[key]
+            reference = weakref.ref(tail)
+            is_parked = False
+            try:
+                # Before it is parked: once it is, another thread may open it again, and count it.
+                self._tails.pop(reference, None)
+                is_parked = tail.park()
+            finally:
+                if not is_parked:
+                    self._tails.setdefault(reference, tail.last_use)
 
-    def _candidate(self, count_max: int, kept: Tail | None) -> tuple[int, Tail] | None:
+    def _candidate(self, count_max: int, kept: Tail | None) -> Tail | None:
         """The next one to be parked; None where there are few enough, or none can be."""
-        with self._lock:
-            for _ in range(2 * len(self._tails)):
-                if len(self._tails) <= count_max:
-                    return None
-                key = next(iter(self._tails))
-                tail_ref, seen = self._tails[key]
-                tail = tail_ref()
-                if tail is None:
-                    del self._tails[key]
-                    continue
-                self._tails.move_to_end(key)
-                last_use = tail.last_use
-                if tail is kept:
-                    continue
-                if last_use is seen:
-                    return key, tail
-                self._tails[key] = tail_ref, last_use
-            return None
+        for _ in range(2 * len(self._tails)):
+            if len(self._tails) <= count_max:
+                return None
+            try:
+                reference = next(iter(self._tails))
+            except (StopIteration, RuntimeError):
+                continue  # another thread has changed it
+            tail: Tail | None = reference()
+            if tail is None:
+                self._tails.pop(reference, None)
+                continue
+            last_use = tail.last_use
+            is_unused = self._tails.get(reference, UNSEEN) is last_use
+            self._look_later(reference, last_use)
+            if is_unused and tail is not kept:
+                return tail
+        return None
+
+    def _look_later(self, reference: weakref.ref[Any], last_use: object) -> None:
+        self._tails[reference] = last_use
+        try:
+            self._tails.move_to_end(reference)
+        except KeyError:
+            pass  # another thread has taken it out
 
     def _forget_all(self) -> None:
         """In a forked child: the logs are the parent's."""
-        self._lock = threading.Lock()
         self._tails.clear()
 
 

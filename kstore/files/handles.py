@@ -144,23 +144,23 @@ class HandleCache:
 
 
 class _Kept:
-    """The handles of all caches that are not memory, and so have a descriptor each. Thread-safe."""
+    """The handles of all caches that are not memory, and so have a descriptor each. Thread-safe.
+
+    There is no lock, as in ``OpenTails``: each change is one call of the dictionary.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # Oldest first, by the ``id`` of the cache and the key in it. Guarded by the lock.
+        # Oldest first, by the ``id`` of the cache and the key in it.
         self._entries: OrderedDict[tuple[int, Hashable], weakref.ref[HandleCache]] = OrderedDict()
 
     def add(self, cache: HandleCache, key: Hashable) -> None:
         """Counts a handle. The caller has the cache's lock, as for ``discard``."""
-        with self._lock:
-            self._entries[id(cache), key] = weakref.ref(cache)
+        self._entries[id(cache), key] = weakref.ref(cache)
 
     def discard(self, cache: HandleCache, keys: Iterable[Hashable]) -> None:
         """No longer counts handles, those that were counted."""
-        with self._lock:
-            for key in keys:
-                self._entries.pop((id(cache), key), None)
+        for key in keys:
+            self._entries.pop((id(cache), key), None)
 
     def relieve(self) -> bool:
         """Drops all; whether there were any."""
@@ -170,10 +170,10 @@ class _Kept:
         """Drops the oldest of all caches until ``count_max`` are left; how many. The caller has no cache's lock."""
         count = 0
         while len(self._entries) > count_max:
-            with self._lock:
-                if len(self._entries) <= count_max:
-                    break
+            try:
                 (_, key), found = self._entries.popitem(last=False)
+            except KeyError:
+                break  # other threads were faster
             cache = found()
             if cache is not None:
                 cache.drop(key)
@@ -181,8 +181,7 @@ class _Kept:
         return count
 
     def _forget_all(self) -> None:
-        """In a forked child: the handles are the parent's, which another thread of it may just have been changing."""
-        self._lock = threading.Lock()
+        """In a forked child: the handles are the parent's."""
         self._entries.clear()
 
 

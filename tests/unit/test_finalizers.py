@@ -26,7 +26,7 @@ import pytest
 import kstore
 from kstore import flusher as flushers
 from kstore.errors import ClosedError
-from kstore.files import lock
+from kstore.files import descriptors, handles, lock
 from kstore.files import threads as thread_module
 from kstore.files import watch as watches
 from kstore.files.bell import Bell
@@ -37,7 +37,7 @@ from kstore.flusher import Flusher
 
 PACKAGE = str(Path(kstore.__file__).parent)
 # What they do concerns the whole process: finalizers run at all of their lines.
-OF_THE_PROCESS = {str(module.__file__) for module in (lock, thread_module, watches)}
+OF_THE_PROCESS = {str(module.__file__) for module in (descriptors, handles, lock, thread_module, watches)}
 # A deadlock lasts for ever; a busy machine may take its time.
 LONG = 120.0
 
@@ -136,6 +136,26 @@ def test_a_finalizer_closes_another_store_at_any_line(one_in: int, tmp_path: Pat
     interrupted = Interrupted(closes_of_stores(tmp_path), one_in=one_in)
     interrupted.run(lambda: life(tmp_path / "store"))
     assert interrupted.count > 100
+
+
+def test_a_finalizer_closes_a_store_wherever_files_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What keeps the number of open files down is of the whole process, and a close of anything tells it."""
+    monkeypatch.setattr(descriptors.OPEN_TAILS, "_limit", lambda: 4)
+    monkeypatch.setattr(handles, "KEPT_SHARE", 1 << 30)
+
+    def use_many_files() -> None:
+        with kstore.open(tmp_path / "store", durability="os", background=False) as store:
+            store.create_topic("orders", 4)
+            for _ in range(3):
+                for number in range(4):
+                    store.log("orders", number).append(b"v")
+                    store.log("orders", number).roll()
+                    assert len(list(store.log("orders", number).read(0, 1))) == 1
+            assert descriptors.relieve()
+
+    interrupted = Interrupted(closes_of_stores(tmp_path), str(descriptors.__file__), str(handles.__file__))
+    interrupted.run(use_many_files)
+    assert interrupted.count > 60
 
 
 def test_a_finalizer_closes_a_store_while_a_pool_starts_a_thread(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,16 @@ import pytest
 import kstore
 from kstore import log_appender, log_files
 from kstore.errors import PoisonedError, StorageError
+from kstore.files import descriptors
 from kstore.files.descriptors import OpenTails
 from kstore.log import Log
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, SYNCS, FailingFs, Fault, RecordingFs
-from tests.log_cases import transaction
+from tests.log_cases import park, transaction
+
+# A deadlock lasts for ever; a busy machine may take its time.
+LONG = 60.0
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
@@ -111,12 +118,65 @@ def test_a_log_that_was_dropped_without_a_close_makes_room(tmp_path: Path, tails
     assert len(tails) <= 4
 
 
+class Reopened:
+    """A tail that another thread opens again as soon as it is parked."""
+
+    def __init__(self, tails: OpenTails) -> None:
+        self._tails = tails
+
+    @property
+    def last_use(self) -> object:
+        return None
+
+    def park(self) -> bool:
+        self._tails.admit(self)
+        return True
+
+
+def test_a_tail_that_is_opened_again_as_soon_as_it_is_parked_counts(tails: OpenTails) -> None:
+    reopened = [Reopened(tails) for _ in range(4)]
+    for tail in reopened:
+        tails.admit(tail)
+    tails.relieve()
+    assert len(tails) == 4
+
+
 def test_a_child_leaves_its_parents_tails_alone(tmp_path: Path, tails: OpenTails) -> None:
     log = Log(tmp_path / "log")
     log.append(b"x")
     tails._forget_all()
     assert len(tails) == 0
     log.close()
+
+
+@pytest.mark.parametrize("durability", ["interval", "os"])
+def test_a_flush_that_finds_no_descriptor_leaves_its_own_log_open(
+    tmp_path: Path, tails: OpenTails, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds what a park of that log would wait for."""
+    monkeypatch.setattr(descriptors, "_relievers", [tails.relieve])
+    real_open = os.open
+    failed: list[Any] = []
+
+    def fail_once(path: Any, flags: int, *arguments: Any) -> int:
+        if flags & os.O_DIRECTORY and not failed:
+            failed.append(path)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real_open(path, flags, *arguments)
+
+    with Log(tmp_path / "other", durability="os") as other, Log(tmp_path / "log", durability=durability) as log:
+        other.append(b"x")
+        log.append(b"x")
+        monkeypatch.setattr(os, "open", fail_once)
+        thread = threading.Thread(target=log.flush, daemon=True)
+        thread.start()
+        thread.join(LONG)
+        assert not thread.is_alive(), "it waits for itself"
+        monkeypatch.setattr(os, "open", real_open)
+        assert failed == [tmp_path / "log"]
+        assert is_parked(other)
+        assert not is_parked(log)
+        assert log.writer.offsets.recovery_point == 1, "tried once more, and done"
 
 
 # --- a park, and what comes after it ----------------------------------------------------------------------------------
@@ -235,7 +295,7 @@ def test_parking_changes_nothing_of_what_is_written(tmp_path: Path) -> None:
 
             def look(log: Log = log, name: str = name) -> None:
                 if name == "parked":
-                    assert log.writer.park()
+                    park(log)
                 log.check()
 
             the_life(log, look)
