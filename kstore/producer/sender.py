@@ -16,12 +16,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from kstore.clock import Clock
 from kstore.errors import KstoreError
-from kstore.files.threads import start_thread
+from kstore.files.threads import Crew, side_by_side, start_thread
 from kstore.log_writer import LogWriter
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
@@ -80,7 +79,8 @@ class Sender(QueueWriter):
         # Monotonic, seconds; 0.0 while it is awake.
         self.sleeps_until = 0.0
         self._thread: threading.Thread | None = None
-        self._sync_threads: ThreadPoolExecutor | None = None
+        # Of the sender's thread.
+        self._crew = Crew(f"{name}-sync")
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
@@ -119,8 +119,7 @@ class Sender(QueueWriter):
                 # It never dies: what cannot be written expires.
                 logger.exception("%s: a round failed", self._name)
                 self._wakeup.wait(FAILED_ROUND_SECONDS)
-        if self._sync_threads is not None:
-            self._sync_threads.shutdown()
+        self._crew.close()
 
     def join(self, timeout: float | None) -> bool:
         """Waits for the end of the thread; whether it has ended."""
@@ -168,20 +167,20 @@ class Sender(QueueWriter):
     def _write_all(self, queues: list[Queue], now: float) -> None:
         """Writes queues, those whose logs sync every append side by side."""
         syncing = [queue for queue in queues if self._syncs(queue)] if len(queues) > 1 else []
-        written: list[Future[None]] = []
-        if len(syncing) > 1:
-            try:
-                if self._sync_threads is None:
-                    self._sync_threads = ThreadPoolExecutor(SYNC_THREADS_MAX, f"{self._name}-sync")
-                written += [self._sync_threads.submit(self._write, queue, now) for queue in syncing]
-            except RuntimeError:
-                # There are no more threads, as at the interpreter's exit: one after the other then.
-                written = []
+        if len(syncing) < 2:
+            syncing = []
         for queue in queues:
-            if not written or queue not in syncing:
+            if queue not in syncing:
                 self._write(queue, now)
-        for future in written:
-            future.result()
+        if syncing:
+            # No pool: a finalizer may close the producer, and wait for this thread, while it holds the pools' lock.
+            side_by_side(
+                lambda queue: self._write(queue, now),
+                syncing,
+                count=SYNC_THREADS_MAX,
+                name=self._name,
+                crew=self._crew,
+            )
 
     def _syncs(self, queue: Queue) -> bool:
         try:

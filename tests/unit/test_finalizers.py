@@ -31,7 +31,7 @@ from kstore.files import threads as thread_module
 from kstore.files import watch as watches
 from kstore.files.bell import Bell
 from kstore.files.lock import DirectoryLock
-from kstore.files.threads import closed_elsewhere, side_by_side
+from kstore.files.threads import Crew, closed_elsewhere, side_by_side
 from kstore.files.watch import DirectoryWatch
 from kstore.flusher import Flusher
 
@@ -158,24 +158,34 @@ def test_a_finalizer_closes_a_store_wherever_files_are_counted(tmp_path: Path, m
     assert interrupted.count > 60
 
 
-def test_a_finalizer_closes_a_store_while_a_pool_starts_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["store", "producer"])
+def test_a_finalizer_closes_something_while_a_pool_starts_a_thread(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The collector runs in ``ThreadPoolExecutor.submit``, which holds a lock of all pools."""
-    close = next(closes_of_stores(tmp_path))
-    init = threading.Thread.__init__
+    with kstore.open(tmp_path / "store", durability="sync") as store:
+        store.create_topic("orders", 8)
+        close = next(closes_of_stores(tmp_path))
+        if what == "producer":
+            # Its sender has several partitions to sync, which it does side by side.
+            producer = store.producer(linger_ms=10**6)
+            deliveries = [producer.send("orders", b"v", partition=number) for number in range(8)]
+            close = producer.close
+        init = threading.Thread.__init__
 
-    def collecting(thread: threading.Thread, *arguments: Any, **options: Any) -> None:
-        monkeypatch.setattr(threading.Thread, "__init__", init)
-        close()
-        init(thread, *arguments, **options)
+        def collecting(thread: threading.Thread, *arguments: Any, **options: Any) -> None:
+            monkeypatch.setattr(threading.Thread, "__init__", init)
+            close()
+            init(thread, *arguments, **options)
 
-    def submit() -> None:
-        with ThreadPoolExecutor(1) as pool:
-            monkeypatch.setattr(threading.Thread, "__init__", collecting)
-            assert pool.submit(int).result(LONG) == 0
+        def submit() -> None:
+            with ThreadPoolExecutor(1) as pool:
+                monkeypatch.setattr(threading.Thread, "__init__", collecting)
+                assert pool.submit(int).result(LONG) == 0
 
-    Interrupted(iter(())).run(submit)
+        Interrupted(iter(())).run(submit)
+        if what == "producer":
+            assert all(delivery.done() for delivery in deliveries)
 
 
 @pytest.mark.parametrize("kind", ["producer-closed", "producer-forgotten", "consumer-closed", "consumer-forgotten"])
@@ -277,6 +287,24 @@ def test_work_is_done_where_few_threads_can_be_started(startable: int, monkeypat
     monkeypatch.setattr(threading.Thread, "start", refusing)
     side_by_side(done.append, range(9), count=4, name="test")
     assert sorted(done) == list(range(9))
+
+
+def test_a_crew_stays_for_more_work_and_ends() -> None:
+    crew = Crew("crew")
+    used: set[threading.Thread] = set()
+    together = threading.Barrier(4)
+
+    def work(item: int) -> None:
+        together.wait(LONG)
+        used.add(threading.current_thread())
+
+    for _ in range(3):
+        side_by_side(work, range(4), count=4, name="work", crew=crew)
+    assert len(used) == 4
+    crew.close()
+    for thread in used - {threading.current_thread()}:
+        thread.join(LONG)
+        assert not thread.is_alive()
 
 
 def test_all_work_is_done_before_a_failure_is_raised() -> None:
