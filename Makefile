@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
 SOURCES := kstore pyspark_kstore tests tools setup.py
 
-.PHONY: crash-mutants simulate help demo demo-spark test check format bench soak fuzz interop clean
+.PHONY: crash-mutants simulate simulate-mutants help demo demo-spark test check format bench soak fuzz interop clean
 
 help:
 	@echo "make demo     the main job on real data: dump, append, kill, recover, read back"
@@ -16,6 +16,7 @@ help:
 	@echo "make soak     the tests with their long counts (an hour and more); writes docs/promises.md"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
 	@echo "make simulate SEED=17  one long life of a store with its crashes; LIVES=100 of them, KEEP=3,20-25 only these steps"
+	@echo "make simulate-mutants  planted bugs, and how many simulated lives it takes to find each (half an hour)"
 	@echo "make crash-mutants  planted bugs, each of which the crash tests must catch"
 	@echo "make interop  Kafka's own tools, a real broker and a real HDFS on kstore's files (needs Java and Maven)"
 
@@ -55,6 +56,9 @@ fuzz: $(VENV)/.installed
 
 simulate: $(VENV)/.installed
 	$(RUN) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(LIVES),--lives $(LIVES)) $(if $(KEEP),--keep $(KEEP))
+
+simulate-mutants: $(VENV)/.installed
+	$(RUN) -m tests.simulation.mutants
 
 crash-mutants: $(VENV)/.installed
 	$(RUN) -m tools.crash.mutants

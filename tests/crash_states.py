@@ -372,6 +372,10 @@ class Disk:
         for unit in self._files[operation.inode].pending if operation.inode in self._files else ():
             unit.lost = True
 
+    def rot(self, number: int, at: int, byte: int) -> None:
+        """Byte ``at`` of the file with this inode, which was synced, has changed."""
+        self._files[number].change([_Unit(at, bytes([byte]))])
+
     def drop_lost(self, choose: Choice, number: int | None = None) -> dict[int, bytes]:
         """The page cache drops what failed syncs left in it: of that, only what ``choose`` says was written.
 

@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--keep", type=numbers_of, help="the steps to do, as 3,17,20-25; default: all")
     parser.add_argument("--durability", choices=DURABILITIES, help="default: the seed says")
     parser.add_argument("--judged", choices=DURABILITIES, help="hold it against the promises of this durability")
+    parser.add_argument("--first", action="store_true", help="end with the first life that fails")
     parser.add_argument("--no-shrink", action="store_true", help="print a failing life as it is")
     given = parser.parse_args()
     crash_count = failed_count = 0
@@ -72,6 +73,9 @@ def main() -> int:
             print("\n".join(f"  {line}" for line in short.log))
             tell(again[1])
             print(f"again: make simulate SEED={seed} KEEP={text_of(kept)}")
+        if given.first:
+            print(f"failed: life {seed - given.seed + 1}")
+            return 1
     print(f"{given.lives} lives, {crash_count} crashes survived, {failed_count} lives failed")
     return 1 if failed_count else 0
 

@@ -136,6 +136,12 @@ class SimulatedFs(WatchedFs):
         for inode, data in self.disk.drop_lost(choose, number).items():
             self.memory.put_back(inode, data)
 
+    def rot(self, number: int, data: bytes, at: int) -> None:
+        """Byte ``at`` of a file has changed on disk, and nobody has the old one in a cache: its content is ``data``."""
+        self.memory.put_back(number, data)
+        self.disk.rot(number, at, data[at])
+        self._trace.update(f"rot {number} {at}\n".encode())
+
     def _apply(self, operation: Operation, result: object) -> None:
         number, mtime_ns = operation.inode, 0
         if operation.kind == "create":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import random
+import struct
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,7 @@ from tests.crash.queue_life import small
 from tests.evidence import Lost, Untyped, Wrong
 from tests.fake_clock import ManualClock
 from tests.memory_fs import Machine, in_memory
-from tests.simulation.faults import ROOT, Ended, Fault, FaultKind, SimulatedFs, any_choice
+from tests.simulation.faults import ROOT, Ended, Fault, FaultKind, SimulatedFs, any_choice, flip_bit
 from tests.simulation.model import Entry, Found, LogModel, TopicModel
 from tests.simulation.queueing import NAME, Items
 from tests.simulation.steps import STEPS
@@ -40,6 +41,7 @@ STEP_COUNT = 300
 OPENS_MAX = 6
 DAY_MS = 86_400_000
 RETENTION_MS = 30 * DAY_MS
+ALLOWANCE_MS = 60_000
 FUTURE_MS = 3_600_000
 SETTINGS: dict[str, Any] = {
     "background": False,
@@ -50,6 +52,9 @@ SETTINGS: dict[str, Any] = {
     "min_cleanable_dirty_ratio": 0.1,
     "initial_delay_ms": 0,
 }
+# What rots: where it is checked, and where it is rebuilt.
+ROTTING = (".log", ".index", ".timeindex")
+BATCH_HEADER_SIZE = 61
 # More than a few at a time are not ended by a crash.
 MARKERS_MAX = 8
 FIRST_TOPICS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -103,8 +108,7 @@ class Life:
         self.transactions = Transactions()
         self.items = Items()
         self._store: Store | None = None
-        self._began_ms = self.clock.now_ms()
-        self._passed_ms = 0
+        self._trust_clock()
 
     @property
     def store(self) -> Store:
@@ -178,9 +182,9 @@ class Life:
         generator = random.Random(f"{self.seed}/{number}")
         self.log.append(f"{number} {kind}")
         failures = self.fs.failure_count
-        # Each roll looks for what is old as well.
-        self.expect_retention()
         try:
+            # Each roll looks for what is old as well.
+            self.expect_retention()
             STEPS[kind][0](self, generator)
         except Ended:
             self._crash(generator)
@@ -208,6 +212,7 @@ class Life:
 
     def _opened(self) -> Store:
         assert self.durability is not None
+        self._trust_clock()
         return Store(PATH, fs=self.fs, clock=self.clock, durability=self.durability, **SETTINGS)
 
     def open(self) -> None:
@@ -291,6 +296,12 @@ class Life:
             self.fs.drop_lost(any_choice(self.fs.disk, generator))
         self.log.append("  killed")
 
+    def _trust_clock(self) -> None:
+        self._trusted_ms, self._trusted_at = self.clock.now_ms(), self.clock.monotonic()
+
+    def _passed_ms(self) -> int:
+        return round((self.clock.monotonic() - self._trusted_at) * 1000)
+
     # --- what must be -----------------------------------------------------------------------------------------------
 
     def _hold_all(self, *, settled: bool = True) -> None:
@@ -343,12 +354,41 @@ class Life:
         if self.fs.change_count != changes:
             raise Wrong("a reader changed files")
 
+    def rot(self, generator: random.Random) -> None:
+        """A bit rots in a file of a plain log while nobody has the store open; all of it was synced."""
+        self.close()
+        image = self.fs.memory.image()
+        owned = {f"{PATH.name}/{model.name}": model for name in self.topics for model in self.topics[name].logs}
+        paths = [
+            path
+            for path, stored in image.items()
+            if stored is not None
+            and stored.data
+            and path.endswith(ROTTING)
+            and (model := owned.get(path.rpartition("/")[0])) is not None
+            and not model.compacted
+            and not model.slack
+        ]
+        if paths:
+            path = generator.choice(paths)
+            stored = image[path]
+            assert stored is not None
+            data, at = flip_bit(stored.data, generator)
+            if path.endswith(".log"):
+                model = owned[path.rpartition("/")[0]]
+                for offset in offsets_at(stored.data, at):
+                    model.rot(offset)
+            self.fs.rot(stored.inode, data, at)
+            self.log.append(f"  bit rot in byte {at} of {path}")
+        self.open()
+
     def expect_retention(self) -> None:
         """What is older than the retention time may go from now on.
 
         What is dated to the future is as old as its file, of which the model knows nothing: then all of it may go.
         """
-        now = self.clock.now_ms()
+        # A clock that jumps ahead is not believed, but for a minute, by the process that sees it.
+        now = min(self.clock.now_ms(), self._trusted_ms + self._passed_ms() + ALLOWANCE_MS)
         for model in self.topics["events"].logs:
             batches = sorted([*model.certain, *model.doubtful], key=lambda batch: batch.first)
             if any(batch.time_ms > now + FUTURE_MS for batch in batches):
@@ -357,6 +397,22 @@ class Life:
                 if batch.time_ms >= now - RETENTION_MS:
                     break
                 model.start_max = max(model.start_max, min(batch.stop, model.end))
+
+
+def offsets_at(data: bytes, at: int) -> range:
+    """The offsets of the batch that byte ``at`` of a ``.log`` belongs to."""
+    position = 0
+    while position + BATCH_HEADER_SIZE <= len(data):
+        first, size = struct.unpack_from(">qi", data, position)
+        stop = position + 12 + size
+        if position <= at < stop:
+            (delta,) = struct.unpack_from(">i", data, position + 23)
+            return range(first, first + delta + 1)
+        # What is damaged already does not say where the next one begins.
+        if size < BATCH_HEADER_SIZE - 12:
+            break
+        position = stop
+    return range(0)
 
 
 @contextmanager

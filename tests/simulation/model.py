@@ -85,7 +85,6 @@ class LogModel:
     compacted_to: int = 0
     # So many offsets at most may have gone to markers of transactions that nobody was told of.
     slack: int = 0
-    has_rotted: bool = False
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
@@ -107,9 +106,19 @@ class LogModel:
     def flushed(self) -> None:
         self.durable = self.end
 
+    def begin_truncation(self, offset: int) -> None:
+        """What ends above ``offset`` may be gone from now on, each batch as a whole."""
+        self.doubtful += [batch for batch in self.certain if batch.stop > offset]
+        self.certain = [batch for batch in self.certain if batch.stop <= offset]
+        self.durable = min(self.durable, offset)
+
+    def truncated(self, offset: int) -> None:
+        self.gone.update(entry for batch in self.doubtful for entry in batch.entries)
+        self.doubtful = []
+        self.end = self.durable = offset
+
     def rot(self, offset: int) -> None:
         """The bytes of the batch with ``offset`` changed: all that was written with it may be lost."""
-        self.has_rotted = True
         writes = {batch.write for batch in self.certain if batch.first <= offset < batch.stop}
         self.rotten.update(at for batch in self.certain if batch.write in writes for at, _ in batch.items())
 

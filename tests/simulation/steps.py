@@ -132,6 +132,23 @@ def delete_records(life: Life, generator: random.Random) -> None:
     model.start_min = before
 
 
+def truncate(life: Life, generator: random.Random) -> None:
+    """Cuts off the last batches of a log."""
+    place = _place(life, generator)
+    if place is None:
+        return
+    name, partition, model = place
+    # What is damaged, or is in doubt, would make other offsets the end.
+    last = [batch for batch in model.certain[-4:] if batch.first > model.start_max]
+    if model.compacted or model.slack or model.rotten or model.doubtful or not last:
+        return
+    offset = generator.choice(last).first
+    log = life.store.log(name, partition)
+    model.begin_truncation(offset)
+    log.truncate_to(offset)
+    model.truncated(offset)
+
+
 def read(life: Life, generator: random.Random) -> None:
     """A reader of the open store."""
     if place := _place(life, generator):
@@ -271,6 +288,10 @@ def full(life: Life, generator: random.Random) -> None:
     life.arm("full", generator)
 
 
+def rot(life: Life, generator: random.Random) -> None:
+    life.rot(generator)
+
+
 # Each kind of step, and how often it comes.
 STEPS: dict[str, tuple[Step, int]] = {
     "append": (append, 30),
@@ -278,6 +299,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "flush": (flush, 4),
     "roll": (roll, 3),
     "delete records": (delete_records, 3),
+    "truncate": (truncate, 3),
     "read": (read, 3),
     "look": (look, 2),
     "transact": (transact, 16),
@@ -298,4 +320,5 @@ STEPS: dict[str, tuple[Step, int]] = {
     "kill": (kill, 3),
     "fail": (fail, 3),
     "full": (full, 1),
+    "rot": (rot, 2),
 }

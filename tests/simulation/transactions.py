@@ -191,8 +191,8 @@ class Transactions:
             there = found.get(TopicPartition("orders", number))
             offset = there and there.offset
             allowed = {self.certain.get(number), *self.doubtful.get(number, ())}
-            # Where bit rot cut the end of the log, the offset was set back to it.
-            if model.has_rotted and any(one is not None and one > model.end for one in allowed):
+            # Where the end of the log was cut, the offset was set back to it.
+            if any(one is not None and one > model.end for one in allowed):
                 allowed.add(model.end)
             if offset not in allowed:
                 raise Lost(f"group {READERS} has committed {offset} of partition {number}, expected one of {allowed}")
