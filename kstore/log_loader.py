@@ -55,7 +55,7 @@ from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
-from kstore.segment import LogSegment, SegmentContext
+from kstore.segment import START, LogSegment, SegmentContext
 from kstore.segment_split import overflowing, split_segment
 from kstore.segment_swap import finish_swaps, swapped_bases, swapped_index_bytes
 from kstore.segments import LogSegments
@@ -350,7 +350,8 @@ def _epochs_in(segments: Iterable[LogSegment]) -> list[EpochEntry]:
     """The epochs that the batches of a log have."""
     found: list[EpochEntry] = []
     for segment in segments:
-        for item in segment.walk_from(segment.locate(segment.base_offset, segment.size), segment.size):
+        # Not by a lookup, which may have an index repaired: one of the writers of a shared log has its lock here.
+        for item in segment.walk_from(START, segment.size):
             if not isinstance(item, Damage):
                 _note_epoch(found, item[1])
     return found

@@ -44,7 +44,7 @@ from kstore.state.producer_state import ProducerState
 from kstore.state.shared_slot import CHANGING, POSITION, TAIL_KNOWN, SharedState
 from kstore.types import Durability
 from tests.fake_fs import CHANGES, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs, WatchedFs
-from tests.log_cases import fenced, killed, state_of, tail_lost
+from tests.log_cases import data, fenced, killed, state_of, tail_lost
 from tests.version_one import version_one_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
@@ -788,6 +788,37 @@ def test_a_recovery_that_failed_is_done_again(
         assert three.append(b"c") == 2
         assert values(three) == [b"a", b"b", b"c"]
         three.check()
+
+
+def test_a_recovery_in_a_turn_has_no_index_rebuilt_that_needs_a_turn_itself(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with shared(path) as one, shared(path) as two:
+        for number in range(10):
+            one.append_batches(data(number, size=1000, leader_epoch=3), assign_offsets=False)
+        one.roll()
+        one.flush()
+        assert two.end_offset == 10
+        # One dies in a change; all epochs are read from the log again, and a sealed segment has no index.
+        (path / "leader-epoch-checkpoint").unlink()
+        (path / f"{0:020d}.index").unlink()
+        writer, rescuer = one.writer, two.writer
+        assert isinstance(writer, SharedWriter)
+        assert isinstance(rescuer, SharedWriter)
+        writer._directory_lock.take_turn()
+        writer._has_turn = True
+        writer._begin_change()
+        writer._end_turn()
+        in_turns = []
+
+        def write_indexes(*_: object) -> bool:
+            in_turns.append(rescuer._turn.is_mine)
+            return False
+
+        with mock.patch.object(rescuer, "write_indexes", write_indexes):
+            assert two.append(b"ten") == 10
+        assert in_turns == []
+        assert rescuer.loaded.leader_epoch == 3
+        assert one.append(b"eleven") == 11
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
