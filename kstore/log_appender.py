@@ -85,8 +85,10 @@ class LogAppender(LogFiles):
         self._last_append_ms = self._clock.now_ms()
         # Committed reads stop here: behind it a transaction index lacks what could not be written to it.
         self._stable_offset_max = OFFSET_MAX
-        # Reentrant: a finalizer may close a consumer, which watches, inside.
-        self._grown = threading.Condition(threading.RLock())
+        # Reentrant: a finalizer may close a consumer, which watches, inside. Nobody enters the condition itself: an
+        # interrupt at the end of its ``__enter__``, which is Python, would leave the lock taken.
+        self._grown_lock = threading.RLock()
+        self._grown = threading.Condition(self._grown_lock)
         self._follower_count = 0  # guarded by _grown; read without it by every append
         self._growth_watchers: list[Callable[[], None]] = []  # the same; each counts as a follower
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
@@ -242,20 +244,20 @@ class LogAppender(LogFiles):
             self._retain_after_roll()
 
     def _wake_followers(self) -> None:
-        with self._grown:
+        with self._grown_lock:
             self._grown.notify_all()
             for grown in tuple(self._growth_watchers):
                 grown()
 
     def watch_growth(self, grown: Callable[[], None]) -> None:
         """Has ``grown``, which must be short, called behind each append, until ``unwatch_growth``."""
-        with self._grown:
+        with self._grown_lock:
             # The count first: a signal may be served after the call. One that is too high costs time, and no news.
             self._follower_count += 1
             self._growth_watchers.append(grown)
 
     def unwatch_growth(self, grown: Callable[[], None]) -> None:
-        with self._grown:
+        with self._grown_lock:
             if grown in self._growth_watchers:
                 self._growth_watchers.remove(grown)
                 self._follower_count -= 1

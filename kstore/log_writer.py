@@ -376,7 +376,7 @@ class LogWriter(LogAppender):
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool:
         """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when the log closes."""
-        with self._grown:
+        with self._grown_lock:
             self._follower_count += 1
             try:
                 # An append that came before this thread was counted has published already, and is seen here.
@@ -528,7 +528,7 @@ class LogWriter(LogAppender):
                         self._let_go()  # what an interrupt has left
                         raise
         finally:
-            with self._grown:
+            with self._grown_lock:
                 self._grown.notify_all()
 
 

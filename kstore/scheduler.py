@@ -67,7 +67,8 @@ class Scheduler:
         self._name = name
         self._with_threads = threads
         # Guards all that follows; notified when a task may be due earlier than was thought, and at the end.
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._tasks: dict[str, _Task] = {}
         self._threads: dict[str, threading.Thread] = {}
         # Lanes without a thread, of which the log has been told.
@@ -88,14 +89,14 @@ class Scheduler:
         end of each run; with None only when it is asked for (``wake``)."""
         interval = NEVER if interval_seconds is None else interval_seconds
         first = interval if delay_seconds is None else delay_seconds
-        with self._changed:
+        with self._lock:
             assert name not in self._tasks, f"a task named {name!r} is there"
             self._tasks[name] = _Task(name, run, interval, lane, self._clock.monotonic() + first)
             self._changed.notify_all()
 
     def start(self) -> None:
         """Begins to run what is due, where there are threads at all."""
-        with self._changed:
+        with self._lock:
             self._started = True
             if self._with_threads and not self._stopped:
                 self._start_missing()
@@ -128,7 +129,7 @@ class Scheduler:
         """Has the task run ``delay_seconds`` from now, if it would not run before that anyway. False where its thread
         cannot be started."""
         due = self._clock.monotonic() + delay_seconds
-        with self._changed:
+        with self._lock:
             task = self._tasks[name]
             if due < task.due:
                 task.due = due
@@ -154,7 +155,7 @@ class Scheduler:
 
     def run(self, name: str) -> None:
         """Runs a task now, whenever it is due. Raises: what the task raises, which is also kept."""
-        with self._changed:
+        with self._lock:
             task = self._tasks[name]
             while task.is_running:
                 self._changed.wait()
@@ -167,7 +168,7 @@ class Scheduler:
         return threading.current_thread() in self._threads.values()
 
     def _take(self, lane: str | None, ran: set[str]) -> _Task | None:
-        with self._changed:
+        with self._lock:
             if self._stopped:
                 return None
             now = self._clock.monotonic()
@@ -189,7 +190,7 @@ class Scheduler:
         """Runs a task that was taken."""
         started, last_run_ms = self._clock.monotonic(), self._clock.now_ms()
         # What is asked for while it runs is not covered by this run, and makes it due again.
-        with self._changed:
+        with self._lock:
             task.due = NEVER
         failure: BaseException | None = None
         try:
@@ -199,7 +200,7 @@ class Scheduler:
             failure = error
             logger.warning("the task %r failed: %s: %s", task.name, type(error).__name__, error)
         ended = self._clock.monotonic()
-        with self._changed:
+        with self._lock:
             task.due = min(task.due, ended + task.interval_seconds)
             task.last_run_ms, task.last_seconds = last_run_ms, ended - started
             task.run_count += 1
@@ -213,7 +214,7 @@ class Scheduler:
 
     def status(self) -> tuple[TaskStatus, ...]:
         """Every task, in the order in which they were added."""
-        with self._changed:
+        with self._lock:
             now = self._clock.monotonic()
             return tuple(
                 TaskStatus(
@@ -232,7 +233,7 @@ class Scheduler:
 
     def end(self) -> None:
         """Begins no task any more; those that are running go on."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._changed.notify_all()
 
@@ -249,7 +250,7 @@ class Scheduler:
 
     def _wait(self, lane: str) -> bool:
         """Waits for a task of ``lane`` to be due, at most for a while; False at the end."""
-        with self._changed:
+        with self._lock:
             if self._stopped:
                 return False
             now = self._clock.monotonic()

@@ -90,7 +90,8 @@ class MemoryGroup:
         self._name = name
         self._clock = clock
         # Guards what follows. Reentrant: a garbage collection inside may end a member's life.
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._state = GroupState()
         self._version = 0
         self._changing_count = 0
@@ -110,7 +111,7 @@ class MemoryGroup:
 
     @contextmanager
     def changing(self) -> Iterator[Draft]:
-        with self._changed:
+        with self._lock:
             self._changing_count += 1
             try:
                 self._changed.wait_for(lambda: not self._committing)
@@ -128,7 +129,7 @@ class MemoryGroup:
     def committing(self) -> Iterator[GroupState]:
         token = object()
         try:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(lambda: not self._changing_count)
                 self._committing.add(token)
                 state = self._state
@@ -142,7 +143,7 @@ class MemoryGroup:
 
     def _committed(self, token: object) -> None:
         """Lets changes go on; again does nothing."""
-        with self._changed:
+        with self._lock:
             self._committing.discard(token)
             self._changed.notify_all()
 
@@ -152,7 +153,7 @@ class MemoryGroup:
             wake()
 
     def enter(self, member_id: str, wake: Callable[[], None]) -> None:
-        with self._changed:
+        with self._lock:
             self._beats[member_id] = self._clock.monotonic()
             self._wakes[member_id] = wake
 
@@ -162,7 +163,7 @@ class MemoryGroup:
 
     def dead(self, members: Mapping[str, GroupMember]) -> set[str]:
         now = self._clock.monotonic()
-        with self._changed:
+        with self._lock:
             return {
                 name
                 for name, member in members.items()
@@ -170,7 +171,7 @@ class MemoryGroup:
             }
 
     def exit(self, member_id: str) -> None:
-        with self._changed:
+        with self._lock:
             self._wakes.pop(member_id, None)
             self._beats.pop(member_id, None)
             self._exited |= {member_id}

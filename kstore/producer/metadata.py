@@ -33,7 +33,8 @@ class TopicMetadata:
         self._config = config
         self._host = host
         self._idle_seconds = config.metadata_max_idle_ms / 1000
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         # Guarded by _changed: topics to be looked up again, and how often there was news of any.
         self._stale: set[str] = set()
         self._news_count = 0
@@ -43,7 +44,7 @@ class TopicMetadata:
 
     def note_change(self, name: str) -> None:
         """A topic was made, deleted, grown or altered."""
-        with self._changed:
+        with self._lock:
             if name in self.topics:
                 self._stale.add(name)
             self._news_count += 1
@@ -81,7 +82,7 @@ class TopicMetadata:
                 return topic
             if not self.waits:
                 raise TopicNotFoundError(self.missing(name, partition))
-            with self._changed:
+            with self._lock:
                 remaining = deadline - clock.monotonic()
                 if remaining <= 0:
                     raise TopicWaitTimeoutError(f"{self.missing(name, partition)}, after {round(timeout * 1000)} ms")
@@ -107,7 +108,7 @@ class TopicMetadata:
         return topic
 
     def _look_up(self, name: str) -> Topic | None:
-        with self._changed:
+        with self._lock:
             self._stale.discard(name)
             try:
                 count, config = self._host.partition_count(name), self._host.topic_config(name)
@@ -152,7 +153,7 @@ class TopicMetadata:
         self._looked_at = now
         for name, topic in list(self.topics.items()):
             if now - topic.last_used >= self._idle_seconds:
-                with self._changed:
+                with self._lock:
                     # First out of sight of ``send``: what then comes finds that the queues are given up, and asks anew.
                     self.topics.pop(name, None)
                     if not accumulator.retire(topic):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -68,6 +69,38 @@ def test_a_log_never_counts_fewer_followers_than_watch_it(tmp_path: Path, tried:
                 writer.unwatch_growth(told)
 
         at_every_place(follow, check, tried)
+
+
+def test_waking_followers_leaves_the_lock_to_other_threads(tmp_path: Path, tried: Tried) -> None:
+    with kstore.Log(tmp_path / "orders-0", durability="os") as log:
+        writer = cast(Any, log._writer)
+        taken: list[bool] = []
+
+        def take() -> None:
+            is_mine = writer._grown_lock.acquire(blocking=False)
+            taken.append(is_mine)
+            if is_mine:
+                writer._grown_lock.release()
+
+        def check() -> None:
+            thread = threading.Thread(target=take)
+            thread.start()
+            thread.join()
+            assert taken.pop(), "the thread that was interrupted still has it"
+
+        at_every_place(writer._wake_followers, check, tried)
+
+
+def test_no_condition_is_entered() -> None:
+    """``Condition.__enter__`` is Python: a signal that is served at its end leaves the lock taken, with nobody to
+    release it. The lock's own ``with`` has no such place."""
+    condition = re.compile(r"(\w+) = threading\.Condition\(")
+    entered = []
+    for path in Path(kstore.__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        for name in condition.findall(text):
+            entered += [f"{path}: {name}" for _ in re.findall(rf"with [^\n]*\b{name}\b *[:,]", text)]
+    assert entered == []
 
 
 class _Alone:
