@@ -376,7 +376,12 @@ class Life:
             data, at = flip_bit(stored.data, generator)
             if path.endswith(".log"):
                 model = owned[path.rpartition("/")[0]]
-                for offset in offsets_at(stored.data, at):
+                rotten, begins, ends = offsets_at(stored.data, at)
+                if ends == len(data) and at < begins + 8:
+                    # A base offset is not under the CRC, and nothing follows that would contradict the last one.
+                    self.open()
+                    return
+                for offset in rotten:
                     model.rot(offset)
             self.fs.rot(stored.inode, data, at)
             self.log.append(f"  bit rot in byte {at} of {path}")
@@ -399,20 +404,20 @@ class Life:
                 model.start_max = max(model.start_max, min(batch.stop, model.end))
 
 
-def offsets_at(data: bytes, at: int) -> range:
-    """The offsets of the batch that byte ``at`` of a ``.log`` belongs to."""
+def offsets_at(data: bytes, at: int) -> tuple[range, int, int]:
+    """The offsets of the batch that byte ``at`` of a ``.log`` belongs to, and where that begins and ends."""
     position = 0
     while position + BATCH_HEADER_SIZE <= len(data):
         first, size = struct.unpack_from(">qi", data, position)
         stop = position + 12 + size
         if position <= at < stop:
             (delta,) = struct.unpack_from(">i", data, position + 23)
-            return range(first, first + delta + 1)
+            return range(first, first + delta + 1), position, stop
         # What is damaged already does not say where the next one begins.
         if size < BATCH_HEADER_SIZE - 12:
             break
         position = stop
-    return range(0)
+    return range(0), 0, 0
 
 
 @contextmanager
