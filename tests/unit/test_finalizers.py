@@ -70,7 +70,10 @@ class Interrupted:
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        thread.join(LONG)
+        seen = -1
+        while thread.is_alive() and seen != self.count:
+            seen = self.count
+            thread.join(LONG)
         if thread.is_alive():
             faulthandler.dump_traceback()
             pytest.fail(f"a deadlock after {self.count} finalizers")
