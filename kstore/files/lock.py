@@ -98,13 +98,17 @@ class DirectoryLock:
         self.directory = directory
         path = os.path.join(directory, LOCK)
         try:
-            with _mutex:
-                self._fd, self._id = _lock_file(path, mode, shared=shared)
-                _held.setdefault(self._id, []).append(_Held(self._fd, shared, weakref.ref(self)))
-                _write_holder(self._fd, f"kstore {kind} {self._pid}\n".encode("ascii"))
+            # Outside the registry, whose lock every other lock needs: what closes files may wait for the disk.
+            relieved(partial(self._take, path, kind, mode))
         except BaseException:
             self.release()  # at once: whoever keeps the exception keeps this object
             raise
+
+    def _take(self, path: str, kind: str, mode: int) -> None:
+        with _mutex:
+            self._fd, self._id = _lock_file(path, mode, shared=self._shared)
+            _held.setdefault(self._id, []).append(_Held(self._fd, self._shared, weakref.ref(self)))
+            _write_holder(self._fd, f"kstore {kind} {self._pid}\n".encode("ascii"))
 
     def __enter__(self) -> DirectoryLock:
         return self
@@ -234,7 +238,10 @@ def probe_lock(directory: PathLike, *, shared: bool = False) -> None:
 
     Raises: LockedError; StorageError where it cannot be found out, as without a free descriptor.
     """
-    path = os.path.join(directory, LOCK)
+    relieved(partial(_probe, os.path.join(directory, LOCK), shared=shared))
+
+
+def _probe(path: str, *, shared: bool) -> None:
     with _mutex:
         fd = _open_to_probe(path)
         if fd is None:
@@ -317,7 +324,7 @@ def _lock_file(path: str, mode: int, *, shared: bool) -> tuple[int, _FileId]:
         _check_shareable(path)
     for _ in range(REPLACED_RETRIES):
         try:
-            fd = relieved(lambda: os.open(path, OPEN_FLAGS | os.O_RDWR | os.O_CREAT, mode))
+            fd = os.open(path, OPEN_FLAGS | os.O_RDWR | os.O_CREAT, mode)
         except OSError as error:
             raise storage_error(error, path, writing=True) from error
         try:
@@ -352,7 +359,7 @@ def _check_shareable(path: str) -> None:
 def _open_to_probe(path: str) -> int | None:
     for access in (os.O_RDWR, os.O_RDONLY):
         try:
-            return relieved(partial(os.open, path, OPEN_FLAGS | access))
+            return os.open(path, OPEN_FLAGS | access)
         except OSError as error:
             if error.errno in NO_FILE_ERRNOS:
                 return None

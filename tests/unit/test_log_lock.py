@@ -7,13 +7,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kstore
 from kstore.errors import ClosedError, LockedError, StorageError
-from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.files import descriptors
+from kstore.files.lock import DirectoryLock, is_in_registry, probe_lock
 from kstore.files.log_lock import lock_in_store, lock_log, lock_past_lone_writers, probe_log
+from kstore.files.paths import LOCK
 from kstore.handover import from_broker, to_broker
 from kstore.recover import plan_recovery, recover_log
 from kstore.store_logs import OpenLogs
@@ -160,3 +163,28 @@ def test_a_probe_that_cannot_open_the_lock_file_does_not_say_that_it_is_free(
             with pytest.raises(StorageError) as caught:
                 probe(tmp_path)
             assert caught.value.errno == code
+
+
+@pytest.mark.parametrize("act", [DirectoryLock, probe_lock], ids=["lock", "probe"])
+def test_files_are_closed_for_a_lock_outside_the_registry(
+    act: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tail that is closed for it is synced first, and other threads need the registry meanwhile."""
+    (tmp_path / LOCK).touch()
+    inside: list[bool] = []
+
+    def reliever() -> bool:
+        inside.append(is_in_registry())
+        return True
+
+    real_open = os.open
+
+    def fail_once(path: Any, flags: int, *arguments: Any) -> int:
+        if not inside:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real_open(path, flags, *arguments)
+
+    monkeypatch.setattr(descriptors, "_relievers", [reliever])
+    monkeypatch.setattr(os, "open", fail_once)
+    act(tmp_path)
+    assert inside == [False]
