@@ -190,6 +190,15 @@ class LogModel:
             if at <= offset and seen != value:
                 raise Lost(f"{self.name}: key {key!r} is {_shown(Entry(key, seen))}, expected what offset {offset} has")
 
+    def _is_lost(self, batch: Batch, found: Found) -> bool:
+        """Whether a power cut has taken the batch, which ``hold`` has let pass: it was not durable."""
+        return (
+            not self.lossless
+            and not self.compacted
+            and batch.first >= found.start
+            and not any(offset in self.rotten or offset in found.entries for offset, _ in batch.items())
+        )
+
     def settle(self, found: Found) -> None:
         """The log was opened: what is there stays, what is not does not come back."""
         there: list[Batch] = []
@@ -199,7 +208,7 @@ class LogModel:
             (there if is_there else missing).append(batch)
         kept = []
         for batch in self.certain:
-            if batch.stop > found.end:
+            if batch.stop > found.end or self._is_lost(batch, found):
                 missing.append(batch)
             elif batch.stop > found.start:
                 kept.append(batch)

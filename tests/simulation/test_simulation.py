@@ -13,6 +13,7 @@ import pytest
 
 from tests.evidence import Lost
 from tests.simulation.life import Life
+from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.shrink import shrunk
 
 Tried = Callable[[str, int], None]
@@ -69,3 +70,8 @@ def test_a_seed_gives_the_same_life_in_every_process() -> None:
 def test_a_failing_life_is_made_shorter() -> None:
     assert shrunk(range(300), lambda steps: {7, 130, 131} <= set(steps)) == [7, 130, 131]
     assert shrunk(range(5), lambda steps: True) == []
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_fits_the_code(mutant: Mutant) -> None:
+    assert (ROOT / mutant.file).read_text(encoding="utf-8").count(mutant.old) == 1
