@@ -85,9 +85,9 @@ class Transactions:
     def _write(self, life: Life, name: str, session: _Session, generator: random.Random) -> None:
         coordinator = life.store.coordinator
         model_of = life.topics[TOPIC].logs
-        if not session.sequences:
-            owners = [TopicPartition(TOPIC, number) for number in range(len(model_of))]
-            coordinator.add_partitions(name, *session.producer, owners)
+        # Each time: the store may have aborted it for its age, and the logs have forgotten the producer since.
+        owners = [TopicPartition(TOPIC, number) for number in range(len(model_of))]
+        coordinator.add_partitions(name, *session.producer, owners)
         for number, model in enumerate(model_of):
             life.count_markers(TOPIC, number, model)
             entries = tuple(life.new_entry(generator) for _ in range(generator.randint(1, 3)))
