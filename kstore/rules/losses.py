@@ -33,6 +33,7 @@ __all__ = [
     "way_on",
 ]
 
+# First and last offset of a range, both inclusive.
 OffsetSpan = tuple[int, int]
 UNCONFIRMED = "above each durable end that was known: may never have been acknowledged"
 LOST = "no batch holds these offsets, which were durable: the disk has lost them"

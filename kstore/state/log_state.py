@@ -65,6 +65,7 @@ import crc32c
 
 from kstore.errors import StorageError, UnsupportedFormatError
 from kstore.files.fs import FileStat, FileSystem, Mapping, read_file
+from kstore.rules.losses import OffsetSpan
 from kstore.types import NO_OFFSET, Durability
 
 __all__ = [
@@ -74,7 +75,6 @@ __all__ = [
     "UNKNOWN_TXN_BYTES",
     "VERSION",
     "LogState",
-    "OffsetSpan",
     "StateFile",
     "read_state",
     "state_file_bytes",
@@ -115,9 +115,6 @@ assert RECORD.size + (LOST_MAX + ACCEPTED_MAX + UNCONFIRMED_MAX) * RANGE.size + 
 assert SLOTS_POSITION + 2 * SLOT_SIZE == FILE_SIZE
 assert OLD_RECORD.size == 96
 assert LIVE.size == 20
-
-# First and last offset of a range, both inclusive.
-OffsetSpan = tuple[int, int]
 
 
 def _as_int64(value: int) -> int:
