@@ -348,7 +348,8 @@ class Life:
                     log = outside.log(name, number)
                     readable = log.high_watermark
                     # Where the disk is full the writer may be unable to say how far others may read.
-                    if readable < model.durable and not self.fs.failure_count:
+                    is_cut_short = any(offset not in model.rotten for offset in range(readable, model.durable))
+                    if is_cut_short and not self.fs.failure_count:
                         raise Lost(f"{model.name}: reads end at {readable}, and {model.durable} is durable")
                     model.hold(Found.of(log), power_cut=True, readable=readable)
         if self.fs.change_count != changes:
