@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.deserializers import ConsumerRecord
+from kstore.engine.fetch import FetchSlice
 from kstore.errors import (
     BatchTooLargeError,
     BufferExhaustedError,
@@ -67,7 +68,6 @@ from kstore.errors import (
     UnsupportedFormatError,
     WakeupError,
 )
-from kstore.fetch import FetchSlice
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.producer._accumulate import Deliveries, Delivery

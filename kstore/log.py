@@ -1,9 +1,11 @@
 """``Log``: one partition, an append-only sequence of records in a directory of segments.
 
-writes    log_writer   the lock, offsets, roll, flush, truncate; group_commit shares syncs
-opening   log_loader   believe or recover; log_view opens for reading
-reads     log_reads    over what was published, without a lock, by log_reader; log_arrow gives columns
-producers log_transactions
+What it stands on is in ``engine/``:
+
+writes        writer    the lock, offsets, roll, flush, truncate; group_commit shares syncs
+opening       opening   believe or recover; view opens for reading
+reads         reads     over what was published, without a lock, by reader; columns gives Arrow
+transactions  transactions
 """
 
 from __future__ import annotations
@@ -17,29 +19,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kstore.cleaner import MAP_BYTES, CompactionReport, compact
 from kstore.clock import SYSTEM_CLOCK, Clock
+from kstore.compaction.cleaner import MAP_BYTES, CompactionReport, compact
 from kstore.config import LogConfig
+from kstore.engine.appender import Headers
+from kstore.engine.check import accept_loss, check_batches
+from kstore.engine.index_repairs import IndexRepairs
+from kstore.engine.opening import ensure_directory
+from kstore.engine.pending import PendingAppend
+from kstore.engine.reads import LogReads, TimePoint, looked_up
+from kstore.engine.transactions import LogTransactions
+from kstore.engine.view import LogView
+from kstore.engine.writer import LogWriter, StoreTies, open_writer
 from kstore.errors import ClosedError, ConfigError, LogNotFoundError, ReadOnlyError
 from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
-from kstore.index_repairs import IndexRepairs
-from kstore.log_appender import Headers
-from kstore.log_check import accept_loss, check_batches
-from kstore.log_loader import ensure_directory
 from kstore.log_metrics import log_metrics
-from kstore.log_reads import LogReads, TimePoint, looked_up
-from kstore.log_shared_open import open_shared_writer
-from kstore.log_transactions import LogTransactions
-from kstore.log_view import LogView
-from kstore.log_writer import LogWriter, StoreTies, open_writer
 from kstore.metrics import LogCounters, MetricValue
-from kstore.pending_append import PendingAppend
 from kstore.rules.arguments import check_keys, check_timestamps, one_of
 from kstore.rules.validate import split_batches, validate
 from kstore.segment import SegmentContext
+from kstore.shared.opening import open_shared_writer
 from kstore.types import (
     NO_OFFSET,
     NO_TIMESTAMP,

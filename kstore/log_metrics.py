@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from kstore.cleaner import dirt_of
+from kstore.compaction.cleaner import dirt_of
+from kstore.engine.source import LogSource
+from kstore.engine.writer import LogWriter
 from kstore.errors import KstoreError
-from kstore.log_source import LogSource
-from kstore.log_writer import LogWriter
 from kstore.metrics import METRICS, MetricValue
 from kstore.rules.losses import clipped, holes, joined, span_size
 from kstore.types import RecoveryReport

@@ -4,9 +4,9 @@ A segment is *sealed* (its files are opened when first read, through the log's b
 (it has a ``SegmentTail``, the writer's open files). Only the log's writer, under the log's lock, changes a segment;
 reads take no lock: they use positions that were published before.
 
-An index is a hint. What a lookup returns is checked against the batch header found there. Where an index is missing, or
-turns out to be wrong, the lookup has it rebuilt (``index_repairs``); where that cannot be done the segment is walked
-from its start. Lookups under the log's lock say ``repair=False``: a repair may take that lock, and scans the segment.
+An index is a hint. A lookup checks what it returns against the batch header found there. If an index is missing or
+turns out to be wrong, the lookup has it rebuilt (``engine.index_repairs``); if that fails, it walks the segment from its
+start. Lookups under the log's lock say ``repair=False``: a repair may take that lock, and scans the segment.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SIZE_MIN = {0: LOG_OVERHEAD + 14, 1: LOG_OVERHEAD + 22, MAGIC_V2: HEADER_SIZE}
 
 
 class Repairs(Protocol):
-    """What rebuilds indexes (``index_repairs.IndexRepairs``)."""
+    """What rebuilds indexes (``engine.index_repairs.IndexRepairs``)."""
 
     def repair(self, segment: LogSegment) -> bool: ...
 

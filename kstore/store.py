@@ -1,8 +1,8 @@
 """``Store``: many logs in one directory, by topic and partition, with the work that keeps them small and safe.
 
-topics       store_topics made, changed, deleted; log_dir what is in the directory's root; rules/topics what exists
-logs         store_logs   opened when first needed, shared, flushed and closed together
-work         store_tasks  retention, idle rolls, checkpoints, removal, producers, compaction, on a ``Scheduler``
+topics   store_topics     made, changed, deleted; logs/directory what lies in the root; rules/topics what exists
+logs     logs/open_logs   opened when first needed, shared, flushed and closed together
+work     logs/tasks       retention, idle rolls, checkpoints, removal, producers, compaction, on a ``Scheduler``
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import LogConfig, StoreConfig
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.group_files import FileGroup, group_directory
+from kstore.consumer.of_store import StoreConsumers, set_back_offsets
 from kstore.consumer.wanted import RebalanceListener
 from kstore.errors import (
     ClosedError,
@@ -37,8 +38,13 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere, side_by_side
 from kstore.log import Log
-from kstore.log_dir import LogDirectory
+from kstore.logs.directory import LogDirectory
+from kstore.logs.metrics import logs_metrics, store_metrics
+from kstore.logs.open_logs import FLUSH_TASK, Flushes, OpenLogs
+from kstore.logs.scheduler import Scheduler, TaskStatus
+from kstore.logs.tasks import StoreTasks
 from kstore.metrics import MetricValue, summed
+from kstore.producer.of_store import StoreHost
 from kstore.producer.producer import Producer
 from kstore.queue.of_store import StoreQueues
 from kstore.queue.queue import Queue
@@ -46,12 +52,6 @@ from kstore.rules.arguments import one_of
 from kstore.rules.topics import (
     DURABILITIES,
 )
-from kstore.scheduler import Scheduler, TaskStatus
-from kstore.store_consumers import StoreConsumers, set_back_offsets
-from kstore.store_logs import FLUSH_TASK, Flushes, OpenLogs
-from kstore.store_metrics import logs_metrics, store_metrics
-from kstore.store_producers import StoreHost
-from kstore.store_tasks import StoreTasks
 from kstore.store_topics import PartitionDescription, StoreTopics, TopicDescription, TopicSummary
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets

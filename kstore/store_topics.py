@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from kstore.config import LogConfig
+from kstore.consumer.of_store import forget_offsets
 from kstore.errors import (
     ConfigError,
     KstoreError,
@@ -20,8 +21,11 @@ from kstore.errors import (
     TopicNotFoundError,
 )
 from kstore.files.paths import TopicPartition, validate_topic
-from kstore.log_dir import LogDirectory
-from kstore.log_root import METADATA_TOPIC
+from kstore.logs.directory import LogDirectory
+from kstore.logs.open_logs import OpenLogs
+from kstore.logs.root import METADATA_TOPIC
+from kstore.logs.scheduler import Scheduler
+from kstore.producer.of_store import StoreHost
 from kstore.queue.of_store import StoreQueues, journal_of
 from kstore.rules.topics import (
     KEEP_EVERYTHING,
@@ -31,10 +35,6 @@ from kstore.rules.topics import (
     effective_settings,
     kept_settings,
 )
-from kstore.scheduler import Scheduler
-from kstore.store_consumers import forget_offsets
-from kstore.store_logs import OpenLogs
-from kstore.store_producers import StoreHost
 from kstore.transactions.placement import TRANSACTION_STATE, is_internal
 from kstore.types import Durability
 

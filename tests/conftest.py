@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from kstore.flusher import Flusher
+from kstore.engine.flusher import Flusher
 from tests.evidence import KINDS, Evidence, Tried, verdict_of
 from tests.promises import PROMISES, marked, page
 

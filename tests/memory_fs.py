@@ -24,10 +24,13 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 from unittest import mock
 from uuid import UUID, uuid4
 
-from kstore import log_dir, log_shared_open, log_writer, store
+from kstore import store
+from kstore.engine import writer as log_writer
 from kstore.errors import ClosedError, PathLike
 from kstore.files import boot
 from kstore.files.fs import Advice, FileStat, FileSystem, storage_error
+from kstore.logs import directory as log_dir
+from kstore.shared import opening as log_shared_open
 from tests.crash_states import Image, Stored
 from tests.fake_fs import Operation, RecordingFs, Result
 from tests.without_flusher import NoFlusher

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from kstore import log_writer
+from kstore.engine import writer as log_writer
 from kstore.errors import ThreadStartError
 from kstore.log import Log
 

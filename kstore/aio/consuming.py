@@ -16,9 +16,9 @@ from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import Piece
 from kstore.consumer.sharing import GroupMetadata
 from kstore.consumer.wanted import RebalanceListener
+from kstore.engine.reads import TimePoint
 from kstore.errors import ConfigError, CorruptBatchError
 from kstore.files.paths import TopicPartition
-from kstore.log_reads import TimePoint
 from kstore.setting_rules import UNLIMITED
 from kstore.transactions.group_records import OffsetAndMetadata
 

@@ -11,9 +11,9 @@ from kstore.aio.reading import Reader, decode_records, decode_values
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
+from kstore.engine.appender import Headers
+from kstore.engine.reads import TimePoint
 from kstore.log import Log as SyncLog
-from kstore.log_appender import Headers
-from kstore.log_reads import TimePoint
 from kstore.record._codec import Record
 from kstore.types import AppendInfo, IsolationLevel, OnCorrupt
 

@@ -9,9 +9,9 @@ from typing import Any, Final, Generic, Self, TypeVar
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
+from kstore.engine.reader import LogReader
 from kstore.errors import ClosedError
 from kstore.log import Log
-from kstore.log_reader import LogReader
 from kstore.record.batch import Batch
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import click
 
-from kstore.cleaner import CompactionReport
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
+from kstore.compaction.cleaner import CompactionReport
 from kstore.config import parse_size
 from kstore.log import Log
-from kstore.verify import find_logs
+from kstore.upkeep.verify import find_logs
 
 __all__ = ["command"]
 

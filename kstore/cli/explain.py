@@ -10,8 +10,8 @@ from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
 from kstore.cli.time_type import TimeType
-from kstore.explain import explain_offset, explain_time
 from kstore.log import Log
+from kstore.upkeep.explain import explain_offset, explain_time
 
 __all__ = ["command"]
 

@@ -18,8 +18,8 @@ from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table_form import FORMS, form_of
 from kstore.log import Log
 from kstore.record.columns import COLUMNS
-from kstore.table_files import CSV_COLUMNS, Compression, TableForm, write_table
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
+from kstore.upkeep.tables import CSV_COLUMNS, Compression, TableForm, write_table
 
 __all__ = ["command"]
 

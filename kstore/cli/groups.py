@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.group_admin import GroupOffset, Reset, describe_group, planned_reset, reset_offsets, target_offset
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import OK
 from kstore.cli.table import table
 from kstore.cli.time_type import TimeType
-from kstore.group_admin import GroupOffset, Reset, describe_group, planned_reset, reset_offsets, target_offset
+from kstore.engine.reads import TimePoint
 from kstore.log import Log
-from kstore.log_reads import TimePoint
 from kstore.store import Store
 
 __all__ = ["command"]

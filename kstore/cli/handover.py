@@ -13,8 +13,8 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
 from kstore.cli.status import DAMAGED, OK
-from kstore.handover import HandoverReport, from_broker, to_broker
 from kstore.rules.handover import parse_topic_id
+from kstore.upkeep.handover import HandoverReport, from_broker, to_broker
 
 __all__ = ["command"]
 

@@ -20,8 +20,8 @@ from kstore.cli.table_form import FORMS, form_of
 from kstore.config import LogConfig
 from kstore.errors import ConfigError
 from kstore.log import Log
-from kstore.table_files import TableForm, read_table, table_rows
 from kstore.types import Durability
+from kstore.upkeep.tables import TableForm, read_table, table_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -35,7 +35,7 @@ COMMANDS = {
     "handover": "kstore.cli.handover",
     "import": "kstore.cli.import_",
     "mirror": "kstore.cli.mirror",
-    "perf": "kstore.cli.perf",
+    "perf": "kstore.cli.perf.producer",
     "produce": "kstore.cli.produce",
     "producers": "kstore.cli.producers",
     "queue": "kstore.cli.queue",

@@ -11,7 +11,7 @@ from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option, lost_line
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
-from kstore.mirror import MirroredLog, mirror, size_of
+from kstore.upkeep.mirror import MirroredLog, mirror, size_of
 
 __all__ = ["command"]
 

@@ -12,12 +12,12 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.interrupts import Interrupts, held_interrupts
 from kstore.cli.line_sending import LineSender
+from kstore.cli.pace import Pace
 from kstore.cli.producing import opened_producer, parse_producer_settings, store_options
 from kstore.cli.record_json import InputError, JsonRecord
 from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
 from kstore.cli.status import FAILED, INTERRUPTED, OK
 from kstore.errors import DeliveryError, KstoreError
-from kstore.pace import Pace
 from kstore.producer.producer import Producer
 from kstore.types import Durability
 

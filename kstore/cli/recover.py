@@ -16,10 +16,10 @@ from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
 from kstore.config import LogConfig
 from kstore.files.paths import LOG_SUFFIX
-from kstore.recover import Accept, Rebuild, plan_recovery, recover_log
 from kstore.rules.losses import UNCONFIRMED
 from kstore.types import RecoveryReport
-from kstore.verify import find_logs, verify_log
+from kstore.upkeep.recover import Accept, Rebuild, plan_recovery, recover_log
+from kstore.upkeep.verify import find_logs, verify_log
 
 __all__ = ["command"]
 

@@ -17,8 +17,8 @@ from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, table
 from kstore.cli.verify import finding_fields, finding_line, log_bytes
 from kstore.files.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from kstore.stats import Distribution, Stats, find_logs, log_stats
 from kstore.types import NO_OFFSET
+from kstore.upkeep.stats import Distribution, Stats, find_logs, log_stats
 
 __all__ = ["command"]
 

@@ -16,8 +16,8 @@ from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, table
 from kstore.files.paths import LOG_SUFFIX
 from kstore.types import NO_OFFSET
-from kstore.verify import Finding, LogVerification, find_logs, verify_log, verify_store_files
-from kstore.verify.findings import NO_POSITION, Advance
+from kstore.upkeep.verify import Finding, LogVerification, find_logs, verify_log, verify_store_files
+from kstore.upkeep.verify.findings import NO_POSITION, Advance
 
 __all__ = ["command", "finding_fields", "finding_line", "log_bytes"]
 

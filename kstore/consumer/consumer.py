@@ -23,10 +23,10 @@ from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import ListPiece, Piece
 from kstore.consumer.sharing import UNSTABLE_WAIT_SECONDS, WAIT_SECONDS_MAX, Sharing
 from kstore.consumer.wanted import RebalanceListener, topic_partition, topic_partitions
+from kstore.engine.reads import TimePoint
 from kstore.errors import ClosedError, ConfigError, ConsumerStateError, CorruptBatchError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
-from kstore.log_reads import TimePoint
 from kstore.producer.producer import Producer
 from kstore.record._codec import Record
 from kstore.setting_rules import INT32_MAX, UNLIMITED

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from kstore.clock import Clock
 from kstore.consumer.fetching import PartitionReader
+from kstore.engine.writer import LogWriter
 from kstore.files.bell import Bell
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log
-from kstore.log_shared import SharedWriter
-from kstore.log_writer import LogWriter
+from kstore.shared.writer import SharedWriter
 
 __all__ = ["LogWaiter"]
 

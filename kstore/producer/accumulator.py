@@ -20,8 +20,8 @@ from typing import Final
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
+from kstore.engine.writer import LogWriter
 from kstore.errors import ClosedError, InvalidTransactionStateError
-from kstore.log_writer import LogWriter
 from kstore.producer._accumulate import Delivery, DrainLock, Failures, PartitionQueue, ProducerBatch, TopicQueues
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.compression_ratio import CompressionRatios

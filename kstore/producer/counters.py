@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from kstore.clock import Clock
-from kstore.pending_append import PendingAppend
+from kstore.engine.pending import PendingAppend
 from kstore.producer._accumulate import ProducerBatch
 
 __all__ = ["TRANSACTION_CALLS", "ProducerCounters", "TopicCounters"]

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
+from kstore.engine.writer import LogWriter
 from kstore.files.paths import TopicPartition
-from kstore.log_writer import LogWriter
 
 __all__ = ["Coordinator", "ProducerHost"]
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from kstore.clock import Clock
+from kstore.engine.pending import PendingAppend
+from kstore.engine.writer import LogWriter
 from kstore.errors import (
     ClosedError,
     DeliveryTimeoutError,
@@ -29,8 +31,6 @@ from kstore.errors import (
     SyncFailedError,
     TopicNotFoundError,
 )
-from kstore.log_writer import LogWriter
-from kstore.pending_append import PendingAppend
 from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic, retry_delay
 from kstore.producer.batch_writing import seal, split

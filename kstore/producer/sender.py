@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Final
 
 from kstore.clock import Clock
+from kstore.engine.writer import LogWriter
 from kstore.errors import KstoreError
 from kstore.files.threads import Crew, side_by_side, start_thread
-from kstore.log_writer import LogWriter
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters

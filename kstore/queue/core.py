@@ -15,9 +15,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from kstore.clock import Clock
+from kstore.engine.reader import LogReader
 from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOutOfRangeError
 from kstore.log import Log
-from kstore.log_reader import LogReader
 from kstore.queue.config import QueueConfig
 from kstore.queue.events import DONE, END, GAP, MOVED, RETRY, ROWS_MAX, encode_events
 from kstore.queue.items import Marks, marks_of

@@ -35,7 +35,7 @@ from pyspark.sql.datasource import (
 )
 
 from kstore.files.paths import OFFSET_MAX
-from kstore.log_places import LogPlace
+from kstore.spark.places import LogPlace
 
 __all__ = ["EVERYTHING", "SoftPushdown", "Wanted", "wanted_by"]
 

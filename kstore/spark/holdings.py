@@ -13,8 +13,8 @@ from typing import Self
 
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.log import Log
-from kstore.log_places import LogPlace, find_places, open_place
 from kstore.spark.options import ReadOptions
+from kstore.spark.places import LogPlace, find_places, open_place
 from kstore.spark.ranges import Held, chosen
 
 __all__ = ["Holdings"]

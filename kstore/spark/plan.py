@@ -17,7 +17,7 @@ from kstore.errors import CorruptDataError, StorageError
 from kstore.files.paths import LOG_SUFFIX, parse_segment_name
 from kstore.files.remote import open_remote
 from kstore.log import Log
-from kstore.log_places import LogPlace
+from kstore.spark.places import LogPlace
 from kstore.types import AbortedTransaction
 
 __all__ = ["Piece", "Split", "plan_splits", "segment_sizes"]

@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 from kstore.errors import ConfigError, DataLossError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
-from kstore.log_places import LogPlace
 from kstore.setting_rules import shown
 from kstore.spark.option_values import shown_partitions
 from kstore.spark.options import (
@@ -29,6 +28,7 @@ from kstore.spark.options import (
     ReadOptions,
     Topics,
 )
+from kstore.spark.places import LogPlace
 
 __all__ = [
     "Held",

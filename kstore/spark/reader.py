@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from kstore.engine.published import Published
 from kstore.errors import (
     CorruptBatchError,
     DataLossError,
@@ -23,11 +24,10 @@ from kstore.errors import (
 )
 from kstore.files.remote import open_remote
 from kstore.log import Log
-from kstore.log_places import LogPlace
-from kstore.published import Published
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
 from kstore.spark.holdings import Holdings
 from kstore.spark.options import Earliest, Latest, ReadOptions
+from kstore.spark.places import LogPlace
 from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
 from kstore.spark.ranges import DATA_LOSS, FAILING, OffsetRange, batch_ranges
 from kstore.spark.schema import arrow_schema

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from kstore.clock import Clock
 from kstore.errors import KstoreError, TopicExistsError
 from kstore.files.paths import TopicPartition
-from kstore.log_dir import LogDirectory
-from kstore.scheduler import Scheduler
-from kstore.store_logs import OpenLogs
+from kstore.logs.directory import LogDirectory
+from kstore.logs.open_logs import OpenLogs
+from kstore.logs.scheduler import Scheduler
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.placement import TRANSACTION_STATE

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from kstore.errors import LockedError
 from kstore.files import log_lock
-from kstore.handover import to_broker
 from kstore.log import Log
-from kstore.recover import recover_log
 from kstore.store import Store
+from kstore.upkeep.handover import to_broker
+from kstore.upkeep.recover import recover_log
 
 __all__ = ["ACTIONS", "WAITS_MAX"]
 

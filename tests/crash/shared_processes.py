@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX
 from kstore.log import Log
-from kstore.log_shared import SharedWriter
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
+from kstore.shared.writer import SharedWriter
 from kstore.types import Durability
 from tests.crash.power_cut_lives import PATH, LogLife, Promise
 from tests.crash.power_cuts import ROOT

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kstore.log import Log
-from kstore.log_shared import SharedWriter
+from kstore.shared.writer import SharedWriter
 from kstore.types import Durability
 from tests.crash.killed_life import KillingFs
 from tests.evidence import Crashed, Lost, Wrong

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from kstore.engine.published import Published
+from kstore.engine.writer import LogWriter
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import KSTORE_STATE
 from kstore.log import Log
-from kstore.log_writer import LogWriter
-from kstore.published import Published
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.state.log_state import read_state

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from kstore import log_appender, log_writer, segment_tail
+from kstore import segment_tail
+from kstore.engine import appender as log_appender
+from kstore.engine import writer as log_writer
 from kstore.errors import LockedError
 from kstore.files import descriptors, lock, log_lock
 from kstore.store import Store

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kstore.log import Log
-from kstore.verify import verify_log
+from kstore.upkeep.verify import verify_log
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock
 from tests.golden_data import copy_partition, golden_partitions

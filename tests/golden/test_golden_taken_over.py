@@ -15,7 +15,7 @@ import kstore
 from kstore.files.paths import CLEAN_SHUTDOWN
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from kstore.verify import verify_log
+from kstore.upkeep.verify import verify_log
 from tests.golden_data import golden_partitions, golden_root
 
 # A directory whose broker stopped in order, or was killed, or recovered after that; and logs of old versions.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kstore.verify import verify, verify_log
+from kstore.upkeep.verify import verify, verify_log
 from tests.golden_data import golden_partitions, golden_root
 
 # What is damaged in each case, where it is not a batch; a tail is what stands behind the last whole batch.

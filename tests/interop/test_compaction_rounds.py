@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from kstore.handover import from_broker, to_broker
 from kstore.log import Log
+from kstore.upkeep.handover import from_broker, to_broker
 from tests.compaction_model import Batches, Kept, batches_in
 from tests.evidence import Wrong
 from tests.fake_clock import ManualClock

@@ -12,7 +12,7 @@ from kstore.errors import LockedError
 from kstore.files.checkpoint import read_topic_id
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import CLEAN_SHUTDOWN, KSTORE_STATE
-from kstore.handover import from_broker, to_broker
+from kstore.upkeep.handover import from_broker, to_broker
 from tests.interop.conftest import Kafka
 from tools.interop.broker import Broker
 from tools.interop.records import Row, rows_of

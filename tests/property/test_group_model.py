@@ -28,9 +28,9 @@ from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.group_files import FileGroup
 from kstore.consumer.group_state import GroupState
 from kstore.consumer.groups import Membership, MemoryGroup
+from kstore.consumer.of_store import StoreConsumers
 from kstore.consumer.reading import Reading
 from kstore.store import Store
-from kstore.store_consumers import StoreConsumers
 from kstore.transactions.group_records import OffsetAndMetadata
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock

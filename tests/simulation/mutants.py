@@ -34,7 +34,7 @@ class Mutant(NamedTuple):
 MUTANTS = (
     Mutant(
         "recovery does not sync what it found: a kill, and then a power cut",
-        "kstore/log_loader.py",
+        "kstore/engine/opening.py",
         '    tail.file.fsync()\n    tail.file.advise(0, 0, "dontneed")\n',
         '    tail.file.advise(0, 0, "dontneed")\n',
     ),
@@ -52,33 +52,33 @@ MUTANTS = (
     ),
     Mutant(
         "a replaced segment goes before the swap is committed: a compaction, and a power cut",
-        "kstore/segment_swap.py",
+        "kstore/engine/swap.py",
         "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n    fs.sync_dir(directory)\n\n\ndef begin_swaps",
         "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n\n\ndef begin_swaps",
     ),
     Mutant(
         "a compacted segment is not synced: a compaction, and a power cut",
-        "kstore/clean_blocks.py",
+        "kstore/compaction/blocks.py",
         "        self._tail.file.fsync()\n",
         "        pass\n",
     ),
     Mutant(
         "a deleted topic comes back: a deletion, and a power cut",
-        "kstore/log_dir.py",
+        "kstore/logs/directory.py",
         "            # Before the entry goes: a directory without one would be a topic again.\n"
         "            self.fs.sync_dir(self.path)\n",
         "",
     ),
     Mutant(
         "records go before the new start is stored: a deletion, and a power cut",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "        self._recovery_point = max(self._recovery_point, min(before, self._durable_end))\n"
         "        self._store_state_or(known)\n",
         "        self._recovery_point = max(self._recovery_point, min(before, self._durable_end))\n",
     ),
     Mutant(
         "recovery does not write the index of aborted transactions",
-        "kstore/log_producers.py",
+        "kstore/engine/producers.py",
         "        segment.replace_transaction_index(aborted)\n        return True",
         "        return True",
     ),

@@ -28,7 +28,7 @@ from kstore.spark.jobs.export import main as export_main
 from kstore.spark.jobs.export_state import STATE_DIRECTORY
 from kstore.spark.jobs.repartition import repartition
 from kstore.spark.jobs.verify import main as verify_main
-from kstore.stats import log_stats
+from kstore.upkeep.stats import log_stats
 from tests.golden_data import copy_partition, golden_partitions, golden_root
 from tests.log_helpers import TIME
 
@@ -146,7 +146,7 @@ def test_verify_tells_damage_as_a_dataframe_and_by_its_exit_status(
 def test_verify_of_broker_s_logs_finds_what_one_process_finds(spark: SparkSession) -> None:
     roots = [golden_root() / tree for tree in ("clean", "damaged")]
     result = verify.verify(spark, [str(root) for root in roots])
-    expected = [finding for root in roots for log in kstore.verify.verify(root) for finding in log.findings]
+    expected = [finding for root in roots for log in kstore.upkeep.verify.verify(root) for finding in log.findings]
     assert sorted(finding for _, finding in result.findings) == sorted(expected)
     assert result.report.where("severity = 'damage'").count() == sum(each.severity == "damage" for each in expected)
 
@@ -284,7 +284,7 @@ def test_compacted_logs_keep_offsets_and_ends(spark: SparkSession, store: Path, 
             old.describe_topic("orders").partitions, new.describe_topic("orders").partitions, strict=True
         ):
             assert (one.start_offset, one.end_offset) == (two.start_offset, two.end_offset)
-    assert all(log.is_sound for log in kstore.verify.verify(out))
+    assert all(log.is_sound for log in kstore.upkeep.verify.verify(out))
     assert not (tmp_path / "compacted.part").exists()
 
 
@@ -306,7 +306,7 @@ def test_repartition_keeps_every_record_and_the_order_of_each_key(
             times = [record.timestamp for record in records]
             # The old partitions had rising times, so that mixing them by time gives rising times.
             assert times == sorted(times)
-    assert all(log.is_sound for log in kstore.verify.verify(out))
+    assert all(log.is_sound for log in kstore.upkeep.verify.verify(out))
 
 
 def by_key(rows: list[Row]) -> dict[bytes, list[Any]]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kstore import Log
+from kstore.engine.group_commit import GroupCommit, Pending
 from kstore.errors import DiskFullError, InvalidRecordError, RecordTooLargeError
-from kstore.group_commit import GroupCommit, Pending
 from kstore.segment_tail import SegmentTail
 from kstore.types import Durability
 from tests.fake_clock import ManualClock

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kstore.cleaner import compact, dirt_of
+from kstore.compaction.cleaner import compact, dirt_of
+from kstore.engine.writer import LogWriter
 from kstore.errors import ClosedError, ReadOnlyError
 from kstore.files.fs import FileSystem
 from kstore.log import Log
-from kstore.log_writer import LogWriter
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.types import CorruptRange

@@ -12,12 +12,8 @@ import pytest
 
 import kstore
 from kstore.cli.main import main
-from kstore.cli.progress import LiveLine
-from kstore.errors import ConfigError, DeliveryError, KstoreError
-from kstore.pace import Pace
-from kstore.producer._accumulate import Delivery
-from kstore.producer.records import Callback, RecordMetadata, unknown_metadata
-from kstore.producer_perf import (
+from kstore.cli.pace import Pace
+from kstore.cli.perf.producer_run import (
     Latencies,
     PerfWindow,
     ProducerPerf,
@@ -26,6 +22,10 @@ from kstore.producer_perf import (
     random_payloads,
     sampled_every,
 )
+from kstore.cli.progress import LiveLine
+from kstore.errors import ConfigError, DeliveryError, KstoreError
+from kstore.producer._accumulate import Delivery
+from kstore.producer.records import Callback, RecordMetadata, unknown_metadata
 from tests.fake_clock import ManualClock
 
 TOTAL = re.compile(

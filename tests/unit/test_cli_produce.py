@@ -19,11 +19,11 @@ import kstore
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.line_sending import LineSender
 from kstore.cli.main import main
+from kstore.cli.pace import Pace
 from kstore.cli.produce import _Run
 from kstore.cli.record_json import JsonRecord
 from kstore.cli.record_lines import line_parser
 from kstore.errors import ConfigError, KstoreError
-from kstore.pace import Pace
 from kstore.producer.mock import MockProducer
 from kstore.record._codec import Record
 from tests.fake_clock import ManualClock

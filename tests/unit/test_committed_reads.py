@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kstore.engine.reader import Aborted
 from kstore.errors import SyncFailedError
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
-from kstore.log_reader import Aborted
 from kstore.record.scan import parse_batches
 from kstore.types import AbortedTransaction
 from tests.fake_clock import ManualClock

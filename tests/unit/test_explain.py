@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kstore.errors import OffsetOutOfRangeError
-from kstore.explain import Explanation, explain_offset, explain_time
 from kstore.log import Log
+from kstore.upkeep.explain import Explanation, explain_offset, explain_time
 from tests.golden_data import golden_partitions, golden_root
 
 T = 1_700_000_000_000

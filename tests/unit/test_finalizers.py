@@ -24,7 +24,8 @@ from weakref import WeakSet
 import pytest
 
 import kstore
-from kstore import flusher as flushers
+from kstore.engine import flusher as flushers
+from kstore.engine.flusher import Flusher
 from kstore.errors import ClosedError
 from kstore.files import descriptors, handles, lock
 from kstore.files import threads as thread_module
@@ -33,7 +34,6 @@ from kstore.files.bell import Bell
 from kstore.files.lock import DirectoryLock
 from kstore.files.threads import Crew, closed_elsewhere, side_by_side
 from kstore.files.watch import DirectoryWatch
-from kstore.flusher import Flusher
 
 PACKAGE = str(Path(kstore.__file__).parent)
 # What they do concerns the whole process: finalizers run at all of their lines.

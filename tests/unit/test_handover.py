@@ -39,7 +39,6 @@ from kstore.files.paths import (
     REPLICATION_OFFSETS,
     TopicPartition,
 )
-from kstore.handover import HandoverReport, from_broker, to_broker
 from kstore.log import Log
 from kstore.rules.handover import (
     EpochTrack,
@@ -50,6 +49,7 @@ from kstore.rules.handover import (
     parse_topic_id,
     sort_store,
 )
+from kstore.upkeep.handover import HandoverReport, from_broker, to_broker
 from tests.evidence import Lost, Wrong
 from tests.fake_fs import FailingFs, Fault, RecordingFs
 from tests.golden_data import golden_root

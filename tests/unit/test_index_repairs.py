@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from kstore import index_repairs
+from kstore.engine import index_repairs
+from kstore.engine.index_repairs import ScannedSegment, scan_segment
 from kstore.errors import CorruptBatchError, OffsetOutOfRangeError, PathLike
 from kstore.files.local import SYSTEM_FS
-from kstore.index_repairs import ScannedSegment, scan_segment
 from kstore.indexes.rebuild import IndexBuilder
 from kstore.log import Log
 from kstore.segment import LogSegment

@@ -13,7 +13,7 @@ import pytest
 
 import kstore
 from kstore.consumer.groups import MemoryGroup
-from kstore.log_turn import TurnTaker, _Turn
+from kstore.shared.turn import TurnTaker, _Turn
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.fake_clock import ManualClock
 

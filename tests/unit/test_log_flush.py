@@ -13,16 +13,16 @@ from unittest import mock
 import pytest
 
 import kstore
+from kstore.engine.flusher import Flusher
+from kstore.engine.writer import UNFLUSHED_MAX
 from kstore.errors import ClosedError, PoisonedError, SyncFailedError
 from kstore.files import local, platform
 from kstore.files.bell import Bell
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.flusher import Flusher
 from kstore.log import Log
-from kstore.log_writer import UNFLUSHED_MAX
+from kstore.logs.open_logs import Flushes
 from kstore.state.log_state import read_state
-from kstore.store_logs import Flushes
 from kstore.types import Durability
 from tests.fake_fs import WRITES, FailingFs, Fault, Operation, WatchedFs
 from tests.log_cases import killed, marker, transaction

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 import pytest
 
+from kstore.engine.opening import make_directory
 from kstore.errors import NotALogError, StorageError, SyncFailedError
 from kstore.files.checkpoint import write_clean_shutdown, write_offset_checkpoint
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
-from kstore.log_loader import make_directory
 from kstore.record.builder import build_batch
 from kstore.store import Store
 from kstore.types import Durability

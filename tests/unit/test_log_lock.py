@@ -17,9 +17,9 @@ from kstore.files import descriptors
 from kstore.files.lock import DirectoryLock, is_in_registry, probe_lock
 from kstore.files.log_lock import lock_in_store, lock_log, lock_past_lone_writers, probe_log
 from kstore.files.paths import LOCK
-from kstore.handover import from_broker, to_broker
-from kstore.recover import plan_recovery, recover_log
-from kstore.store_logs import OpenLogs
+from kstore.logs.open_logs import OpenLogs
+from kstore.upkeep.handover import from_broker, to_broker
+from kstore.upkeep.recover import plan_recovery, recover_log
 
 
 @pytest.fixture

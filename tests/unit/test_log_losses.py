@@ -26,9 +26,9 @@ from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, StateFile
-from kstore.stats import log_stats
 from kstore.types import CorruptRange
-from kstore.verify import verify_log
+from kstore.upkeep.stats import log_stats
+from kstore.upkeep.verify import verify_log
 from tests.fake_fs import SYNCS, WRITES, FailingFs, Fault
 from tests.log_cases import FIRST, fenced, flip, killed, lost_in_the_middle, offsets, state_of, tail_lost
 

@@ -12,8 +12,8 @@ import pytest
 import kstore
 from kstore.errors import ConfigError, LogNotFoundError, NotALogError, UnsupportedFormatError
 from kstore.log import Log
-from kstore.log_places import LogPlace, find_places, open_place
 from kstore.rules.topics import KSTORE_TOPICS, TopicEntry, encode_topics
+from kstore.spark.places import LogPlace, find_places, open_place
 from tests.golden_data import golden_partitions, golden_root
 
 HEX = "0123456789abcdef0123456789abcdef"

@@ -22,7 +22,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.state.log_state import SLOT_SIZE, SLOTS_POSITION, LogState, StateFile, read_state
 from kstore.types import CorruptRange
-from kstore.verify import verify_log
+from kstore.upkeep.verify import verify_log
 from tests.fake_fs import FailingFs, Fault
 from tests.memory_fs import MemoryFs, in_memory
 

@@ -15,8 +15,8 @@ from unittest import mock
 import crc32c
 import pytest
 
-from kstore import log_catch_up, log_shared
 from kstore.clock import SYSTEM_CLOCK
+from kstore.engine.producers import LogProducers
 from kstore.errors import (
     ClosedError,
     ConfigError,
@@ -35,11 +35,12 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import LOCK
 from kstore.log import Log
-from kstore.log_producers import LogProducers
-from kstore.log_shared import LEFT_FOR_THE_TURN, SharedWriter
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.segment_tail import SegmentTail
+from kstore.shared import catch_up as log_catch_up
+from kstore.shared import writer as log_shared
+from kstore.shared.writer import LEFT_FOR_THE_TURN, SharedWriter
 from kstore.state.producer_state import ProducerState
 from kstore.state.shared_slot import CHANGING, POSITION, TAIL_KNOWN, SharedState
 from kstore.types import Durability

@@ -28,7 +28,7 @@ from kstore.state.log_state import (
     read_state,
     state_file_bytes,
 )
-from kstore.verify import verify_log
+from kstore.upkeep.verify import verify_log
 
 INT64_MAX = (1 << 63) - 1
 

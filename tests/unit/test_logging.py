@@ -12,12 +12,12 @@ import pytest
 
 import kstore
 from kstore.errors import KstoreError
-from kstore.explain import explain_offset
 from kstore.files.local import SYSTEM_FS
 from kstore.record.builder import build_batch
-from kstore.recover import plan_recovery
-from kstore.stats import log_stats
-from kstore.verify import verify_log
+from kstore.upkeep.explain import explain_offset
+from kstore.upkeep.recover import plan_recovery
+from kstore.upkeep.stats import log_stats
+from kstore.upkeep.verify import verify_log
 from tests.fake_fs import FailingFs, Fault
 
 # Long enough to stand in no message by chance, also when it is cut; as text, since it may be shown so.
@@ -149,7 +149,7 @@ def test_a_poisoned_log_and_a_failed_task_are_told(tmp_path: Path, caplog: pytes
 
 def test_loggers_are_named_by_module_and_have_no_handlers_of_their_own() -> None:
     loggers = [name for name in logging.Logger.manager.loggerDict if name.split(".")[0] == "kstore"]
-    assert "kstore.log_writer" in loggers
+    assert "kstore.engine.writer" in loggers
     for name in loggers:
         assert not logging.getLogger(name).handlers, name
 

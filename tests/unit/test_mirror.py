@@ -16,10 +16,10 @@ from kstore.files.lock import DirectoryLock
 from kstore.files.paths import parse_segment_name
 from kstore.files.remote import open_remote
 from kstore.log import Log
-from kstore.mirror import MirroredLog, mirror, size_of
-from kstore.mirror.compare import checked_chunks, fit
 from kstore.record.walk import Damage
 from kstore.rules.mirror import SegmentFile, match_segments, start_of_target
+from kstore.upkeep.mirror import MirroredLog, mirror, size_of
+from kstore.upkeep.mirror.compare import checked_chunks, fit
 from tests.evidence import Lost, Untyped, Wrong, shuffled
 from tests.fake_fs import CHANGES, FailingFs, Fault, RecordingFs
 from tests.golden_data import golden_partitions, golden_root

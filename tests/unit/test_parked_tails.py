@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore import log_appender, log_files
+from kstore.engine import appender as log_appender
+from kstore.engine import files as log_files
 from kstore.errors import PoisonedError, StorageError
 from kstore.files import descriptors
 from kstore.files.descriptors import OpenTails

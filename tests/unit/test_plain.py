@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore import log_producers
+from kstore.engine import producers as log_producers
 from kstore.log import Log
 from kstore.record.plain import behind_plain
 from kstore.record.scan import BufferSource

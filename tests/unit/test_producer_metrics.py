@@ -12,9 +12,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import kstore
+from kstore.engine.writer import LogWriter
 from kstore.errors import BufferExhaustedError, DeliveryError, DiskFullError, RecordTooLargeError
 from kstore.files.paths import TopicPartition
-from kstore.log_writer import LogWriter
 from kstore.metrics import PRODUCER_METRICS, PRODUCER_TOPIC_METRICS, collector
 from kstore.producer.producer import Producer
 from kstore.record.batch import BATCH_HEADER_BYTES

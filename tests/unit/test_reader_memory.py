@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kstore.engine.reader import LogReader
 from kstore.log import Log
-from kstore.log_reader import LogReader
 
 
 @pytest.fixture

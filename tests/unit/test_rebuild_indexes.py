@@ -10,9 +10,9 @@ import pytest
 
 from kstore.cli.main import main
 from kstore.log import Log
-from kstore.recover import Rebuild, recover_log
 from kstore.store import Store
-from kstore.verify import verify_log
+from kstore.upkeep.recover import Rebuild, recover_log
+from kstore.upkeep.verify import verify_log
 from tests.log_cases import edit, files, marker, segment_bases, transaction
 
 INDEXES = (".index", ".timeindex")

@@ -10,8 +10,8 @@ import pytest
 
 from kstore.errors import LockedError, LogNotFoundError, NotALogError
 from kstore.log import Log
-from kstore.recover import plan_recovery, recover_log
 from kstore.types import RecoveryReport
+from kstore.upkeep.recover import plan_recovery, recover_log
 from tests.golden_data import copy_partition, golden_partitions
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from kstore.clock import SYSTEM_CLOCK
-from kstore.scheduler import Scheduler, TaskStatus
+from kstore.logs.scheduler import Scheduler, TaskStatus
 from tests.fake_clock import ManualClock
 
 

@@ -12,8 +12,8 @@ from kstore.log import Log
 from kstore.record.headers import walk_headers
 from kstore.record.scan import BufferSource
 from kstore.record.walk import Damage, walk
-from kstore.stats import log_stats
-from kstore.verify import verify_log
+from kstore.upkeep.stats import log_stats
+from kstore.upkeep.verify import verify_log
 from tests.log_cases import data, edit, files, marker, offsets, segment_bases, transaction
 from tests.log_helpers import TIME
 from tests.overflowing import FAR, NEAR, overflowing_log

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kstore.engine.segments import LogSegments
 from kstore.segment import LogSegment
-from kstore.segments import LogSegments
 from tests.log_helpers import context
 
 

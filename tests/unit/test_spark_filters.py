@@ -28,8 +28,8 @@ from pyspark.sql.datasource import (
 )
 
 from kstore.files.paths import OFFSET_MAX
-from kstore.log_places import LogPlace
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
+from kstore.spark.places import LogPlace
 from tests.evidence import Lost
 
 OFFSET, TIMESTAMP, TOPIC, PARTITION = ("offset",), ("timestamp",), ("topic",), ("partition",)

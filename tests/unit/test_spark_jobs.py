@@ -183,7 +183,7 @@ def test_verify_finds_planted_damage_with_file_position_and_offsets(tmp_path: Pa
 @pytest.mark.usefixtures("_without_spark")
 @pytest.mark.parametrize("tree", ["clean", "crashed", "recovered", "old", "damaged"])
 def test_verify_says_of_a_broker_s_directory_what_kstore_verify_says(tree: str) -> None:
-    from kstore.verify import verify as in_one
+    from kstore.upkeep.verify import verify as in_one
 
     root = golden_root() / tree
     result = verify.verify(None, [str(root)])  # type: ignore[arg-type]
@@ -424,7 +424,7 @@ def test_many_dates_in_one_stretch_are_written_a_few_at_a_time(tmp_path: Path, m
 @pytest.mark.usefixtures("_without_spark")
 @pytest.mark.parametrize("deep", [False, True])
 def test_stats_of_all_intervals_together_are_those_of_the_log(deep: bool) -> None:
-    from kstore.stats import log_stats
+    from kstore.upkeep.stats import log_stats
 
     root = golden_root() / "clean"
     found = stats.stats(None, [str(root)], every_ms=60_000, deep=deep)  # type: ignore[arg-type]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kstore.log import Log
-from kstore.log_places import LogPlace, find_places
 from kstore.spark.holdings import Holdings
 from kstore.spark.options import ReadOptions
+from kstore.spark.places import LogPlace, find_places
 from kstore.spark.plan import OPEN_BYTES, Piece, Split, plan_splits, segment_sizes
 from tests.evidence import Wrong
 from tests.log_cases import marker, transaction

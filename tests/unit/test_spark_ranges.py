@@ -11,9 +11,9 @@ import pytest
 
 from kstore.errors import ConfigError, DataLossError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
-from kstore.log_places import LogPlace
 from kstore.spark.admission import TriggerDelay, limit_bytes, limit_offsets
 from kstore.spark.options import ReadOptions, Topics
+from kstore.spark.places import LogPlace
 from kstore.spark.ranges import (
     Held,
     batch_ranges,

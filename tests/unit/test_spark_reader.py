@@ -27,8 +27,8 @@ from kstore.errors import (
     TopicNotFoundError,
 )
 from kstore.log import Log
-from kstore.log_places import LogPlace
 from kstore.record.walk import Damage
+from kstore.spark.places import LogPlace
 from kstore.spark.plan import Piece, Split
 from kstore.types import IsolationLevel
 from tests.evidence import Wrong

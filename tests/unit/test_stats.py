@@ -20,7 +20,7 @@ from kstore.record.builder import build_batch
 from kstore.record.headers import BATCH_BYTES_MAX, walk_headers
 from kstore.record.scan import BufferSource
 from kstore.record.walk import Damage, walk
-from kstore.stats import FINDINGS_MAX, Distribution, find_logs, log_stats, stats, total
+from kstore.upkeep.stats import FINDINGS_MAX, Distribution, find_logs, log_stats, stats, total
 from tests.evidence import Hung
 from tests.fake_fs import FailingFs, Fault
 from tests.golden_data import golden_partitions, golden_root

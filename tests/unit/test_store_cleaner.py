@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-import kstore.store_cleaner
-from kstore.cleaner import CompactionReport, compact
+import kstore.logs.cleaning
+from kstore.compaction.cleaner import CompactionReport, compact
+from kstore.compaction.throttle import Throttle
+from kstore.engine.writer import LogWriter
 from kstore.errors import StorageError
 from kstore.files.checkpoint import read_offset_checkpoint, write_offset_checkpoint
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import CLEANER_OFFSETS, TopicPartition
 from kstore.log import Log
-from kstore.log_writer import LogWriter
 from kstore.store import Store
-from kstore.throttle import Throttle
 from tests.fake_clock import ManualClock
 
 COMPACTED: dict[str, Any] = {"cleanup_policy": "compact", "durability": "os"}
@@ -52,7 +52,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, CompactionReport]
         made.append((writer.context.directory.name, report))
         return report
 
-    monkeypatch.setattr(kstore.store_cleaner, "compact", noting)
+    monkeypatch.setattr(kstore.logs.cleaning, "compact", noting)
     return made
 
 
@@ -229,7 +229,7 @@ def test_a_log_whose_compaction_fails_does_not_keep_it_from_the_others_and_waits
             raise StorageError(5, "broken", "disk")
         return compact(writer, **options)
 
-    monkeypatch.setattr(kstore.store_cleaner, "compact", failing)
+    monkeypatch.setattr(kstore.logs.cleaning, "compact", failing)
     with opened(tmp_path, clock) as store:
         for topic in "ab":
             store.create_topic(topic, **COMPACTED)

@@ -12,8 +12,8 @@ from kstore.errors import ConfigError, StorageError, TopicExistsError, Unsupport
 from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_START_OFFSETS, RECOVERY_POINTS, TopicPartition
+from kstore.logs.scheduler import Scheduler
 from kstore.rules.topics import TopicEntry, decode_topics, encode_topics
-from kstore.scheduler import Scheduler
 from kstore.store import Store
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault

@@ -12,8 +12,8 @@ from kstore.files.checkpoint import write_leader_epochs
 from kstore.files.local import SYSTEM_FS
 from kstore.files.remote import open_remote
 from kstore.log import Log
-from kstore.verify import Finding, find_logs, verify, verify_log
-from kstore.verify.partition import is_live
+from kstore.upkeep.verify import Finding, find_logs, verify, verify_log
+from kstore.upkeep.verify.partition import is_live
 
 T = 1_700_000_000_000
 

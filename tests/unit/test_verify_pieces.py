@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import kstore
+from kstore.engine.writer import LogWriter
 from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
-from kstore.log_writer import LogWriter
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
-from kstore.verify import Finding, LogVerification, find_logs, verify_log
-from kstore.verify.pieces import join, pieces_of, verify_head, verify_piece
+from kstore.upkeep.verify import Finding, LogVerification, find_logs, verify_log
+from kstore.upkeep.verify.pieces import join, pieces_of, verify_head, verify_piece
 from tests.golden_data import copy_partition, golden_partitions, golden_root
 from tests.log_cases import fenced, lost_in_the_middle, tail_lost
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from kstore.engine.view import LogView
 from kstore.files import watch as watches
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log
-from kstore.log_view import LogView
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
@@ -201,7 +201,7 @@ def test_a_follower_is_woken_by_each_append_and_not_by_time(
         Log(path, durability=durability, segment_bytes=1024) as writer,  # type: ignore[arg-type]
         Log(path, read_only=True) as view,
     ):
-        monkeypatch.setattr("kstore.log_following.TOLD_POLL_SECONDS", LONG)
+        monkeypatch.setattr("kstore.engine.following.TOLD_POLL_SECONDS", LONG)
         began = time.monotonic()
         reader = view.read(follow=True, timeout=LONG)
         for number in range(20):

@@ -65,7 +65,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rolled segment's name is not synced",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "            # must not stand in a segment that may be gone.\n"
         "            self.context.fs.sync_dir(self.context.directory)\n",
         "            pass\n",
@@ -73,21 +73,21 @@ MUTANTS = (
     ),
     Mutant(
         "a flush does not sync",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "                    file.fdatasync()\n                    self._counters",
         "                    self._counters",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
         "a flush forgets sealed segments",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "        return [*self._unflushed, *(",
         "        return [*(",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
         "a flush does not sync the names of new segments",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "            self._sync_indexes(indexes)\n            self.context.fs.sync_dir(self.context.directory)\n",
         "            self._sync_indexes(indexes)\n",
         lives("appends-os", "appends-interval"),
@@ -102,14 +102,14 @@ MUTANTS = (
     ),
     Mutant(
         "a close does not sync",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "            self._sync_tails_locked(self._dirty_tails(), ())\n        else:",
         "            pass\n        else:",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
         "a close does not sync the names of indexes",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "            # The names of indexes: what is closed in order is believed when it is opened.\n"
         "            self.context.fs.sync_dir(self.context.directory)\n",
         "            pass\n",
@@ -117,14 +117,14 @@ MUTANTS = (
     ),
     Mutant(
         "a recovery does not sync the names of indexes",
-        "kstore/log_loader.py",
+        "kstore/engine/opening.py",
         "    loaded.context.fs.sync_dir(loaded.context.directory)\n    _store(loaded)",
         "    _store(loaded)",
         lives("appends-os", "truncations-os", "deletions-os", "retention-os"),
     ),
     Mutant(
         "a new log's directory is not synced",
-        "kstore/log_loader.py",
+        "kstore/engine/opening.py",
         "with all that is in it.\n        fs.sync_dir(path.parent)\n",
         "with all that is in it.\n",
         lives("appends-sync"),
@@ -132,7 +132,7 @@ MUTANTS = (
     # --- deletions and truncations ------------------------------------------------------------------------------------
     Mutant(
         "the new start is not stored before records are deleted",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "        self._recovery_point = max(self._recovery_point, min(before, self._durable_end))\n"
         "        self._store_state_or(known)\n",
         "        self._recovery_point = max(self._recovery_point, min(before, self._durable_end))\n",
@@ -140,14 +140,14 @@ MUTANTS = (
     ),
     Mutant(
         "the names of what stays are not synced before a deletion",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "a log that begins too late.\n            self.context.fs.sync_dir(self.context.directory)\n",
         "a log.\n            pass\n",
         lives("deletions-os", "deletions-interval"),
     ),
     Mutant(
         "the known end is not lowered before a truncation",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "            self._store_state()\n            is_stored = True\n            self.producers.truncate_to(",
         "            is_stored = True\n            self.producers.truncate_to(",
         lives("truncations-sync"),
@@ -190,7 +190,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch's CRC is not checked when it is looked up",
-        "kstore/log_reader.py",
+        "kstore/engine/reader.py",
         "            batch.ensure_valid()\n",
         "",
         "tests/property/test_hostile_bytes.py tests/unit/test_log_lookup.py tests/golden/test_golden_damage.py",
@@ -205,35 +205,35 @@ MUTANTS = (
     # --- compaction ---------------------------------------------------------------------------------------------------
     Mutant(
         "a compacted segment is not synced",
-        "kstore/clean_blocks.py",
+        "kstore/compaction/blocks.py",
         "        self._tail.file.fsync()\n",
         "        pass\n",
         f"{COMPACTION}[sync] {COMPACTION}[os]",
     ),
     Mutant(
         "replaced segments go before the swap is committed",
-        "kstore/segment_swap.py",
+        "kstore/engine/swap.py",
         "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n    fs.sync_dir(directory)\n\n",
         "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n\n",
         f"{COMPACTION}[sync] {COMPACTION}[os]",
     ),
     Mutant(
         "a compacted segment may stand beside what it replaces",
-        "kstore/segment_swap.py",
+        "kstore/engine/swap.py",
         "    # replaces, nor beside an index of the old one.\n    fs.sync_dir(directory)\n",
         "",
         f"{COMPACTION}[sync] {COMPACTION}[os]",
     ),
     Mutant(
         "a compacted segment that is sound is thrown away",
-        "kstore/segment_swap.py",
+        "kstore/engine/swap.py",
         "    if not _examine(context, base_offset)[1]:\n        return False\n",
         "    return True\n",
         SWAP,
     ),
     Mutant(
         "what a swap replaces is guessed from the new segment's offsets",
-        "kstore/segment_swap.py",
+        "kstore/engine/swap.py",
         "    if state is not None and state.swap and state.swap[0] == base_offset:\n",
         "    if False:\n",
         SWAP,
@@ -241,7 +241,7 @@ MUTANTS = (
     # --- producers and stores -----------------------------------------------------------------------------------------
     Mutant(
         "the index of aborted transactions is not synced",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "            index.flush()\n",
         "            pass\n",
         PRODUCERS,
@@ -262,14 +262,14 @@ MUTANTS = (
     ),
     Mutant(
         "a new topic's directories are not synced",
-        "kstore/log_dir.py",
+        "kstore/logs/directory.py",
         "        self.fs.sync_dir(self.path)\n        self.store_topic(name, replace(entry, made",
         "        self.store_topic(name, replace(entry, made",
         STORE,
     ),
     Mutant(
         "a deleted topic's directories may come back",
-        "kstore/log_dir.py",
+        "kstore/logs/directory.py",
         "            # Before the entry goes: a directory without one would be a topic again.\n"
         "            self.fs.sync_dir(self.path)\n",
         "",
@@ -278,7 +278,7 @@ MUTANTS = (
     # --- a log that is shared -----------------------------------------------------------------------------------------
     Mutant(
         "a shared append is not synced",
-        "kstore/log_shared.py",
+        "kstore/shared/writer.py",
         "            self._sync_alone(file.fdatasync)\n"
         "        except SyncFailedError as error:\n            with self._lock:",
         "            pass\n        except SyncFailedError as error:\n            with self._lock:",
@@ -286,49 +286,49 @@ MUTANTS = (
     ),
     Mutant(
         "a segment that is sealed by a shared roll is not synced",
-        "kstore/log_shared.py",
+        "kstore/shared/writer.py",
         "            self._sync_alone(file.fdatasync)\n        return super()._replace_active",
         "            pass\n        return super()._replace_active",
         SHARED,
     ),
     Mutant(
         "a joiner rebuilds indexes before it has told of that",
-        "kstore/log_catch_up.py",
+        "kstore/shared/catch_up.py",
         "                self._begin_change()\n                tail = last.rebuild()\n",
         "                tail = last.rebuild()\n",
         SHARED_LOG,
     ),
     Mutant(
         "a new state of a shared log is not announced",
-        "kstore/log_shared.py",
+        "kstore/shared/writer.py",
         "        self._announce()\n        super()._store_state(",
         "        super()._store_state(",
         SHARED_LOG,
     ),
     Mutant(
         "the undoing of a shared append is not announced",
-        "kstore/log_shared.py",
+        "kstore/shared/writer.py",
         "        self._begin_change()\n        super()._back_to(before)",
         "        super()._back_to(before)",
         SHARED_LOG,
     ),
     Mutant(
         "a process that joins does not believe what it was told of the tail",
-        "kstore/log_catch_up.py",
+        "kstore/shared/catch_up.py",
         "        is_known = seen.flags & TAIL_KNOWN and ",
         "        is_known = False and ",
         SHARED_LOG,
     ),
     Mutant(
         "the name of a directory that another process has made is not synced",
-        "kstore/log_loader.py",
+        "kstore/engine/opening.py",
         "        fs.sync_dir(path.parent)\n    except StorageError as error:",
         "        pass\n    except StorageError as error:",
         "tests/unit/test_log_loader.py",
     ),
     Mutant(
         "the opening of a tail that nobody has told of is not announced",
-        "kstore/log_catch_up.py",
+        "kstore/shared/catch_up.py",
         "        elif tail is None:\n            self._begin_change()\n            tail = last.activate()",
         "        elif tail is None:\n            tail = last.activate()",
         SHARED_LOG,
@@ -336,21 +336,21 @@ MUTANTS = (
     # --- what was lost ------------------------------------------------------------------------------------------------
     Mutant(
         "what was lost is not stored",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "            lost=lost,\n",
         "            lost=(),\n",
         LOSSES,
     ),
     Mutant(
         "reads pass over what was lost",
-        "kstore/log_reader.py",
+        "kstore/engine/reader.py",
         "        for first, last in self._log.losses.missing(self._offset, stop):\n",
         "        for first, last in ():\n",
         LOSSES,
     ),
     Mutant(
         "reads go on before an accepted loss is durable",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "        current = self._state_file.current\n        if current is not None and current.clean:\n"
         "            # Nothing was",
         "        self.losses = losses\n        current = self._state_file.current\n"
@@ -359,7 +359,7 @@ MUTANTS = (
     ),
     Mutant(
         "an accepted loss outlives the offsets that were cut",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "        within = self.losses.within(self.start_offset, stop)\n",
         "        within = self.losses\n",
         LOSSES,
@@ -373,35 +373,35 @@ MUTANTS = (
     ),
     Mutant(
         "a lost transaction index is missed after a clean close only",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "            txn_bytes=self._transaction_index_bytes(clean=clean),\n",
         "            txn_bytes=self._transaction_index_bytes(clean=clean) if clean else -1,\n",
         TRANSACTION_INDEXES,
     ),
     Mutant(
         "a tail is parked without a sync",
-        "kstore/log_appender.py",
+        "kstore/engine/appender.py",
         "            if not self._sync:\n                tail.file.fdatasync()\n            self.producers",
         "            self.producers",
         "tests/unit/test_parked_tails.py",
     ),
     Mutant(
         "a sync follows one that has failed",
-        "kstore/log_files.py",
+        "kstore/engine/files.py",
         "            before = self._sync_failure\n            if before is not None:\n",
         "            before = self._sync_failure\n            if before is not None and False:\n",
         FLUSHES,
     ),
     Mutant(
         "a flush of sealed segments counts for the active one too",
-        "kstore/log_writer.py",
+        "kstore/engine/writer.py",
         "            target, sealed = self.segments.last.base_offset, tuple(self._unflushed)\n",
         "            target, sealed = self.published.offset, tuple(self._unflushed)\n",
         FLUSHES,
     ),
     Mutant(
         "the names of a split's segments are not on disk before it is committed",
-        "kstore/segment_swap.py",
+        "kstore/engine/swap.py",
         "    fs.sync_dir(directory)\n    begin_swap(fs, directory, bases[0])\n",
         "    begin_swap(fs, directory, bases[0])\n",
         "tests/crash/test_split_crashes.py",
@@ -430,7 +430,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rebuilt index takes the place of that of another segment",
-        "kstore/index_repairs.py",
+        "kstore/engine/index_repairs.py",
         "    if segment.tail is not None or (stat.inode, stat.size) != (scanned.inode, scanned.size):\n",
         "    if segment.tail is not None:\n",
         "tests/unit/test_index_repairs.py",
@@ -438,7 +438,7 @@ MUTANTS = (
     # --- queues -------------------------------------------------------------------------------------------------------
     Mutant(
         "one record that is written and not published is not cut back",
-        "kstore/log_appender.py",
+        "kstore/engine/appender.py",
         "                self.producers.passed(offset, offset + 1)\n"
         "            except BaseException as error:\n                self._undo(before, error)\n",
         "                self.producers.passed(offset, offset + 1)\n            except BaseException:\n",

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.files.paths import TopicPartition
-from kstore.log_places import LogPlace
 from kstore.spark.jobs.command import OK, job_parser, run, settings_of, storage_options, summary
 from kstore.spark.jobs.frames import Range, frame_of, ranges_of
 from kstore.spark.jobs.logs import local_or_url, places_of
 from kstore.spark.jobs.rewrite import SLOT, Target, Written, check_out, write_store
+from kstore.spark.places import LogPlace
 from kstore.spark.schema import COLUMNS
 from kstore.types import IsolationLevel
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from kstore.errors import ConfigError, DataLossError, OffsetOutOfRangeError
 from kstore.files.remote import open_remote
-from kstore.log_places import LogPlace
 from kstore.spark.jobs.command import (
     DAMAGED,
     OK,
@@ -30,6 +29,7 @@ from kstore.spark.jobs.export_state import ExportState, Planned
 from kstore.spark.jobs.logs import local_or_url, places_of, readable, stretches_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.spark.option_values import to_columns
+from kstore.spark.places import LogPlace
 from kstore.spark.schema import COLUMNS, spark_schema
 from kstore.types import IsolationLevel, OnCorrupt
 

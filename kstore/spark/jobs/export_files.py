@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstore.files.remote import OBJECT_STORES, Location, open_remote
-from kstore.log_places import LogPlace, open_place
 from kstore.spark.jobs.export_state import STATE_DIRECTORY, ExportedFile, Planned, Receipt, file_name, write_receipt
+from kstore.spark.places import LogPlace, open_place
 from kstore.spark.schema import arrow_schema, spark_schema
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 from kstore.errors import FileMissingError
 from kstore.files.paths import LOG_SUFFIX, segment_name
 from kstore.files.remote import open_remote
-from kstore.log_places import LogPlace, open_place
 from kstore.record.headers import walk_headers
 from kstore.record.walk import Damage
 from kstore.spark.jobs.logs import Stretch, readable, segments_of, stretches_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread, spread_objects
+from kstore.spark.places import LogPlace, open_place
 from kstore.spark.schema import arrow_schema, spark_schema
 from kstore.types import NO_TIMESTAMP, IsolationLevel
 

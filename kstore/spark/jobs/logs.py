@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from kstore.errors import ConfigError
 from kstore.files.paths import LOG_SUFFIX, classify, segment_name
 from kstore.files.remote import Location, is_remote, open_remote
-from kstore.log_places import LogPlace, find_places, open_place
+from kstore.spark.places import LogPlace, find_places, open_place
 from kstore.types import IsolationLevel
-from kstore.verify import find_logs
-from kstore.verify.partition import is_live
+from kstore.upkeep.verify import find_logs
+from kstore.upkeep.verify.partition import is_live
 
 __all__ = [
     "LogAt",

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
+from kstore.engine.producers import LogProducers, TransactionRebuild
+from kstore.engine.segments import LogSegments
 from kstore.errors import ConfigError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import read_file
 from kstore.files.handles import HandleCache
@@ -35,17 +37,15 @@ from kstore.files.paths import (
     topic_partition,
 )
 from kstore.files.remote import is_remote
-from kstore.handover.partition import Partition
-from kstore.log_producers import LogProducers, TransactionRebuild
 from kstore.metrics import LogCounters
 from kstore.record.walk import Damage
-from kstore.recover import topic_index_interval
 from kstore.segment import START, LogSegment, SegmentContext
-from kstore.segments import LogSegments
 from kstore.spark.jobs.command import DAMAGED, OK, job_parser, run, summary
 from kstore.spark.jobs.logs import find_all_logs, local_or_url, segments_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
-from kstore.verify.pieces import Piece, pieces_of, verify_head, verify_piece
+from kstore.upkeep.handover.partition import Partition
+from kstore.upkeep.recover import topic_index_interval
+from kstore.upkeep.verify.pieces import Piece, pieces_of, verify_head, verify_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

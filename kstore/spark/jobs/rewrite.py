@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from kstore.engine.opening import make_directory
 from kstore.errors import ConfigError, FileInTheWayError, StorageError
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import TopicPartition
 from kstore.files.remote import is_remote, open_remote
 from kstore.log import Log
-from kstore.log_loader import make_directory
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.store import Store

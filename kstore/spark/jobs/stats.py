@@ -1,6 +1,6 @@
 """``stats``: sizes, rates, and how batches and keys are distributed, over time; a segment a task.
 
-Counted is by ``kstore.stats``, from the headers of batches alone, or with ``deep`` record by record. A batch counts
+Counted is by ``upkeep.stats``, from the headers of batches alone, or with ``deep`` record by record. A batch counts
 for the interval of its latest record.
 """
 
@@ -24,9 +24,9 @@ from kstore.spark.jobs.frames import frame_of, ranges_of
 from kstore.spark.jobs.logs import LogAt, Segment, find_all_logs, places_of, segments_of, writer_at_work
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.spark.option_values import to_duration_ms
-from kstore.stats import Distribution, RecordStats, Stats, damage_finding, note_batch
 from kstore.types import NO_TIMESTAMP
-from kstore.verify import Finding
+from kstore.upkeep.stats import Distribution, RecordStats, Stats, damage_finding, note_batch
+from kstore.upkeep.verify import Finding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,7 +1,7 @@
 """``verify``: every CRC, offset, index entry and snapshot of whole directories of logs, a segment a task.
 
 It finds what ``kstore verify`` finds, but for producers in segments at whose beginning no snapshot stands
-(``kstore.verify.pieces``). Nothing is written, and no lock is taken.
+(``kstore.upkeep.verify.pieces``). Nothing is written, and no lock is taken.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kstore.spark.jobs.command import DAMAGED, OK, job_parser, run, storage_opti
 from kstore.spark.jobs.logs import LogAt, find_all_logs, segments_of, writer_at_work
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.types import NO_OFFSET
-from kstore.verify import Finding, LogVerification, verify_store_files
-from kstore.verify.findings import NO_POSITION
-from kstore.verify.pieces import Piece, PieceVerification, join, pieces_of, verify_head, verify_piece
+from kstore.upkeep.verify import Finding, LogVerification, verify_store_files
+from kstore.upkeep.verify.findings import NO_POSITION
+from kstore.upkeep.verify.pieces import Piece, PieceVerification, join, pieces_of, verify_head, verify_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

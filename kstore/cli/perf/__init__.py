@@ -1,0 +1,1 @@
+"""How fast producers and consumers are: ``producer-perf-test`` and ``consumer-perf-test``."""

@@ -1,0 +1,110 @@
+"""``kstore perf consumer``: how fast the records of topics are read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
+from kstore.cli.perf.consumer_run import KINDS, ConsumerPerfReport, measure
+from kstore.cli.record_json import compact
+from kstore.cli.status import FAILED, OK
+from kstore.setting_rules import KIB, MIB
+from kstore.store import Store
+
+__all__ = ["command"]
+
+COLUMNS = (
+    "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, "
+    "rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
+)
+
+EXAMPLES = """
+\b
+Examples:
+  kstore perf consumer data bench --messages 1000000
+  kstore perf consumer data bench --messages 1000000 --as values
+  kstore perf consumer data bench --messages 1000000 --as arrow --format json | jq .records_per_second
+
+The lines are those of kafka-consumer-perf-test; a MB is 2**20 bytes, of values. Nothing is written, or committed.
+
+\b
+Exit status:
+  0    so many records were read
+  1    there were fewer, or the store or topic cannot be opened; what is wrong is on standard error
+  2    bad usage
+"""
+
+
+@click.command("consumer", cls=KstoreCommand, epilog=EXAMPLES, short_help="Records/s and MB/s.")
+@click.argument("directory", type=click.Path())
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--messages", type=click.IntRange(1), required=True, metavar="N", help="Read N records.")
+@click.option("--as", "kind", type=click.Choice(KINDS), default="records", show_default=True, help="What is read.")
+@click.option(
+    "--timeout", type=click.IntRange(0), default=0, show_default=True, metavar="MS", help="Wait so long for a record."
+)
+@click.option(
+    "--fetch-size", type=click.IntRange(KIB), default=MIB, metavar="BYTES", help="max_partition_fetch_bytes; 1 MiB."
+)
+@click.option("--hide-header", is_flag=True, help="Print no names of columns.")
+@format_option()
+def command(
+    directory: str,
+    topics: tuple[str, ...],
+    messages: int,
+    kind: str,
+    timeout: int,
+    fetch_size: int,
+    hide_header: bool,
+    form: str,
+) -> int:
+    """Read records of TOPIC in the store, or broker's directory, DIRECTORY, and say how fast that went."""
+    with Store(directory, read_only=True) as store:
+        report = measure(
+            lambda: store.consumer(*topics, iteration_timeout_ms=timeout, max_partition_fetch_bytes=fetch_size),
+            messages,
+            kind=kind,
+        )
+    if form == "json":
+        click.echo(_json(report, kind))
+    else:
+        if not hide_header:
+            click.echo(COLUMNS)
+        click.echo(_line(report))
+    if report.records < messages:
+        click.echo(f"kstore: there were {report.records} records, expected {messages}", err=True)
+        return FAILED
+    return OK
+
+
+def _line(report: ConsumerPerfReport) -> str:
+    """As Kafka's tool prints it."""
+    whole, fetch = report.seconds or 1e-9, report.fetch_seconds or 1e-9
+    return (
+        f"{_time(report.start_ms)}, {_time(report.end_ms)}, {report.mb:.4f}, {report.mb / whole:.4f}, "
+        f"{report.records}, {report.records / whole:.4f}, {report.join_seconds * 1000:.0f}, {fetch * 1000:.0f}, "
+        f"{report.mb / fetch:.4f}, {report.records / fetch:.4f}"
+    )
+
+
+def _time(time_ms: int) -> str:
+    local = datetime.fromtimestamp(time_ms / 1000)
+    return f"{local:%Y-%m-%d %H:%M:%S}:{time_ms % 1000:03}"
+
+
+def _json(report: ConsumerPerfReport, kind: str) -> str:
+    fetch = report.fetch_seconds or 1e-9
+    return compact(
+        {
+            "as": kind,
+            "records": report.records,
+            "bytes": report.size,
+            "seconds": round(report.seconds, 6),
+            "fetch_seconds": round(report.fetch_seconds, 6),
+            "records_per_second": round(report.records / fetch, 3),
+            "mb_per_second": round(report.mb / fetch, 3),
+        }
+    )

@@ -1,0 +1,1 @@
+"""Compaction: which records go, and the segments that are written without them."""

@@ -1,0 +1,463 @@
+"""Compaction at work: reads the keys of a log's dirty part, and writes its segments anew without what is outdated.
+
+    1  the offset map is filled from the dirty part, oldest first, until it is full or the part is through
+    2  the segments up to there are written anew in groups, each as one ``.cleaned`` segment
+    3  each group's new segment is swapped in; only that takes the log's lock
+    4  the first dirty offset moves up
+
+Appends and reads go on meanwhile. A truncation or a close ends the pass where it is: what was swapped in stays, and
+the next pass begins where this one did. What is deleted meanwhile, from the log's start, is passed over: else retention
+could end every pass of a log. A segment with damage is left as it is, and behind it nothing goes whose work it may
+still be to hide something in it: tombstones and markers.
+
+Batches stay in the format that they have. Only where a compressed message set of version 0 or 1 loses records is it
+written as a batch of version 2, the only one that kstore writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kstore.compaction.blocks import BlockCleaner, CleanedSegment, CompactionReport, Item, block_batch
+from kstore.compaction.dirt import LogDirt, look
+from kstore.compaction.throttle import Throttle
+from kstore.engine.swap import discard
+from kstore.engine.writer import LogWriter
+from kstore.errors import CorruptDataError, StorageError
+from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX
+from kstore.record._compact import OffsetMap
+from kstore.record.batch import Batch, RecordBatch
+from kstore.record.walk import Damage
+from kstore.rules.compact import (
+    CleanedTransactions,
+    Dirt,
+    SegmentFacts,
+    group_segments,
+)
+from kstore.segment import START, LogSegment
+from kstore.types import CorruptRange
+
+if TYPE_CHECKING:
+    from kstore.record._compact import BlockBatch
+
+__all__ = ["MAP_BYTES", "CompactionReport", "compact", "dirt_of"]
+
+logger = logging.getLogger(__name__)
+
+# So much is read, decided and written at a time, uncompressed: each is one call without the interpreter's lock.
+BLOCK_BYTES = 1 << 20
+# What the map of keys takes at most; 24 bytes a key (Kafka: log.cleaner.dedupe.buffer.size).
+MAP_BYTES = 128 << 20
+
+
+class _StoppedError(Exception):
+    """The pass has to end; says why."""
+
+
+class _GoneError(Exception):
+    """A segment was deleted meanwhile."""
+
+
+class _ProducersError(Exception):
+    """A producer's batch was met in a log that seemed to have none."""
+
+
+class _DamagedError(Exception):
+    """A segment cannot be written anew."""
+
+    def __init__(self, segment: LogSegment) -> None:
+        self.segment = segment
+
+
+def compact(
+    writer: LogWriter,
+    *,
+    whole: bool = False,
+    if_due: bool = False,
+    keep_keyless: bool | None = None,
+    map_bytes: int = MAP_BYTES,
+    bytes_per_second: float | None = None,
+    stop: threading.Event | None = None,
+) -> CompactionReport:
+    """Compacts a log that is open for writing; see ``Log.compact``. It ends early when ``stop`` is set."""
+    if keep_keyless is None:
+        keep_keyless = not writer.is_compacted
+    stop = stop or threading.Event()
+    with writer.compacting:
+        started = writer.context.clock.monotonic()
+        if if_due and not (dirt := look(writer, as_if_durable=True)).is_due:
+            return _nothing_done(writer, dirt.first_dirty)
+        # All that is sealed is on disk then: where offsets are missing, nobody takes that for lost records.
+        writer.flush()
+        for with_producers in (False, True):
+            dirt = look(writer, whole=whole, with_producers=with_producers)
+            report = _nothing_done(writer, dirt.first_dirty)
+            work = _Pass(writer, dirt, report, stop, keeps_keyless=keep_keyless, bytes_per_second=bytes_per_second)
+            try:
+                work.run(map_bytes)
+                break
+            except _ProducersError:
+                continue
+        report.seconds = writer.context.clock.monotonic() - started
+        if report.stop_offset > report.first_dirty:
+            writer.context.counters.compacted(
+                read=report.records_read,
+                removed=report.records_read - report.records_kept,
+                damaged=len(report.left),
+                seconds=report.seconds,
+                now_ms=writer.context.clock.now_ms(),
+            )
+            logger.info(
+                "%s: compacted up to offset %d: %d of %d records stay, %.1f s",
+                writer.context.directory,
+                report.stop_offset,
+                report.records_kept,
+                report.records_read,
+                report.seconds,
+            )
+        return report
+
+
+def dirt_of(writer: LogWriter) -> tuple[Dirt, bool]:
+    """How much there is to clean, and whether that is due. Raises: StorageError."""
+    dirt = look(writer, as_if_durable=True)
+    return dirt.dirt, dirt.is_due
+
+
+def _nothing_done(writer: LogWriter, first_dirty: int) -> CompactionReport:
+    count, size = _count_and_size(writer)
+    return CompactionReport(first_dirty, first_dirty, count, count, size, size)
+
+
+def _count_and_size(writer: LogWriter) -> tuple[int, int]:
+    """Of the segments that a log has now."""
+    count = size = 0
+    for segment in writer.segments:
+        with suppress(FileNotFoundError):  # it was just deleted
+            size += segment.size
+            count += 1
+    return count, size
+
+
+class _Pass:
+    """One pass over one log. Not thread-safe."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        what: LogDirt,
+        report: CompactionReport,
+        stop: threading.Event,
+        *,
+        keeps_keyless: bool,
+        bytes_per_second: float | None,
+    ) -> None:
+        self.writer = writer
+        self.what = what
+        self.start = what.start
+        self.context = writer.context
+        self.config = writer.context.config
+        self.stop = stop
+        self.throttle = Throttle(bytes_per_second, self.context.clock, stop.wait, lambda: bool(self._stopped()))
+        self.segments = what.segments
+        self.facts = what.facts
+        self.first_dirty = what.first_dirty
+        self.uncleanable = what.uncleanable
+        self.report = report
+        self.left: set[int] = set()
+        self.blocks = BlockCleaner(
+            self.config,
+            report,
+            last_records=what.start.last_records,
+            keeps_keyless=keeps_keyless,
+            now_ms=what.now_ms,
+        )
+
+    def run(self, map_bytes: int) -> None:
+        """All of it. Raises: _ProducersError where the pass must begin anew; StorageError."""
+        report = self.report
+        if self.first_dirty >= self.uncleanable:
+            return
+        try:
+            report.stop_offset = self._read_keys(map_bytes)
+            self._write_groups(report.stop_offset)
+            if stopped := self.writer.cleaned_to(self.start, report.stop_offset):
+                raise _StoppedError(stopped)
+        except _StoppedError as error:
+            report.stopped = str(error)
+            report.stop_offset = self.first_dirty
+            logger.info("%s: the compaction ended early: %s", self.context.directory, report.stopped)
+        report.left = sorted(self.left)
+        report.segments_after, report.bytes_after = _count_and_size(self.writer)
+
+    def _transactions(self, start: int, stop: int) -> CleanedTransactions:
+        if not self.start.producers_known:
+            return CleanedTransactions(())
+        aborted = self.writer.producers.aborted_transactions(start, stop)
+        return CleanedTransactions(sorted(aborted, key=lambda transaction: transaction.first_offset))
+
+    def _blocks(self, segment: LogSegment, start: int, stop_offset: int) -> Iterator[list[Item]]:
+        """The batches of a segment from offset ``start`` on, about 1 MiB of records at a time.
+
+        Raises: _DamagedError; _GoneError or FileNotFoundError where it was deleted meanwhile; _StoppedError.
+        """
+        size = segment.size
+        located = segment.locate(start, size) if start > segment.base_offset else START
+        block: list[Item] = []
+        block_bytes = 0
+        for item in segment.walk_from(located, size, offset_stop=stop_offset):
+            if isinstance(item, Damage):
+                path = str(segment.path(LOG_SUFFIX))
+                last = item.next_offset - 1 if item.next_offset is not None else stop_offset - 1
+                if not self.writer.losses.unaccepted(item.first_offset, last):
+                    continue  # its loss is accepted: it is left out of what is written
+                lost = CorruptRange(item.first_offset, last, item.position, item.reason, path)
+                if lost not in self.report.corrupt:
+                    self.report.corrupt.append(lost)
+                raise _DamagedError(segment)
+            position, batch = item
+            if batch.producer_id >= 0 and not self.start.producers_known:
+                raise _ProducersError
+            block.append(self.blocks.item(segment, position, batch))
+            block_bytes += max(batch.size, len(block[-1].payload))
+            if block_bytes >= BLOCK_BYTES:
+                self._pause(segment, block_bytes)
+                yield block
+                block, block_bytes = [], 0
+        self._pause(segment, block_bytes)
+        if block:
+            yield block
+
+    def _pause(self, segment: LogSegment, size: int) -> None:
+        """Between two blocks: waits if asked to. Raises: _StoppedError where the pass has to end, _GoneError."""
+        self.throttle.note(size)
+        self._ensure_there((segment,))
+
+    def _stopped(self) -> str:
+        """Why the pass has to end, "" where it may go on."""
+        if self.stop.is_set():
+            return "it was told to stop"
+        return self.writer.compaction_stopped(self.start, ())
+
+    def _ensure_there(self, segments: Iterable[LogSegment]) -> None:
+        """Raises: _StoppedError where the pass has to end, _GoneError where only some of ``segments`` were deleted."""
+        if stopped := self._stopped():
+            raise _StoppedError(stopped)
+        if self.writer.compaction_stopped(self.start, segments):
+            raise _GoneError
+
+    def _note_gone(self, error: Exception, segments: Iterable[LogSegment]) -> None:
+        """Lets pass what came of it that some of ``segments`` were deleted.
+
+        Raises: ``error`` where they were not; _StoppedError.
+        """
+        try:
+            self._ensure_there(segments)
+        except _GoneError:
+            return
+        raise error
+
+    # --- the keys ---------------------------------------------------------------------------------------------------
+
+    def _read_keys(self, map_bytes: int) -> int:
+        """Fills the map; returns the offset up to which it knows every key."""
+        self.map = self.blocks.map = OffsetMap(map_bytes, self.uncleanable - self.first_dirty)
+        transactions = self._transactions(self.first_dirty, self.uncleanable)
+        for facts in self.facts:
+            if facts.stop_offset <= self.first_dirty:
+                continue
+            if facts.base_offset >= self.uncleanable:
+                break
+            segment = self.segments[facts.base_offset]
+            try:
+                refused = self._read_segment(segment, facts, transactions)
+            except (FileNotFoundError, _GoneError) as error:
+                # What the map has of it is older than anything that is left.
+                self._note_gone(error, (segment,))
+                continue
+            if refused >= 0:
+                self.report.map_full = True
+                self.report.keys = len(self.map)
+                return refused
+        self.report.keys = len(self.map)
+        return self.uncleanable
+
+    def _read_segment(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
+        """Puts the keys of a segment into the map; the offset at which it was full, -1 where it is not."""
+        try:
+            for block in self._blocks(segment, max(self.first_dirty, facts.base_offset), facts.stop_offset):
+                refused = self._read_block(segment, block, transactions)
+                if refused >= 0:
+                    return refused
+        except _DamagedError:
+            self._leave(facts.base_offset)
+            return self._read_around(segment, facts, transactions)
+        return -1
+
+    def _read_around(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
+        """The keys of what is whole in a damaged segment; those that were read before are no news to the map."""
+        size = segment.size
+        start = max(self.first_dirty, facts.base_offset)
+        located = segment.locate(start, size) if start > facts.base_offset else START
+        for item in segment.walk_from(located, size, offset_stop=facts.stop_offset):
+            if not isinstance(item, Damage):
+                refused = self._read_block(segment, [self.blocks.item(segment, *item)], transactions)
+                if refused >= 0:
+                    return refused
+        return -1
+
+    def _read_block(self, segment: LogSegment, block: Sequence[Item], transactions: CleanedTransactions) -> int:
+        """Puts the keys of a block into the map; the offset at which it was full, -1 where it is not."""
+        batches: list[BlockBatch] = []
+        for position, batch, payload, is_readable in block:
+            if batch.last_offset < self.first_dirty:
+                continue
+            if batch.last_offset >= self.uncleanable:
+                break
+            try:
+                discardable = transactions.is_discardable(batch)
+                if batch.is_control or discardable or not is_readable:
+                    continue
+                if isinstance(batch, RecordBatch):
+                    batches.append(block_batch(batch, payload, 0))
+                    continue
+                # The order of keys does not matter, but a map that is full must not know later ones only.
+                refused, _ = self.map.put_block(batches, self.first_dirty)
+                batches = []
+                refused = refused if refused >= 0 else self._read_legacy(batch)
+                if refused >= 0:
+                    return refused
+            except CorruptDataError as error:
+                self.blocks.note_unreadable(batch, position, segment, error.reason)
+        refused, _ = self.map.put_block(batches, self.first_dirty)
+        return refused
+
+    def _read_legacy(self, batch: Batch) -> int:
+        records = batch.records(self.first_dirty, max_bytes_uncompressed=self.config.max_batch_bytes_uncompressed)
+        for record in records:
+            if record.key is not None and not self.map.put(record.key, record.offset):
+                return record.offset
+        return -1
+
+    # --- the segments -----------------------------------------------------------------------------------------------
+
+    def _leave(self, base_offset: int) -> None:
+        if base_offset not in self.left:
+            self.left.add(base_offset)
+            self.blocks.deletes_expire = False
+            logger.warning("%s: segment %d is damaged and left as it is", self.context.directory, base_offset)
+
+    def _write_groups(self, stop_offset: int) -> None:
+        """Writes every segment that begins below ``stop_offset`` anew."""
+        self.blocks.map_end = stop_offset - 1
+        self.blocks.uncleanable = self.uncleanable
+        facts = []
+        for one in self.facts:
+            if one.base_offset < stop_offset:
+                try:
+                    facts.append(self.what.sized(one))
+                except FileNotFoundError as error:
+                    self._note_gone(error, (self.segments[one.base_offset],))
+        if not facts:
+            return
+        clean = [one for one in facts if one.stop_offset <= self.first_dirty]
+        # Without times of their own, tombstones of versions 0 and 1 go by that of the last clean segment.
+        self.legacy_horizon = clean[-1].mtime_ms - self.config.delete_retention_ms if clean else 0
+        transactions = self._transactions(facts[0].base_offset, facts[-1].stop_offset)
+        if self.start.producers_known:
+            transactions.open_before = self.writer.open_at_start()
+        while facts:
+            here = 0
+            while here < len(facts) and facts[here].base_offset not in self.left:
+                here += 1
+            if not here:
+                self._pass_by(facts.pop(0), transactions)
+                continue
+            group = group_segments(
+                facts[:here],
+                segment_bytes=self.config.segment_bytes,
+                segment_index_bytes=self.config.segment_index_bytes,
+            )[0]
+            before = transactions.copy()
+            try:
+                self._write_group(group, transactions)
+            except _DamagedError as damaged:
+                # What comes before it is grouped anew; what the pass had seen of it is forgotten.
+                self._leave(damaged.segment.base_offset)
+                transactions = before
+                continue
+            except (FileNotFoundError, _GoneError) as error:
+                self._note_gone(error, [self.segments[one.base_offset] for one in group])
+                transactions = before
+                facts = self._still_there(facts)
+                continue
+            del facts[: len(group)]
+
+    def _still_there(self, facts: Iterable[SegmentFacts]) -> list[SegmentFacts]:
+        """Without the segments that were deleted meanwhile."""
+        there = set(self.writer.segments)
+        return [one for one in facts if self.segments[one.base_offset] in there]
+
+    def _pass_by(self, facts: SegmentFacts, transactions: CleanedTransactions) -> None:
+        """Takes in what transactions a segment that is left as it is has data of."""
+        segment = self.segments[facts.base_offset]
+        try:
+            for item in segment.walk_from(START, segment.size, offset_stop=facts.stop_offset):
+                if not isinstance(item, Damage):
+                    with suppress(CorruptDataError):
+                        transactions.is_discardable(item[1])
+        except FileNotFoundError as error:
+            self._note_gone(error, (segment,))
+        transactions.take_kept()
+
+    def _write_group(self, group: Sequence[SegmentFacts], transactions: CleanedTransactions) -> None:
+        """Writes a group's segments as one, and swaps it in where that changes anything."""
+        base_offset = group[0].base_offset
+        segments = [self.segments[facts.base_offset] for facts in group]
+        fs, directory = self.context.fs, self.context.directory
+        discard(fs, directory, base_offset, CLEANED_SUFFIX)
+        counts = (
+            self.report.records_read,
+            self.report.records_kept,
+            self.report.tombstones_kept,
+            self.report.keyless_dropped,
+        )
+        output = CleanedSegment(fs, LogSegment(self.context, base_offset, state=CLEANED_SUFFIX))
+        try:
+            for facts, segment in zip(group, segments, strict=True):
+                for block in self._blocks(segment, facts.base_offset, facts.stop_offset):
+                    self.blocks.legacy_deletes_expire = facts.mtime_ms <= self.legacy_horizon
+                    self.throttle.note(self.blocks.write(segment, block, transactions, output))
+            if len(group) == 1 and not output.is_changed:
+                transactions.take_kept()
+                output.abandon()
+                discard(fs, directory, base_offset, CLEANED_SUFFIX)
+                return
+            has_index = any(fs.exists(segment.path(TXN_INDEX_SUFFIX)) for segment in segments)
+            kept = transactions.take_kept()
+            # Of what lies behind, and was copied as it is, nothing was looked at.
+            behind = [
+                one for one in transactions.aborted if self.uncleanable <= one.last_offset < group[-1].stop_offset
+            ]
+            kept += sorted(behind, key=lambda transaction: transaction.last_offset)
+            output.finish(group[-1].mtime_ms, kept if kept or has_index else None)
+            fs.sync_dir(directory)
+            self._ensure_there(segments)
+            unreadable = [(lost.first, lost.last) for lost in self.report.corrupt]
+            if stopped := self.writer.swap(self.start, segments, self.first_dirty, unreadable):
+                self._ensure_there(segments)
+                raise _StoppedError(stopped)
+            for facts in group:
+                del self.segments[facts.base_offset]
+        except BaseException as error:
+            output.abandon()
+            if isinstance(error, _DamagedError | _GoneError | FileNotFoundError):
+                report = self.report
+                report.records_read, report.records_kept, report.tombstones_kept, report.keyless_dropped = counts
+            with suppress(StorageError):
+                discard(fs, directory, base_offset, CLEANED_SUFFIX)
+            raise

@@ -1,0 +1,1 @@
+"""Everything behind ``Log``: opening, appending, reading and looking after one log."""

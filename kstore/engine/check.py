@@ -1,0 +1,139 @@
+"""Reading a log from end to end, to see what of it cannot be read; and accepting that it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from kstore.config import LogConfig
+from kstore.engine.published import Published
+from kstore.engine.segments import LogSegments
+from kstore.engine.writer import LogWriter
+from kstore.errors import CorruptDataError, InvalidOffsetError, NotLostError
+from kstore.record.batch import Batch
+from kstore.record.walk import OFFSET_MAX, Damage
+from kstore.rules.losses import LOST, LossRanges, holes, joined
+from kstore.segment import START, LogSegment, SegmentContext
+from kstore.types import CorruptRange, RecoveryReport
+
+__all__ = ["CheckedLog", "accept_loss", "check_batches", "ensure_lost", "unreadable"]
+
+# Long sequential work lets go of what it has read in steps of this size.
+DROP_BYTES = 8 << 20
+
+
+class CheckedLog(Protocol):
+    """A log that can be read from end to end: a writer, a view, or one that was just recovered."""
+
+    @property
+    def context(self) -> SegmentContext: ...
+    @property
+    def segments(self) -> LogSegments: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def published(self) -> Published: ...
+    @property
+    def losses(self) -> LossRanges: ...
+
+
+def check_batches(source: CheckedLog) -> RecoveryReport:
+    """What is damaged, or lost, in what ``source`` has published. Raises: StorageError."""
+    report = RecoveryReport()
+    losses = source.losses
+    for damage in unreadable(source, source.start_offset, source.published.offset, report=report):
+        report.corrupt += losses.judged(damage)
+        if losses.unaccepted(damage.first, damage.last) != ((damage.first, damage.last),):
+            report.notes.append(f"the loss of offsets in {damage.first} to {damage.last} is accepted: {damage.reason}")
+    report.clean = not report.corrupt
+    return report
+
+
+def unreadable(
+    source: CheckedLog, start: int, stop: int, *, report: RecoveryReport | None = None
+) -> Iterator[CorruptRange]:
+    """What of offsets ``start`` to below ``stop`` is damaged or lost, accepted or not; counts in ``report``.
+
+    Whole segments are read. Raises: StorageError.
+    """
+    published, losses = source.published, source.losses
+    stop = min(stop, published.offset)
+    for segment in source.segments.range(start, stop):
+        following = source.segments.higher(segment.base_offset)
+        end = min(following.base_offset if following is not None else OFFSET_MAX, published.offset)
+        limit = published.position if segment.base_offset == published.base_offset else segment.size
+        found = _unreadable_in(segment, limit, end, source.context.config, losses, report or RecoveryReport())
+        for damage in found:
+            if damage.last >= start and damage.first < stop:
+                yield damage._replace(first=max(damage.first, start), last=min(damage.last, stop - 1))
+
+
+def _unreadable_in(
+    segment: LogSegment, limit: int, end: int, config: LogConfig, losses: LossRanges, report: RecoveryReport
+) -> Iterator[CorruptRange]:
+    file = segment.log_file()
+    path = str(file.path)
+    dropped = 0
+    next_offset = segment.base_offset
+    for item in segment.walk_from(START, limit, offset_stop=end):
+        if isinstance(item, Damage):
+            next_offset = item.next_offset if item.next_offset is not None else end
+            yield CorruptRange(item.first_offset, next_offset - 1, item.position, item.reason, path)
+            continue
+        position, batch = item
+        if position - dropped >= DROP_BYTES and segment.tail is None:
+            # What is read once, from end to end, should not push out of memory what others read often.
+            file.advise(dropped, position - dropped, "dontneed")
+            dropped = position
+        if batch.base_offset > next_offset:
+            yield from _lost(losses, next_offset, batch.base_offset, position, path)
+        next_offset = batch.last_offset + 1
+        reason = _unreadable_records(batch, config)
+        if reason:
+            yield CorruptRange(batch.base_offset, batch.last_offset, position, reason, path)
+        report.batches_scanned += 1
+        report.records_scanned += batch.record_count
+    yield from _lost(losses, next_offset, end, limit, path)
+    report.segments_scanned += 1
+    report.bytes_scanned += limit
+
+
+def _unreadable_records(batch: Batch, config: LogConfig) -> str:
+    try:
+        batch.check(config.max_batch_bytes_uncompressed)
+    except CorruptDataError as error:
+        return error.reason
+    return ""
+
+
+def _lost(losses: LossRanges, start: int, stop: int, position: int, path: str) -> Iterator[CorruptRange]:
+    """What is lost of offsets that no batch holds; ``position`` is where they would be."""
+    for first, last in LossRanges(losses.lost).missing(start, stop):
+        yield CorruptRange(first, last, position, LOST, path)
+
+
+def ensure_lost(source: CheckedLog, first: int, last: int) -> None:
+    """Raises: NotLostError where any of offsets ``first`` to ``last`` is neither damaged nor lost; InvalidOffsetError,
+    StorageError."""
+    if not 0 <= first <= last:
+        raise InvalidOffsetError(f"offsets {first} to {last}, expected a range of offsets from 0 on")
+    found = unreadable(source, max(first, source.start_offset), last + 1)
+    lost = joined((damage.first, damage.last) for damage in found)
+    for whole in holes(first, last, joined(lost, source.losses.accepted)):
+        raise NotLostError(*whole)
+
+
+def accept_loss(writer: LogWriter, first: int, last: int) -> None:
+    """Makes reads pass over offsets ``first`` to ``last``, durably: see ``Log.accept_loss``."""
+    while True:
+        # Read without the log's lock: appends go on meanwhile.
+        writer.refresh()
+        seen = writer.change_count
+        try:
+            ensure_lost(writer, first, last)
+        except FileNotFoundError:
+            if writer.change_count == seen:
+                raise
+            continue  # deleted, or compacted, meanwhile
+        if writer.accept_loss(first, last, seen):
+            return

@@ -1,0 +1,331 @@
+"""A log as Arrow columns, and columns as records of a log: what ``Log`` inherits for this.
+
+Batches become columns in compiled code (record/columns.py). Which batches, the ordinary reader says,
+so that isolation, damage and the high watermark are as in ``Log.read``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from kstore.engine.reader import LogReader
+from kstore.errors import ConfigError, InvalidRecordError, MissingExtraError
+from kstore.record.columns import (
+    COLUMNS,
+    ArrowDecoder,
+    BinaryType,
+    ColumnOptions,
+    HeadersType,
+    TimestampUnit,
+    import_pyarrow,
+)
+from kstore.types import AppendInfo, CorruptRange, IsolationLevel, OnCorrupt
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from kstore.engine.source import LogSource
+
+__all__ = ["ArrowBatches", "ArrowOptions", "LogColumns", "ReadOptions"]
+
+# A table's chunks may be larger than what is handed on at once, but memory above 32 MiB is the system's each time anew.
+TABLE_RECORDS = 1 << 20
+TABLE_BYTES = 16 << 20
+ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip")
+# What is not how the columns are built.
+READING = ("columns", "isolation_level", "on_corrupt")
+# Of these an append makes its own.
+GIVEN_ANEW = ("offset", "timestampType", "topic", "partition")
+
+
+class ReadOptions(TypedDict, total=False):
+    """What to read, and which columns to build of it."""
+
+    columns: Sequence[str] | None
+    isolation_level: IsolationLevel
+    on_corrupt: OnCorrupt
+    headers_type: HeadersType
+    binary_type: BinaryType
+    timestamp_unit: TimestampUnit
+
+
+class ArrowOptions(ReadOptions, total=False):
+    """And how large the record batches are."""
+
+    max_records: int
+    max_bytes: int
+
+
+class ArrowBatches:
+    """An iterator of ``pyarrow.RecordBatch``es over a range of a log; for one thread.
+
+    ``schema`` is that of each of them, ``corrupt`` lists what damage made it leave out, as it comes to it. It has the
+    ``__arrow_c_stream__`` that DuckDB, Polars and others read from.
+    """
+
+    def __init__(self, reader: LogReader[Any], decoder: ArrowDecoder) -> None:
+        self.schema = decoder.schema
+        self.corrupt: list[CorruptRange] = reader.corrupt
+        self._batches: Iterator[pa.RecordBatch] = _to_the_end(reader, decoder)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._batches
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The rest as pyarrow's own kind of reader."""
+        return import_pyarrow().RecordBatchReader.from_batches(self.schema, self._batches)
+
+    def read_all(self) -> pa.Table:
+        """The rest as one table."""
+        return import_pyarrow().Table.from_batches(list(self._batches), self.schema)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+
+def _to_the_end(reader: LogReader[Any], decoder: ArrowDecoder) -> Iterator[pa.RecordBatch]:
+    failure: Exception | None = None
+    try:
+        yield from reader
+    except Exception as error:
+        # The records in front of it come first, as from ``Log.read``.
+        failure = error
+    rest = decoder.flush()
+    if rest is not None:
+        yield rest
+    if failure is not None:
+        raise failure
+
+
+class LogColumns:
+    """The part of ``Log`` that speaks Arrow; pyarrow is loaded by the first call."""
+
+    def to_arrow(self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]) -> pa.Table:
+        """The records from offset ``start`` (default: the first) to ``stop`` (exclusive) as a ``pyarrow.Table``.
+
+        It ends at the high watermark. Control records are left out.
+
+        Args:
+            columns: which of key, value, offset, timestamp, timestampType, headers; default: all. What is not asked
+                for is not built.
+            isolation_level: "read_committed" leaves out aborted transactions and stops at the last stable offset.
+            on_corrupt: at a damaged batch "raise" a CorruptBatchError (default), or "skip" it.
+            headers_type: "list", of structs (default), or "map".
+            binary_type: "binary" (default), in chunks of less than 2 GiB, or "large_binary".
+            timestamp_unit: "ms" (default) or "us".
+
+        Raises: MissingExtraError without pyarrow; ConfigError, OffsetOutOfRangeError, CorruptBatchError, StorageError.
+        """
+        return self.to_arrow_batches(
+            start, stop, max_records=TABLE_RECORDS, max_bytes=TABLE_BYTES, **options
+        ).read_all()
+
+    def to_arrow_batches(
+        self, start: int | None = None, stop: int | None = None, **options: Unpack[ArrowOptions]
+    ) -> ArrowBatches:
+        """As ``to_arrow``, a ``pyarrow.RecordBatch`` after the other: for more than memory holds.
+
+        A record batch has at most ``max_records`` (default 65,536) records and ``max_bytes`` (4 MiB) bytes; one record
+        that is larger has a batch of its own. Beside it no more is kept than the batch of the log that is being read.
+
+        Raises: as ``to_arrow``, what comes of damage or of the disk while it runs, behind the records in front of it.
+        """
+        isolation_level = options.get("isolation_level", "read_uncommitted")
+        on_corrupt = options.get("on_corrupt", "raise")
+        if on_corrupt not in ON_CORRUPT:
+            raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected one of {', '.join(map(repr, ON_CORRUPT))}")
+        columns = options.get("columns")
+        building: dict[str, Any] = {name: value for name, value in options.items() if name not in READING}
+        wanted = ColumnOptions(columns=COLUMNS if columns is None else _names(columns), **building)
+        decoder = ArrowDecoder(wanted, self._source.context.config.max_batch_bytes_uncompressed)
+        reader = self._reader(decoder.add, start, stop, isolation_level, on_corrupt, False, None)
+        return ArrowBatches(reader, decoder)
+
+    def to_pandas(
+        self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
+    ) -> pd.DataFrame:
+        """As ``to_arrow``, as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, and as ``to_arrow``."""
+        try:
+            import pandas  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("a pandas DataFrame needs pandas: pip install pandas") from error
+        return self.to_arrow(start, stop, **options).to_pandas()
+
+    def to_polars(
+        self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
+    ) -> pl.DataFrame:
+        """As ``to_arrow``, as a ``polars.DataFrame``. Raises: MissingExtraError without polars, and as ``to_arrow``."""
+        try:
+            import polars
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("a Polars DataFrame needs polars: pip install polars") from error
+        return polars.DataFrame(self.to_arrow(start, stop, **options))
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The whole log as a stream of columns, for what reads these: ``polars.DataFrame(log)``, DuckDB, pyarrow."""
+        return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
+
+    def append_arrow(self, data: Any) -> AppendInfo:
+        """Appends the rows of ``data``: a ``pyarrow.RecordBatch`` or ``Table``, or what has Arrow's C interface.
+
+        Columns: ``value`` (binary or string), and if they are there ``key``, ``timestamp`` (a timestamp, or ms as whole
+        numbers; null is now) and ``headers`` (a list of structs of key and value, or a map). Those that an append gives
+        anew (offset, timestampType, topic, partition) are passed over. All of it or nothing, as ``append_many``.
+
+        Raises: MissingExtraError without pyarrow; InvalidRecordError for other columns; and as ``append_many``.
+        """
+        table = _as_table(data)
+        unknown = set(table.column_names) - {"key", "value", "timestamp", "headers", *GIVEN_ANEW}
+        if unknown:
+            raise InvalidRecordError(f"there is no column {min(unknown)!r}, expected value, key, timestamp and headers")
+        if "value" not in table.column_names:
+            raise InvalidRecordError(f"columns {', '.join(table.column_names)}, expected value among them")
+        return self.append_many(
+            _bytes(table, "value"),
+            keys=_bytes(table, "key") if "key" in table.column_names else None,
+            timestamps=_timestamps(table, self._now_ms) if "timestamp" in table.column_names else None,
+            headers=_headers(table) if "headers" in table.column_names else None,
+        )
+
+    # --- what ``Log`` has ---------------------------------------------------------------------------------------------
+
+    @property
+    def _source(self) -> LogSource:
+        raise NotImplementedError
+
+    def _now_ms(self) -> int:
+        return self._source.context.clock.now_ms()
+
+    def _reader(
+        self,
+        decode: Callable[..., Iterable[Any]],
+        start: int | None,
+        stop: int | None,
+        isolation_level: IsolationLevel,
+        on_corrupt: OnCorrupt,
+        follow: bool,
+        timeout: float | None,
+    ) -> LogReader[Any]:
+        raise NotImplementedError
+
+    def append_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        timestamps: Sequence[int] | None = None,
+        headers: Sequence[Iterable[tuple[str, bytes | None]] | None] | None = None,
+    ) -> AppendInfo:
+        raise NotImplementedError
+
+
+def _names(columns: Sequence[str]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _as_table(data: Any) -> pa.Table:
+    pa = import_pyarrow()
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return pa.table(data)
+    raise TypeError(
+        f"data must be a pyarrow.RecordBatch or Table, or have Arrow's C interface, not {type(data).__name__}"
+    )
+
+
+def _bytes(table: pa.Table, name: str) -> list[bytes | None]:
+    pa = import_pyarrow()
+    column = table.column(name)
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+        column = column.cast(kind)
+    if pa.types.is_null(kind):
+        return [None] * len(column)
+    if not _is_bytes(kind):
+        raise InvalidRecordError(f"column {name!r} is {column.type}, expected binary or string")
+    found: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
+    return found
+
+
+def _is_bytes(kind: Any) -> bool:
+    types = import_pyarrow().types
+    names = ("binary", "large_binary", "fixed_size_binary", "binary_view", "string", "large_string", "string_view")
+    return any(getattr(types, f"is_{name}", lambda _: False)(kind) for name in names)
+
+
+def _timestamps(table: pa.Table, now_ms: Callable[[], int]) -> list[int] | None:
+    """In ms; a time between two of them is the earlier one's."""
+    pa = import_pyarrow()
+    column = table.column("timestamp")
+    if pa.types.is_null(column.type):
+        return None
+    if pa.types.is_timestamp(column.type):
+        per_ms = {"s": None, "ms": 1, "us": 1000, "ns": 1_000_000}[column.type.unit]
+        found: list[int | None] = [
+            each if each is None else each * 1000 if per_ms is None else each // per_ms
+            for each in column.cast(pa.int64()).to_pylist()
+        ]
+    elif pa.types.is_integer(column.type):
+        found = column.to_pylist()
+    else:
+        raise InvalidRecordError(f"column 'timestamp' is {column.type}, expected a timestamp, or ms as whole numbers")
+    now = now_ms() if column.null_count else 0
+    return [now if each is None else each for each in found]
+
+
+def _headers(table: pa.Table) -> list[list[tuple[str, bytes | None]] | None] | None:
+    pa = import_pyarrow()
+    column = table.column("headers")
+    kind = column.type
+    if pa.types.is_null(kind):
+        return None
+    is_map = pa.types.is_map(kind)
+    if is_map:
+        fields = {"key": kind.key_type, "value": kind.item_type}
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
+        fields = {field.name: field.type for field in kind.value_type}
+    else:
+        fields = {}
+    is_known = fields.keys() == {"key", "value"} and all(
+        _is_bytes(each) or pa.types.is_null(each) for each in fields.values()
+    )
+    if not is_known:
+        raise InvalidRecordError(f"column 'headers' is {kind}, expected a list of structs of key and value, or a map")
+    pairs: list[list[tuple[str, bytes | None]] | None] = []
+    for listed in column.to_pylist():
+        if listed is None:
+            pairs.append(None)
+        elif is_map:
+            pairs.append([(_text(key), _encoded(value)) for key, value in listed])
+        else:
+            pairs.append([_header(header) for header in listed])
+    return pairs
+
+
+def _header(header: dict[str, Any] | None) -> tuple[str, bytes | None]:
+    if header is None:
+        raise InvalidRecordError("a header that is null, expected a struct of key and value")
+    return _text(header["key"]), _encoded(header["value"])
+
+
+def _text(key: str | bytes | None) -> str:
+    if key is None:
+        raise InvalidRecordError("a header without a key")
+    try:
+        return key.decode() if isinstance(key, bytes) else key
+    except UnicodeDecodeError:
+        raise InvalidRecordError("a header's key has bytes that are not UTF-8") from None
+
+
+def _encoded(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,70 @@
+"""Waiting for what another process appends: asleep until the directory changes, where the system tells of that."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kstore.clock import Clock
+from kstore.engine.published import Published
+from kstore.errors import StorageError
+from kstore.files.watch import DirectoryWatch
+
+__all__ = ["wait_beyond"]
+
+# How long a follower waits before it looks again. Where changes are told it only looks in case one was not; but how
+# far the log is durable comes untold, soon behind the bytes themselves.
+POLL_SECONDS_MIN = 0.001
+POLL_SECONDS_MAX = 0.05
+TOLD_POLL_SECONDS = 1.0
+LAG_POLL_SECONDS = 0.0002
+# A long wait is so many times what the look before it took: of ten thousand segments even a listing takes long.
+POLL_COST_FACTOR = 100
+COSTLY_POLL_SECONDS_MAX = 10.0
+
+
+class Followed(Protocol):
+    """A log that another process writes to."""
+
+    @property
+    def published(self) -> Published: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def refresh(self) -> None: ...
+
+
+def wait_beyond(log: Followed, watch: DirectoryWatch, clock: Clock, offset: int, timeout: float | None) -> bool:
+    """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when ``log`` is closed.
+
+    Sleeps until the directory changes, where the system tells; else it looks at growing intervals.
+    """
+    began = clock.monotonic()
+    deadline = None if timeout is None else began + timeout
+    pause = POLL_SECONDS_MIN
+    was_lagging = False
+    while not log.closed:
+        is_told = watch.arm()
+        try:
+            log.refresh()
+        except StorageError:
+            return False
+        published = log.published
+        if published.high_watermark > offset:
+            return True
+        now = clock.monotonic()
+        if deadline is not None and now >= deadline:
+            return False
+        # Whole batches beyond what is known to be durable: that they are will not be told.
+        is_lagging = published.offset > max(offset, published.high_watermark)
+        if is_lagging and not was_lagging:
+            pause = LAG_POLL_SECONDS
+        seconds = pause if is_lagging or not is_told else TOLD_POLL_SECONDS
+        if seconds >= POLL_SECONDS_MAX:
+            seconds = max(seconds, min((now - began) * POLL_COST_FACTOR, COSTLY_POLL_SECONDS_MAX))
+        pause = min(pause * 2, POLL_SECONDS_MAX)
+        was_lagging = is_lagging
+        if watch.wait(seconds if deadline is None else min(seconds, deadline - now)):
+            was_lagging = False
+        began = clock.monotonic()
+    return False

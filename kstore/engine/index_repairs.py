@@ -1,0 +1,210 @@
+"""Rebuilding lost and damaged indexes of an open log, each by the first lookup that needs it.
+
+The segment is scanned outside the log's lock, once however many threads wait for it. What is rebuilt is used from
+memory at once; a writable log then puts it in place of the old files, under its lock, if the segment is still the same.
+A log that cannot, since it is read-only or the disk is full, goes on with what is in memory, up to ``KEPT_BYTES_MAX``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from kstore.engine.segments import LogSegments
+from kstore.errors import CorruptDataError, StorageError
+from kstore.files.checkpoint import replace_file
+from kstore.files.fs import read_file
+from kstore.files.handles import MEMORY_BYTES_MAX
+from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from kstore.index import OffsetIndex, TimeIndex
+from kstore.indexes.rebuild import IndexBuilder, RebuiltIndexes
+from kstore.record.walk import OFFSET_MAX, Damage, walk
+from kstore.segment import LogSegment
+
+__all__ = ["IndexOwner", "IndexRepairs", "ScannedSegment", "replace_indexes", "scan_segment"]
+
+logger = logging.getLogger(__name__)
+
+# With those that the log's cache of handles may hold: 64 MiB, the offsets of 32 GiB of log.
+KEPT_BYTES_MAX = (64 << 20) - MEMORY_BYTES_MAX
+
+
+class ScannedSegment(NamedTuple):
+    """What the scan of one segment has made, and by which the segment is known again: its ``.log``'s inode and size.
+
+    ``replaced`` has the content of each file that is missing or wrong, by suffix.
+    """
+
+    inode: int
+    size: int
+    rebuilt: RebuiltIndexes
+    replaced: Mapping[str, bytes]
+
+
+class IndexOwner(Protocol):
+    """The log whose indexes are repaired."""
+
+    @property
+    def segments(self) -> LogSegments: ...
+
+    def repairs_index_of(self, segment: LogSegment) -> bool:
+        """Whether nobody is writing to the segment's indexes."""
+        ...
+
+    def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
+        """Puts what was rebuilt in place of the old files; False where it has to stay in memory. Never raises a
+        KstoreError: the lookup goes on."""
+        ...
+
+    @property
+    def cut_count(self) -> int:
+        """Differs from what it was whenever a segment may have been cut since."""
+        ...
+
+
+class IndexRepairs:
+    """The repairs of one open log. Thread-safe; never called under the log's lock, which a repair may take."""
+
+    def __init__(self) -> None:
+        self._owner: IndexOwner | None = None
+        # One scan at a time; held around nothing else.
+        self._scanning = threading.Lock()
+        self._lock = threading.Lock()
+        # Guarded by ``_lock``; the least recently rebuilt comes first.
+        self._kept: OrderedDict[LogSegment, dict[str, OffsetIndex | TimeIndex]] = OrderedDict()
+        self._kept_bytes = 0
+
+    def serve(self, owner: IndexOwner) -> None:
+        """Begins to repair, for ``owner``. Until then nothing is."""
+        self._owner = owner
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of rebuilt indexes that are kept in memory."""
+        return self._kept_bytes
+
+    def kept(self, segment: LogSegment, suffix: str) -> OffsetIndex | TimeIndex | None:
+        """The rebuilt index of a segment that is kept in memory."""
+        with self._lock:
+            return self._kept.get(segment, {}).get(suffix)
+
+    def forget(self, segment: LogSegment) -> None:
+        """Drops what is known of a segment that has changed; its ``change_count`` says so already."""
+        with self._lock:
+            self._drop(segment)
+            segment.is_examined = False
+
+    def repair(self, segment: LogSegment) -> bool:
+        """Holds the indexes of ``segment`` against its batches; rebuilds what is missing or wrong.
+
+        False where that cannot be done: the caller walks without them. Raises: StorageError where the ``.log`` cannot
+        be read.
+        """
+        owner = self._owner
+        if owner is None or not owner.repairs_index_of(segment):
+            return False
+        with self._scanning:
+            if segment.is_examined:
+                return True  # by another thread, meanwhile
+            cut_count, change_count = owner.cut_count, segment.change_count
+            following = owner.segments.higher(segment.base_offset)
+            scanned = scan_segment(segment, following.base_offset if following is not None else OFFSET_MAX)
+            self._keep(segment, scanned, change_count)
+        if scanned.replaced:
+            written = owner.write_indexes(segment, scanned, cut_count)
+            logger.warning(
+                "%s: missing or wrong (%s): rebuilt%s",
+                segment.path(LOG_SUFFIX),
+                ", ".join(sorted(scanned.replaced)),
+                "" if written else " in memory",
+            )
+            if written:
+                with self._lock:
+                    self._drop(segment)  # it stands in the files
+        return True
+
+    def _keep(self, segment: LogSegment, scanned: ScannedSegment, change_count: int) -> None:
+        indexes: dict[str, OffsetIndex | TimeIndex] = {}
+        for kind in (OffsetIndex, TimeIndex):
+            data = scanned.replaced.get(kind.suffix)
+            if data is not None:
+                indexes[kind.suffix] = kind.from_bytes(data, segment.base_offset, path=segment.path(kind.suffix))
+        with self._lock:
+            if segment.change_count != change_count:
+                return  # written to, cut or replaced since: the next lookup looks again
+            self._drop(segment)
+            segment.examined(scanned.rebuilt.largest, scanned.size)
+            if indexes:
+                self._kept[segment] = indexes
+                self._kept_bytes += sum(index.memory_bytes for index in indexes.values())
+            while self._kept_bytes > KEPT_BYTES_MAX:
+                evicted = next(iter(self._kept))
+                self._drop(evicted)
+                evicted.is_examined = False
+
+    def _drop(self, segment: LogSegment) -> None:
+        indexes = self._kept.pop(segment, {})
+        self._kept_bytes -= sum(index.memory_bytes for index in indexes.values())
+
+
+def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:
+    """Builds both indexes of a sealed segment, and holds the old ones against its batches; changes nothing.
+
+    Offsets at or above ``offset_stop`` are the next segment's. Raises: StorageError.
+    """
+    file = segment.log_file()
+    stat = file.stat()
+    old = {suffix: _content(segment, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)}
+    builder = IndexBuilder(
+        segment.base_offset,
+        index_interval_bytes=segment.context.config.index_interval_bytes,
+        old_offsets=old[INDEX_SUFFIX],
+        old_times=old[TIME_INDEX_SUFFIX],
+    )
+    hints = OffsetIndex.from_bytes(old[INDEX_SUFFIX] or b"", segment.base_offset, live=True)
+    for item in walk(
+        file,
+        0,
+        stat.size,
+        next_offset=segment.base_offset,
+        offset_stop=offset_stop,
+        # Behind damage the scan must find what readers have found, who look there too.
+        hints=lambda: [entry.position for entry in hints.entries()],
+    ):
+        if isinstance(item, Damage):
+            builder.note_damage(item.stop, item.next_offset)
+        else:
+            position, batch = item
+            builder.note(position, batch.size, batch.base_offset, batch.last_offset, batch.max_timestamp)
+    rebuilt = builder.finish()
+    replaced = {}
+    if not rebuilt.has_sound_offsets:
+        replaced[INDEX_SUFFIX] = rebuilt.offsets
+    if not rebuilt.has_sound_times:
+        replaced[TIME_INDEX_SUFFIX] = rebuilt.times
+    return ScannedSegment(stat.inode, stat.size, rebuilt, replaced)
+
+
+def replace_indexes(segment: LogSegment, scanned: ScannedSegment) -> bool:
+    """Replaces the files of ``segment`` if it is the one that was scanned, as its ``.log`` tells. Needs the log's lock.
+
+    Raises: StorageError; each file is then the old or the new one.
+    """
+    fs = segment.context.fs
+    stat = fs.stat(segment.path(LOG_SUFFIX))
+    if segment.tail is not None or (stat.inode, stat.size) != (scanned.inode, scanned.size):
+        return False
+    for suffix, data in scanned.replaced.items():
+        replace_file(fs, segment.path(suffix), data, mode=segment.context.config.file_mode)
+    return True
+
+
+def _content(segment: LogSegment, suffix: str) -> bytes | None:
+    """The bytes of an index, None where there are none to be had."""
+    try:
+        return read_file(segment.context.fs, segment.path(suffix))
+    except (StorageError, CorruptDataError):
+        return None

@@ -1,0 +1,127 @@
+"""One append on its way through the writer: encoded batches, and the result that they get when they are published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kstore.engine.group_commit import Pending
+from kstore.record._codec import BatchBuffer, EncodedBatch
+from kstore.rules.sequence import ProducerBatch, RememberedBatch, run_of
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, AppendInfo
+
+__all__ = ["PendingAppend"]
+
+
+class PendingAppend(Pending[AppendInfo]):
+    """One append: encoded batches in ``buffer``; their offsets are assigned when it is committed.
+
+    A producer's batches are each in a buffer of their own: ``buffers``, of which ``buffer`` is the first.
+    ``spans`` gives the first and last offset of each batch where they keep the offsets that they have.
+    ``stamp`` is what ``rules.sequence.run_of`` takes, where they are one run of data batches.
+    ``append_time_ms`` is NO_TIMESTAMP unless the log stamps; ``with_producers``: a batch has a producer id.
+    """
+
+    __slots__ = (
+        "append_time_ms",
+        "batches",
+        "buffer",
+        "buffers",
+        "offsets_monotonic",
+        "repeated",
+        "source_codec",
+        "spans",
+        "stamp",
+        "target_codec",
+        "with_producers",
+    )
+
+    def __init__(
+        self,
+        buffer: BatchBuffer,
+        batches: Sequence[EncodedBatch],
+        codec: str,
+        *,
+        append_time_ms: int = NO_TIMESTAMP,
+        source_codec: str = "",
+        spans: Sequence[tuple[int, int]] | None = None,
+        offsets_monotonic: bool = True,
+        with_producers: bool = False,
+        buffers: Sequence[BatchBuffer] | None = None,
+        stamp: tuple[int, int, int, bool] | None = None,
+    ) -> None:
+        super().__init__()
+        self.buffer = buffer
+        self.buffers = buffers
+        self.batches = batches
+        self.append_time_ms = append_time_ms
+        self.source_codec = source_codec or codec
+        self.target_codec = codec
+        self.spans = spans
+        self.stamp = stamp
+        self.offsets_monotonic = offsets_monotonic
+        self.with_producers = with_producers
+        # What its batches repeat, if the log has them already.
+        self.repeated: Sequence[RememberedBatch] = ()
+
+    def views(self) -> list[memoryview]:
+        """The bytes of each batch."""
+        buffers = self.buffers or [self.buffer] * len(self.batches)
+        return [
+            buffer.view(batch.position, batch.position + batch.size)
+            for buffer, batch in zip(buffers, self.batches, strict=True)
+        ]
+
+    def spans_from(self, offset: int) -> Iterator[tuple[int, int]]:
+        """The first and last offset that each batch keeps, or gets where the first one gets ``offset``."""
+        if self.spans is not None:
+            yield from self.spans
+            return
+        for batch in self.batches:
+            yield offset, offset + batch.record_count - 1
+            offset += batch.record_count
+
+    def run_from(self, offset: int) -> ProducerBatch | None:
+        """The batches as one run of their producer, from ``offset`` on; None where they are none."""
+        if self.stamp is None:
+            return None
+        return run_of(self.stamp, [(batch.record_count, batch.max_timestamp) for batch in self.batches], offset)
+
+    def finish(self, first_offset: int, last_offset: int) -> None:
+        """Sets the result, now that the append is published; of a repetition it is that of the first time."""
+        if self.error is not None:
+            return
+        if self.repeated:
+            first_offset, last_offset = self.repeated[0].first_offset, self.repeated[-1].last_offset
+        base_offset = first_offset
+        record_count = size = 0
+        max_timestamp, offset_of_max = NO_TIMESTAMP, NO_OFFSET
+        for number, batch in enumerate(self.batches):
+            _, _, batch_size, count, _, timestamp, delta = batch
+            if self.repeated:
+                base_offset = self.repeated[number].first_offset
+            elif self.spans is not None:
+                base_offset = self.spans[number][0]
+            if timestamp > max_timestamp:
+                max_timestamp, offset_of_max = timestamp, base_offset + delta
+            record_count += count
+            size += batch_size
+            base_offset += count
+        append_time_ms = self.append_time_ms
+        if append_time_ms != NO_TIMESTAMP:
+            offset_of_max = last_offset  # all have the same time; Kafka names the last
+            if self.repeated:
+                append_time_ms = max_timestamp = self.repeated[-1].timestamp
+        self.result = AppendInfo(
+            first_offset,
+            last_offset,
+            max_timestamp,
+            offset_of_max,
+            append_time_ms,
+            self.source_codec,
+            self.target_codec,
+            len(self.batches),
+            record_count,
+            size,
+            self.offsets_monotonic,
+            bool(self.repeated),
+        )

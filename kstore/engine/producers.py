@@ -1,0 +1,586 @@
+"""A log's producer state over time: loaded from the newest snapshot when first needed, and written as snapshots.
+
+A log that no producer ever wrote to pays nothing for it: nothing is read before a producer's batch comes, or somebody
+asks for the last stable offset.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kstore.engine.segments import LogSegments
+from kstore.errors import CorruptDataError, DuplicateSequenceError, StorageError
+from kstore.files.checkpoint import replace_file
+from kstore.files.fs import read_file
+from kstore.files.paths import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
+from kstore.files.remote import RemoteFile
+from kstore.index import TransactionIndex
+from kstore.indexes.transaction_sizes import TransactionIndexSizes
+from kstore.record.batch import Batch
+from kstore.record.plain import behind_plain
+from kstore.record.walk import OFFSET_MAX, Damage
+from kstore.rules.sequence import (
+    REMEMBERED_MAX,
+    Producer,
+    ProducerBatch,
+    RememberedBatch,
+    after,
+    check_end,
+    check_next,
+    follows,
+    producer_batch,
+    repeats,
+    seen,
+)
+from kstore.segment import START, Located, LogSegment, SegmentContext
+from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
+from kstore.state.producer_state import ProducerState
+from kstore.types import AbortedTransaction
+
+__all__ = ["LogProducers", "PendingProducers", "TransactionRebuild", "UnsyncedIndex"]
+
+logger = logging.getLogger(__name__)
+
+# So often producers are looked through for those that have written nothing for too long (ms), as Kafka does.
+EXPIRY_INTERVAL_MS = 600_000
+# So much of a log is searched for batches that its snapshots do not remember.
+RECALL_BYTES_MAX = 256 << 20
+
+
+class UnsyncedIndex(NamedTuple):
+    """A transaction index that is not on disk, and how many entries it had when that was asked."""
+
+    transactions: TransactionIndex
+    entry_count: int
+
+
+class LogProducers:
+    """The producers of one log. The log's lock guards changes; a read-only log uses it from one thread at a time."""
+
+    def __init__(
+        self,
+        context: SegmentContext,
+        segments: LogSegments,
+        snapshots: Sequence[int],
+        index_sizes: TransactionIndexSizes | None = None,
+        *,
+        shows_expired: bool = False,
+    ) -> None:
+        """``index_sizes`` are those of the transaction indexes that are there; a reader need not know them.
+
+        ``shows_expired``: nothing is appended, so that producers which appends have forgotten may be known.
+        """
+        self.index_sizes = TransactionIndexSizes() if index_sizes is None else index_sizes
+        self._context = context
+        self._segments = segments
+        self._snapshots = sorted(snapshots)
+        self._shows_expired = shows_expired
+        self._state: ProducerState | None = None
+        self._next_offset = 0
+        # Whether more of a producer's batches may be in the log than are known.
+        self._is_recalled = False
+        # When producers were last looked through for those to forget.
+        self._expired_ms = 0
+        # Whether the state says more than the newest snapshot.
+        self._changed = False
+        # Whether a producer ever wrote to the log, as far as known.
+        self.in_use = bool(snapshots)
+        # Ended in what was read since the snapshot: beside a live writer an index may not list them yet.
+        self._seen_aborted: list[AbortedTransaction] = []
+        # Indexes with entries that are not on disk yet, by base offset; kept open, since errors are told to who wrote.
+        self._unsynced: dict[int, TransactionIndex] = {}
+
+    def use(self, context: SegmentContext) -> None:
+        """Goes on with other settings."""
+        self._context = context
+
+    def up_to(self, end: int, position: int) -> ProducerState:
+        """The state at offset ``end``, byte ``position`` of the last segment; reads what is new since the last call."""
+        if self._state is None or self._next_offset > end:
+            self._next_offset, self._state = self._newest_snapshot(end)
+            self._changed = False
+            self._is_recalled = self._next_offset == 0
+            self._seen_aborted = []
+        if self._next_offset < end:
+            for segment in self._segments.range(self._next_offset, end):
+                stop = position if segment is self._segments.last else segment.size
+                self._seen_aborted += self._replay(segment, stop, end)
+            self._next_offset = end
+        return self._state
+
+    def known(self, end: int, position: int) -> tuple[Producer, ...]:
+        """What is known of every producer at offset ``end``, as ``up_to``, in the order of their ids."""
+        producers = self.up_to(end, position).producers
+        return tuple(producers[producer_id] for producer_id in sorted(producers))
+
+    @property
+    def known_to(self) -> int:
+        """The offset up to which the producers are known; 0 where nothing was read yet."""
+        return self._next_offset if self._state is not None else 0
+
+    def apart(self) -> LogProducers:
+        """Another one of the same log that knows nothing yet: what it reads disturbs nothing. See ``adopt``."""
+        return LogProducers(self._context, self._segments, self._snapshots, self.index_sizes)
+
+    def adopt(self, other: LogProducers) -> None:
+        """Knows what ``other``, which came from ``apart``, has read, if that is more."""
+        if other.known_to > self.known_to:
+            self._next_offset, self._state = other._next_offset, other._state
+            self._seen_aborted = other._seen_aborted
+            self._is_recalled, self._changed = other._is_recalled, other._changed
+            self.in_use = self.in_use or other.in_use
+
+    def passed(self, before: int, end: int) -> None:
+        """Nothing of a producer was appended from ``before`` to ``end``: so it need not be read."""
+        if self._state is not None and self._next_offset == before:
+            self._next_offset = end
+
+    def take_in(self, batches: Sequence[ProducerBatch], end: int) -> None:
+        """Takes in what was just appended; an abort among it is added to its segment's transaction index."""
+        state = self._state
+        assert state is not None, "producers are loaded before a producer's batch is written"
+        self._changed = self.in_use = True
+        for batch in batches:
+            aborted = state.apply(batch)
+            self._next_offset = batch.last_offset + 1
+            if aborted is not None:
+                index = self._transaction_index_at(batch.first_offset)
+                index.append(aborted)
+                self.index_sizes.note(index.base_offset, index.size)
+        self._next_offset = end
+
+    def _transaction_index_at(self, offset: int) -> TransactionIndex:
+        segment = self._segments.floor(offset)
+        assert segment is not None
+        index = self._unsynced.get(segment.base_offset)
+        if index is None:
+            index = self._unsynced[segment.base_offset] = segment.transaction_index(writable=True)
+        return index
+
+    def expire(self, now_ms: int) -> int:
+        """Forgets producers that have written nothing for ``producer_id_expiration_ms``; how many these were."""
+        if self._state is None:
+            return 0
+        self._expired_ms = now_ms
+        count = self._state.expire(now_ms, self._context.config.producer_id_expiration_ms)
+        self._changed = self._changed or count > 0
+        return count
+
+    def pending(self, end: int, position: int, now_ms: int) -> PendingProducers:
+        """What appends to a log that ends at ``end`` are checked against."""
+        is_new = self._state is None
+        state = self.up_to(end, position)
+        if is_new or not 0 <= now_ms - self._expired_ms < EXPIRY_INTERVAL_MS:
+            self.expire(now_ms)
+        return PendingProducers(self, state)
+
+    def recall(self) -> None:
+        """Reads from the log what snapshots leave out: of each producer's last batches they have only the newest.
+
+        Newest segments first, and not more than a part of a large log; once, since it is the same each time.
+        Raises: StorageError.
+        """
+        state = self._state
+        if state is None or self._is_recalled:
+            return
+        self._is_recalled = True
+        searched: list[LogSegment] = []
+        size = 0
+        for segment in reversed(self._segments.range(0, self._next_offset)):
+            searched.insert(0, segment)
+            size += segment.size
+            if size >= RECALL_BYTES_MAX:
+                break
+        earlier: dict[int, deque[RememberedBatch]] = {}
+        for segment in searched:
+            start = segment.locate(segment.base_offset, segment.size, repair=False)
+            for item in segment.walk_from(start, segment.size):
+                if isinstance(item, Damage):
+                    continue
+                _, batch = item
+                known = state.producers.get(batch.producer_id)
+                if (
+                    known is not None
+                    and known.batches
+                    and batch.producer_epoch == known.producer_epoch
+                    and batch.last_offset < known.batches[0].first_offset
+                    and not batch.is_control
+                ):
+                    batches = earlier.setdefault(batch.producer_id, deque(maxlen=REMEMBERED_MAX))
+                    batches.append(seen(producer_batch(batch)))
+        for producer_id, batches in earlier.items():
+            state.recall(producer_id, batches)
+
+    def _replay(self, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
+        assert self._state is not None
+        aborted = []
+        start = segment.locate(max(self._next_offset, segment.base_offset), stop, repair=False)
+        located = _behind_plain(segment, start, stop)
+        for item in segment.walk_from(located, stop):
+            if isinstance(item, Damage):
+                continue
+            _, batch = item
+            if batch.producer_id >= 0 and self._next_offset <= batch.base_offset < end:
+                self._changed = self.in_use = True
+                try:
+                    ended = self._state.update(batch)
+                except CorruptDataError as error:
+                    _pass_over(segment, batch, error)
+                    continue
+                if ended is not None:
+                    aborted.append(ended)
+        return aborted
+
+    def note_use(self) -> None:
+        """A producer's batch was seen."""
+        self.in_use = True
+
+    def note_snapshots(self, offsets: Sequence[int]) -> None:
+        """These snapshots are there now: a reader's writer makes and removes them."""
+        self._snapshots = sorted(offsets)
+        self.in_use = self.in_use or bool(offsets)
+
+    def _newest_snapshot(self, end: int) -> tuple[int, ProducerState]:
+        for offset in reversed([offset for offset in self._snapshots if offset <= end]):
+            path = self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX)
+            try:
+                state = ProducerState(decode_snapshot(read_file(self._context.fs, path)))
+            except (CorruptDataError, StorageError) as error:
+                logger.warning("%s: passed over, the producers are read from the log: %s", path, error)
+            else:
+                if not self._shows_expired:
+                    # Kafka: ProducerStateManager.loadFromSnapshot. What is forgotten must not come back with the
+                    # next batch of that producer.
+                    state.expire(self._context.clock.now_ms(), self._context.config.producer_id_expiration_ms)
+                return offset, state
+        return 0, ProducerState()
+
+    def snapshot(self, offset: int) -> None:
+        """Writes the state at ``offset``, the log's end, if that is known, and more than the newest snapshot says.
+
+        In a log with producers that it goes on without them is more too: who loads it need not read that part.
+        """
+        if self._state is None or self._next_offset != offset:
+            return
+        if not self._changed and (not self._snapshots or self._snapshots[-1] >= offset):
+            return
+        path = self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX)
+        data = encode_snapshot(self._state.entries())
+        replace_file(self._context.fs, path, data, mode=self._context.config.file_mode)
+        if offset not in self._snapshots:
+            self._snapshots = sorted([*self._snapshots, offset])
+        self._changed = False
+
+    def snapshot_at_close(self, end: int, position: int) -> None:
+        """The snapshot of an orderly close: of a log with producers there is one, since a broker that finds none after
+        an orderly stop takes it that there are no producers."""
+        if self.in_use and not self._snapshots:
+            self.up_to(end, position)
+        self.snapshot(end)
+
+    def secure(self, base_offset: int) -> None:
+        """Before the segments below ``base_offset`` go: what only their batches tell goes into a snapshot there."""
+        if not self.in_use or base_offset in self._snapshots:
+            return
+        below = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
+        below._changed = bool(below.up_to(base_offset, 0).producers)
+        below.snapshot(base_offset)
+        self._snapshots = sorted({*self._snapshots, *below._snapshots})
+
+    def open_at(self, base_offset: int) -> frozenset[int]:
+        """The producers with a transaction open at ``base_offset``, where the log's first segment begins."""
+        if not self.in_use:
+            return frozenset()
+        before = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
+        return frozenset(known.producer_id for known in before.up_to(base_offset, 0).open_transactions)
+
+    def repair_indexes(self, segments: Iterable[LogSegment]) -> list[str]:
+        """Makes the transaction indexes of ``segments`` that cannot be right anew from their batches; their paths."""
+        repaired = []
+        for segment in segments:
+            index = segment.transaction_index()
+            try:
+                index.check()
+            except CorruptDataError as error:
+                logger.warning("%s: rebuilt: %s", index.path, error)
+                aborted = self._aborted_in(segment)
+                segment.replace_transaction_index(aborted)
+                self.index_sizes.note(segment.base_offset, len(aborted) * TransactionIndex.entry_size)
+                repaired.append(str(index.path))
+            finally:
+                index.close()
+        return repaired
+
+    def remove_snapshot(self, offset: int) -> None:
+        """Removes one that cannot be right, durably: the next older one, and the log, have what it should have."""
+        self._remove([offset])
+        self._context.fs.sync_dir(self._context.directory)
+        self._state = None
+
+    def rebuild_indexes(self, segments: Iterable[LogSegment]) -> list[str]:
+        """Rebuilds the transaction indexes of ``segments``, in their order, from their batches.
+
+        Returns the paths of those that changed, each of them durable. Raises: StorageError.
+        """
+        # Not this one's state, which the batches would be taken into twice.
+        own = LogProducers(self._context, self._segments, self._snapshots, self.index_sizes)
+        rebuild = TransactionRebuild(own)
+        changed = []
+        for segment in segments:
+            following = self._segments.higher(segment.base_offset)
+            start = _behind_plain(segment, START, segment.size)
+            for item in segment.walk_from(
+                start, segment.size, offset_stop=following.base_offset if following else OFFSET_MAX
+            ):
+                if isinstance(item, Damage):
+                    rebuild.note_damage(item)
+                else:
+                    rebuild.note(segment, item[1])
+            if rebuild.finish(segment):
+                changed.append(str(segment.path(TXN_INDEX_SUFFIX)))
+        self.in_use = self.in_use or own.in_use
+        return changed
+
+    def _aborted_in(self, segment: LogSegment) -> Sequence[AbortedTransaction]:
+        """The aborted transactions whose end lies in ``segment``, as its batches tell."""
+        base_offset = segment.base_offset
+        before = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
+        before.up_to(base_offset, 0)
+        following = self._segments.higher(base_offset)
+        return before._replay(segment, segment.size, following.base_offset if following else OFFSET_MAX)
+
+    def sync_indexes(self) -> None:
+        """Puts the transaction indexes on disk, and their names. Raises: SyncFailedError, StorageError."""
+        for index in self._unsynced.values():
+            index.flush()
+        if self._unsynced:
+            self._context.fs.sync_dir(self._context.directory)
+            self._unsynced.clear()
+
+    def unsynced(self) -> list[UnsyncedIndex]:
+        """The transaction indexes that are not on disk. The caller syncs them, then their names, and calls ``synced``:
+        until that they count as unsynced, for other flushes and after a failure too."""
+        return [UnsyncedIndex(index, index.entry_count) for index in self._unsynced.values()]
+
+    def synced(self, indexes: Iterable[UnsyncedIndex]) -> None:
+        """``indexes`` are on disk, with their names. One that has grown since stays unsynced."""
+        for index, entry_count in indexes:
+            if self._unsynced.get(index.base_offset) is index and index.entry_count == entry_count:
+                del self._unsynced[index.base_offset]
+
+    def truncate_to(self, end: int) -> None:
+        """Forgets what lies behind ``end``, the end of the last batch that is left; its snapshots too, durably."""
+        removed = [at for at in self._snapshots if at > end]
+        self._remove(removed)
+        if removed:
+            # One that came back after a power cut would tell of batches that others have replaced.
+            self._context.fs.sync_dir(self._context.directory)
+        self._state = None
+        # Those of segments that stay are not on disk yet; the one that is cut is synced when that is done.
+        last = self._segments.floor(end)
+        self._unsynced = {
+            base_offset: index
+            for base_offset, index in self._unsynced.items()
+            if last is not None and base_offset < last.base_offset
+        }
+
+    def delete_before(self, base_offset: int) -> None:
+        """Removes the snapshots below the first segment, but for the newest: batches from it on may be all there is."""
+        self._remove([at for at in self._snapshots[:-1] if at < base_offset])
+
+    def remove_strays(self, end: int) -> None:
+        """Removes snapshots beyond ``end`` and those that no segment begins with, but for the newest.
+
+        Every close leaves one; without this they would become more with each life of the log.
+        """
+        newest = max((at for at in self._snapshots if at <= end), default=-1)
+        kept = {newest, *self._segments.bases}
+        removed = [at for at in self._snapshots if at > end or at not in kept]
+        self._remove(removed)
+        if removed and removed[-1] > end:
+            # As in truncate_to.
+            self._context.fs.sync_dir(self._context.directory)
+
+    def _remove(self, offsets: Sequence[int]) -> None:
+        for offset in offsets:
+            try:
+                self._context.fs.unlink(self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX))
+            except FileNotFoundError:
+                pass  # somebody tidied up
+            self._snapshots.remove(offset)
+
+    def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that overlap offsets ``start`` to ``stop``, which is exclusive (UnifiedLog).
+
+        ``stop`` is not above a last stable offset that was asked for before.
+        """
+        if not self.in_use:
+            return ()  # of ten thousand segments none is asked
+        found: list[AbortedTransaction] = []
+        for segment in self._segments.range(start, 2**63 - 1):
+            result = segment.transaction_index().collect_aborted(start, stop)
+            found.extend(result.transactions)
+            if result.is_complete:
+                return found
+        missing = [aborted for aborted in self._seen_aborted if aborted not in found]
+        return found + [gone for gone in missing if gone.last_offset >= start and gone.first_offset < stop]
+
+
+class PendingProducers:
+    """What will be known of producers when the appends of one write are published; each append is checked against it.
+
+    Nothing is known of any of it before: a write that fails is forgotten with this object.
+    """
+
+    def __init__(self, producers: LogProducers, state: ProducerState) -> None:
+        self._producers = producers
+        self._state = state
+        self._changed: dict[int, Producer] = {}
+        self.batches: list[ProducerBatch] = []
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Of what is published."""
+        return self._state.first_unstable_offset
+
+    def take(
+        self, batches: Iterable[Batch], spans: Iterable[tuple[int, int]], *, checked: bool
+    ) -> list[RememberedBatch]:
+        """Checks the batches of one append, which will have the offsets ``spans``; what they all repeat, if they do.
+
+        Either they are to be appended, and the list is empty, or each repeats a batch that the log has. Unless
+        ``checked`` they are taken as they are.
+
+        Raises: CorruptDataError, and as ``rules.sequence``; then nothing was taken.
+        """
+        changed: dict[int, Producer] = {}
+        taken: list[ProducerBatch] = []
+        repeated: list[tuple[RememberedBatch, ProducerBatch]] = []
+        batch_count = 0
+        for batch, (first_offset, _) in zip(batches, spans, strict=True):
+            batch_count += 1
+            if batch.producer_id < 0:
+                continue
+            sent = producer_batch(batch, first_offset)
+            known = changed.get(sent.producer_id) or self._known(sent.producer_id)
+            again = self._check(known, sent) if checked else None
+            if again is not None:
+                repeated.append((again, sent))
+                continue
+            changed[sent.producer_id] = after(known, sent)
+            taken.append(sent)
+        if repeated and len(repeated) < batch_count:
+            # Half of it would have to be appended, and one answer cannot tell the offsets of both.
+            sent = repeated[0][1]
+            raise DuplicateSequenceError(sent.producer_id, sent.producer_epoch, sent.first_sequence, None)
+        self._changed.update(changed)
+        self.batches += taken
+        return [again for again, _ in repeated]
+
+    def take_run(self, run: ProducerBatch) -> bool:
+        """Takes the batches of one append at once, where they are beyond doubt what comes next of their producer."""
+        known = self._known(run.producer_id)
+        if not follows(known, run):
+            return False
+        self._changed[run.producer_id] = after(known, run)
+        self.batches.append(run)
+        return True
+
+    def _known(self, producer_id: int) -> Producer | None:
+        return self._changed.get(producer_id) or self._state.producers.get(producer_id)
+
+    def _check(self, known: Producer | None, sent: ProducerBatch) -> RememberedBatch | None:
+        """The batch that ``sent`` repeats, or None."""
+        if sent.is_control:
+            check_end(known, sent)
+            return None
+        again = repeats(known, sent)
+        if again is not None:
+            return again
+        try:
+            check_next(known, sent)
+        except DuplicateSequenceError:
+            self._producers.recall()
+            again = repeats(self._state.producers.get(sent.producer_id), sent)
+            if again is None:
+                raise
+        return again
+
+
+def _behind_plain(segment: LogSegment, located: Located, stop: int) -> Located:
+    """``located``, or what is behind the batches of no producer that stand there, found at less cost than by a walk."""
+    file = segment.log_file()
+    if isinstance(file, RemoteFile):
+        return located  # many small reads cost more there than a large one
+    found = behind_plain(file, located.position, stop)
+    return located if found is None else Located(found[0], 0, max(found[1], located.next_offset))
+
+
+def _pass_over(segment: LogSegment, batch: Batch, error: CorruptDataError) -> None:
+    logger.warning("%s: a marker at offset %d is passed over: %s", segment, batch.base_offset, error)
+
+
+class TransactionRebuild:
+    """Makes transaction indexes anew from the batches that recovery passes by, segment after segment."""
+
+    def __init__(self, producers: LogProducers) -> None:
+        self._producers = producers
+        self._state: ProducerState | None = None
+        self._aborted: list[AbortedTransaction] = []
+        self._damages: list[Damage] = []
+
+    def note_damage(self, damage: Damage) -> None:
+        """Takes in that the segment is damaged here: what ended there only the old index can tell."""
+        self._damages.append(damage)
+
+    def note(self, segment: LogSegment, batch: Batch) -> None:
+        """Takes in the next batch; what came before the first segment is read from snapshots when it is needed."""
+        if batch.producer_id < 0:
+            return
+        if self._state is None:
+            self._state = self._producers.up_to(segment.base_offset, 0)
+            self._producers.note_use()
+        try:
+            ended = self._state.update(batch)
+        except CorruptDataError as error:
+            _pass_over(segment, batch, error)
+            return
+        if ended is not None:
+            self._aborted.append(ended)
+
+    def finish(self, segment: LogSegment) -> bool:
+        """Writes the segment's index, unless it says the same already; whether it did."""
+        aborted, self._aborted = self._aborted, []
+        damages, self._damages = self._damages, []
+        index = segment.transaction_index()
+        found: list[AbortedTransaction] = []
+        is_whole = True
+        try:
+            for transaction in index.entries():
+                found.append(transaction)
+        except CorruptDataError as error:
+            is_whole = False
+            logger.warning("%s: rebuilt: %s", index.path, error)
+        finally:
+            index.close()
+        # A marker that cannot be read any more has ended its transaction all the same.
+        ended = {transaction.last_offset for transaction in aborted}
+        unread = [one for one in found if one.last_offset not in ended and _is_in(damages, one.last_offset)]
+        aborted = sorted([*aborted, *unread], key=lambda transaction: transaction.last_offset)
+        self._producers.index_sizes.note(segment.base_offset, len(aborted) * TransactionIndex.entry_size)
+        if is_whole and found == aborted:
+            return False
+        # At once: a reader in another process believes what it finds.
+        segment.replace_transaction_index(aborted)
+        return True
+
+
+def _is_in(damages: Iterable[Damage], offset: int) -> bool:
+    """Whether a batch with ``offset`` may have been where the damage is."""
+    return any(
+        damage.first_offset <= offset and (damage.next_offset is None or offset < damage.next_offset)
+        for damage in damages
+    )

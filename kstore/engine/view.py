@@ -1,0 +1,304 @@
+"""A log opened for reading: it takes no lock, writes nothing, repairs nothing, and can follow a live writer.
+
+What it sees is found out from the files. It lists the directory until the listing is stable, walks the last segment
+from its last believable index entry, and ends where nothing whole follows: with a live writer that is "not yet", with
+a dead one it is what recovery would cut. Where the writer is kstore with durability "sync", and this boot of the
+machine, ``kstore.state`` says how far the log is durable, and reads end there.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from typing import NamedTuple
+
+from kstore.engine.following import wait_beyond
+from kstore.engine.index_repairs import ScannedSegment
+from kstore.engine.opening import OWN_NAMES, is_log, losses_of
+from kstore.engine.producers import LogProducers
+from kstore.engine.published import Published
+from kstore.engine.segments import LogSegments
+from kstore.engine.swap import replaced_by, swapped_bases
+from kstore.errors import LogNotFoundError, NotALogError
+from kstore.files.boot import boot_id
+from kstore.files.paths import (
+    KSTORE_STATE,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    DirectoryNames,
+    classify,
+    segment_name,
+)
+from kstore.files.remote import RemoteFiles
+from kstore.files.watch import DirectoryWatch
+from kstore.record.walk import Damage, walk
+from kstore.rules.losses import NO_LOSSES
+from kstore.rules.sequence import Producer
+from kstore.segment import LogSegment, SegmentContext, SegmentEnd
+from kstore.state.compaction_state import KSTORE_COMPACTION
+from kstore.state.kafka_marks import read_kafka_marks
+from kstore.state.log_state import read_state
+from kstore.types import RecoveryReport
+
+__all__ = ["LogView"]
+
+# A listing that keeps changing is taken as it is after this many tries: each one was true when it was made.
+LISTINGS_MAX = 10
+
+
+class TailMark(NamedTuple):
+    """What the last batch that was seen begins with, at ``position`` of segment ``base_offset``."""
+
+    base_offset: int
+    position: int
+    head: bytes
+
+
+class LogView:
+    """What can be read of a log at the moment. Thread-safe: ``refresh`` is guarded, and publishes by one store."""
+
+    def __init__(self, context: SegmentContext) -> None:
+        self.context = context
+        self.report = RecoveryReport()
+        self._lock = threading.Lock()
+        self._mark: TailMark | None = None
+        # What tells of truncations, each beyond doubt only together with the other: a new record in the state comes
+        # before every cut, and of many other things; and a cut, once it is made, can be seen.
+        self._generation = self._cut_count = 0
+        self._inode = 0
+        # The segments that were just being swapped in.
+        self._swapping: list[int] = []
+        self._closed = False
+        self._watch = DirectoryWatch(context.directory)
+        self.segments = LogSegments()
+        self.published = Published(0, 0, 0, 0)
+        self.start_offset = 0
+        self.losses = NO_LOSSES
+        self.producers = LogProducers(context, self.segments, (), shows_expired=True)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Looks again for what the writer has done. Raises: LogNotFoundError, NotALogError, StorageError."""
+        with self._lock:
+            for _ in range(LISTINGS_MAX):
+                try:
+                    self._look()
+                    return
+                except FileNotFoundError:
+                    continue  # retention or a roll was at work between the listing and the look
+            self._look()
+
+    def repairs_index_of(self, segment: LogSegment) -> bool:
+        """Not in the last segment, where a writer may be at work, unless the log is closed in order; and not in a
+        remote one, which every reader would have to fetch as a whole."""
+        if isinstance(self.context.fs, RemoteFiles):
+            return False
+        return self.report.clean or segment is not self.segments.last
+
+    def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
+        """A view writes nothing: what was rebuilt stays in memory."""
+        return False
+
+    @property
+    def cut_count(self) -> int:
+        """How often the log was seen to be another one than before."""
+        return self._cut_count
+
+    @property
+    def truncation_count(self) -> int:
+        """Differs from what it was whenever the writer may have cut anything since; may differ without that."""
+        return self._generation + self._cut_count
+
+    def settle(self) -> None:
+        """Takes in a change of the segments that was under way."""
+        self.refresh()
+
+    def _look(self) -> None:
+        context = self.context
+        names = classify(self._list())
+        if not is_log(names):
+            raise NotALogError(errno.ENOTDIR, "not a log: it holds no segment", str(context.directory))
+        swapped = self._swapped(names)
+        self.producers.note_snapshots(names.bases[SNAPSHOT_SUFFIX])
+        bases = names.bases[LOG_SUFFIX]
+        state = read_state(context.fs, context.directory / KSTORE_STATE) if KSTORE_STATE in names.others else None
+        generation_before = self._generation
+        self._generation = state.generation if state else generation_before
+        start_offset = (
+            state.log_start_offset if state else read_kafka_marks(context.fs, context.directory).log_start_offset
+        )
+        # Before anything else is published: readers must not pass over in silence what they do not know is lost.
+        self.losses = losses_of(state)
+        self.report.ignored = sorted(name for name in names.others if name not in OWN_NAMES)
+        if not bases:
+            # Its making, or its emptying, is not through. What comes may have the names of what was there, and even
+            # the same inode.
+            if len(self.segments):
+                self._forget(names)
+            self.segments.replace([])
+            self.start_offset = start = start_offset or 0
+            self.published = Published(start, start, 0, start)
+            return
+        stat = context.fs.stat(context.directory / segment_name(bases[-1], LOG_SUFFIX))
+        is_clean = state is not None and state.fits(bases[-1], stat)
+        known = dict(zip(self.segments.bases, self.segments, strict=True))
+        if not self._mark_holds(generation_before, is_clean=is_clean):
+            # Truncated since, and perhaps written again: nothing that was known of the tail and its producers holds.
+            known.clear()
+            self._forget(names)
+        if self._was_compacted(names, generation_before) or swapped != self._swapping:
+            # A sealed segment may be another one of the same name.
+            self._swapping = swapped
+            known.clear()
+            context.handles.clear()
+            self._cut_count += 1
+        last = known.get(bases[-1]) or LogSegment(context, bases[-1])
+        if stat.inode != self._inode:
+            # Another file under the same name: nothing that was known of it holds.
+            last.forget()
+            self._inode = stat.inode
+            self._cut_count += 1
+        last.resize(stat.size)
+        if list(known) != bases:
+            # What a crash left of a swap has its indexes under either name.
+            indexed = names.indexed.union(swapped)
+            for base, segment in known.items():
+                if base != bases[-1]:
+                    segment.resize(-1)  # it may have grown before it was sealed
+            sealed = (
+                known.get(base)
+                or LogSegment(
+                    context, base, state=SWAP_SUFFIX if base in swapped else "", lacks_index=base not in indexed
+                )
+                for base in bases[:-1]
+            )
+            self.segments.replace([*sealed, last])
+        if is_clean:
+            assert state is not None
+            end_offset, position = state.durable_end, stat.size
+            self._mark = None
+        else:
+            end_offset, position = self._find_end(last, stat.size)
+            if state is not None:
+                end_offset = self.losses.end_after(end_offset, state.durable_end)
+        self.report.clean = is_clean
+        high_watermark = end_offset
+        if state is not None and not state.clean and state.durability == "sync" and state.boot_id == boot_id():
+            high_watermark = min(end_offset, state.durable_end)
+        self.start_offset = start = max(start_offset or 0, bases[0])
+        self.published = Published(max(end_offset, start), bases[-1], position, max(high_watermark, start))
+
+    def _swapped(self, names: DirectoryNames) -> list[int]:
+        """The segments that are just being swapped in; they count as there, and what they replace as gone."""
+        context, present = self.context, names.bases[LOG_SUFFIX]
+        # The last segment is never compacted: a swap that would replace it is none that can be believed.
+        swapped = [base for base in swapped_bases(names) if present and base < present[-1]]
+        for base in swapped:
+            gone = set(replaced_by(context, base, present))
+            present[:] = sorted({base, *present} - (gone - {base}))
+        return swapped
+
+    def _was_compacted(self, names: DirectoryNames, generation_before: int) -> bool:
+        """Whether there may have been a swap since the last look: each comes with a new generation of the state."""
+        return KSTORE_COMPACTION in names.others and self._generation != generation_before
+
+    def _forget(self, names: DirectoryNames) -> None:
+        """Of a log that was cut."""
+        self._mark = None
+        self._cut_count += 1
+        self.context.handles.clear()
+        snapshots = names.bases[SNAPSHOT_SUFFIX]
+        self.producers = LogProducers(self.context, self.segments, snapshots, shows_expired=True)
+
+    def _list(self) -> list[str]:
+        fs, directory = self.context.fs, self.context.directory
+        try:
+            names = fs.list(directory)
+            for _ in range(LISTINGS_MAX):
+                again = fs.list(directory)
+                if set(again) == set(names):
+                    break
+                names = again
+        except FileNotFoundError as error:
+            raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory)) from error
+        except NotADirectoryError as error:
+            raise NotALogError(errno.ENOTDIR, "not a directory", str(directory)) from error
+        return names
+
+    def _find_end(self, segment: LogSegment, size: int) -> tuple[int, int]:
+        """The offset and position behind the last whole batch; goes on from where it was when last looked."""
+        published, mark = self.published, self._mark
+        if mark is None or mark.base_offset != segment.base_offset or not 0 < published.position <= size:
+            end = segment.end(size)
+        else:
+            end = SegmentEnd(published.offset, published.position, mark.position, mark.head)
+            for item in walk(segment.log_file(), end.position, size, next_offset=end.offset):
+                if not isinstance(item, Damage):
+                    end = SegmentEnd.behind(*item)
+        # Not what stands there by now: another batch may have been written in its place since it was walked over.
+        head = end.batch_head
+        self._mark = TailMark(segment.base_offset, end.batch_position, head) if head else None
+        return end.offset, end.position
+
+    def _mark_holds(self, generation_before: int, *, is_clean: bool) -> bool:
+        """Whether the batch that was the last one still stands where it stood.
+
+        An empty segment has none, nor is one looked for in a closed log, which stays as it is: there the state tells,
+        in which a new record comes before every cut. Below an empty segment everything may be another log by now.
+        """
+        mark = self._mark
+        if mark is None:
+            if not len(self.segments):
+                return True  # nothing was known
+            return self._generation == generation_before and (
+                self.published.position == 0 or (self.report.clean and is_clean)
+            )
+        path = self.context.directory / segment_name(mark.base_offset, LOG_SUFFIX)
+        try:
+            return self.context.fs.open(path).pread(len(mark.head), mark.position) == mark.head
+        except FileNotFoundError:
+            return False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def wait_beyond(self, offset: int, timeout: float | None) -> bool:
+        """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when it is closed."""
+        return wait_beyond(self, self._watch, self.context.clock, offset, timeout)
+
+    def last_stable_offset(self) -> int:
+        """See ``LogWriter.last_stable_offset``."""
+        for _ in range(LISTINGS_MAX):
+            try:
+                return self._last_stable_offset()
+            except FileNotFoundError:
+                self.refresh()  # a segment was removed meanwhile
+        return self._last_stable_offset()
+
+    def _last_stable_offset(self) -> int:
+        with self._lock:
+            published = self.published
+            unstable = self.producers.up_to(published.high_watermark, published.position).first_unstable_offset
+        if unstable is None:
+            return published.high_watermark
+        return max(min(unstable, published.high_watermark), self.start_offset)
+
+    def known_producers(self) -> tuple[Producer, ...]:
+        """See ``LogWriter.known_producers``."""
+        for _ in range(LISTINGS_MAX):
+            try:
+                return self._known_producers()
+            except FileNotFoundError:
+                self.refresh()  # a segment was removed meanwhile
+        return self._known_producers()
+
+    def _known_producers(self) -> tuple[Producer, ...]:
+        with self._lock:
+            return self.producers.known(self.published.offset, self.published.position)
+
+    def close(self) -> None:
+        self._closed = True
+        self._watch.close()
+        self.context.handles.clear()

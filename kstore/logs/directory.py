@@ -1,0 +1,400 @@
+"""What changes the directory of a store: opening it, making and deleting topics, checkpoints, the clean marker.
+
+Making and deleting a topic are decided by one replacement of ``kstore.topics``; a crash on the way is finished by the
+next store that is opened here.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.clock import Clock
+from kstore.engine.opening import ensure_directory, make_directory
+from kstore.engine.writer import directory_mode
+from kstore.errors import (
+    ClosedError,
+    CorruptFileError,
+    FileInTheWayError,
+    KstoreError,
+    LogNotFoundError,
+    PoisonedError,
+    StorageError,
+    SyncFailedError,
+    TopicExistsError,
+)
+from kstore.files.checkpoint import (
+    replace_file,
+    write_clean_shutdown,
+    write_offset_checkpoint,
+    write_topic_id,
+)
+from kstore.files.fs import FileSystem
+from kstore.files.lock import DirectoryLock
+from kstore.files.log_lock import lock_past_lone_writers
+from kstore.files.meta import random_id, read_meta_properties, write_meta_properties
+from kstore.files.paths import (
+    CLEAN_SHUTDOWN,
+    DELETE_MARK,
+    LOCK,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    TEMPORARY_SUFFIX,
+    TopicPartition,
+    marked_dir_name,
+)
+from kstore.logs.root import CHECKPOINTS, METADATA_TOPIC, LogRoot
+from kstore.rules.topics import (
+    KSTORE_TOPICS,
+    TopicEntry,
+    encode_topics,
+)
+
+__all__ = ["LogDirectory"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Deleted(NamedTuple):
+    """A directory on its way out: its name, and the ``monotonic`` time from which it may be removed."""
+
+    name: str
+    due: float
+
+
+class LogDirectory(LogRoot):
+    """The root of a store, and what changes it. Thread-safe."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: Path,
+        clock: Clock,
+        *,
+        file_mode: int,
+        read_only: bool = False,
+        shared: bool = False,
+    ) -> None:
+        """Opens the directory; for writing it is created where it is missing, and what a crash left half done is done,
+        unless it is ``shared`` and others have it open.
+
+        Raises: LogNotFoundError, NotALogError (a file, or one log), LockedError, ReadOnlyError, StorageError.
+        """
+        super().__init__(fs, path, clock, read_only=read_only)
+        self.shared = shared
+        # Whether nobody else had it open.
+        self.is_first = True
+        self._mode = file_mode
+        self._lock: DirectoryLock | None = None
+        # The turn does among the processes that share the directory what the mutex does among threads.
+        self._has_turn = False
+        self._failed: BaseException | None = None
+        self._deleted: list[_Deleted] = []
+        if read_only:
+            if not fs.exists(path):
+                raise LogNotFoundError(errno.ENOENT, "there is no store", str(path))
+            self.look()
+            return
+        if not fs.exists(path / META_PROPERTIES):
+            make_directory(fs, path, mode=directory_mode(file_mode))
+        self._ensure_store()
+        self._lock = DirectoryLock(path, kind="shared-store" if shared else "store", mode=file_mode, shared=shared)
+        try:
+            with self.turn():
+                self.is_first = not (shared and self._lock.others_live())
+                if self.is_first:
+                    self._begin()
+                else:
+                    self.look()
+                    self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS}
+                if shared:
+                    self._lock.go_live()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _begin(self) -> None:
+        fs, path = self.fs, self.path
+        marker = path / CLEAN_SHUTDOWN
+        self.was_clean = fs.exists(marker)
+        self.look()
+        self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS}
+        self._deleted = [_Deleted(name, 0.0) for name in self._marked]
+        try:
+            if read_meta_properties(fs, path / META_PROPERTIES) is None:
+                write_meta_properties(fs, path / META_PROPERTIES, mode=self._mode)
+        except CorruptFileError as error:
+            self._note(f"{META_PROPERTIES} is left as it is: {error.reason}")
+        if self.was_clean:
+            # Durably, before anything is written: it would tell a broker that the logs are as they were.
+            fs.unlink(marker)
+            fs.sync_dir(path)
+        if self._entries_lost:
+            # From now on the entries say it.
+            self._store_topics(self.topics)
+        for name, entry in list(self.topics.items()):
+            try:
+                if entry.deleting:
+                    self.finish_delete(name)
+                elif not entry.is_made:
+                    with self._changing():
+                        self._make(name, entry, range(entry.made, entry.partitions))
+            except KstoreError as error:
+                # The next open goes on with it; until then it is neither more nor less there than before.
+                self._note(f"topic {name} stays half {'deleted' if entry.deleting else 'made'}: {error}")
+
+    # --- who changes it ---------------------------------------------------------------------------------------------
+
+    @property
+    def root_lock(self) -> DirectoryLock:
+        """The lock of the directory. Raises: ClosedError."""
+        if self._lock is None or not self._lock.held:
+            raise ClosedError(f"the store {self.path} is closed")
+        return self._lock
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Of several processes that share the directory, this is the one that reads and then changes what is in it."""
+        with self._mutex:
+            lock = self._lock
+            if not self.shared or self._has_turn or lock is None:
+                yield
+                return
+            lock.take_turn()
+            self._has_turn = True
+            try:
+                yield
+            finally:
+                self._has_turn = False
+                if lock.held:
+                    lock.end_turn()
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """The right to change what is in the root; a sync that fails in here is the last thing done to it."""
+        with self._mutex:
+            self.root_lock  # noqa: B018  # says that the store is closed
+            if self.shared and not self._has_turn:
+                with self.turn():
+                    self.look()  # the others may have changed it
+                    with self._changing():
+                        yield
+                return
+            if self._failed is not None:
+                raise PoisonedError(
+                    None, f"no changes since a sync of the directory failed ({self._failed})", str(self.path)
+                ) from self._failed
+            try:
+                yield
+            except SyncFailedError as error:
+                self._failed = error
+                raise
+
+    def store_topic(self, name: str, entry: TopicEntry | None) -> None:
+        """Replaces the entry of a topic, durably; None takes it out."""
+        with self._changing():
+            topics = {**self.topics, name: entry}
+            self._store_topics({name: entry for name, entry in topics.items() if entry is not None})
+
+    def replace_file(self, name: str, data: bytes) -> None:
+        """Replaces a file in the root, durably. Raises: ClosedError, and as the function of this name."""
+        with self._changing():
+            replace_file(self.fs, self.path / name, data, mode=self._mode)
+
+    def _store_topics(self, topics: Mapping[str, TopicEntry]) -> None:
+        replace_file(self.fs, self.path / KSTORE_TOPICS, encode_topics(topics), mode=self._mode)
+        self.topics = topics
+
+    def create(self, name: str, entry: TopicEntry) -> None:
+        """Makes the partitions from ``entry.made`` to ``entry.partitions`` of a new topic, or of one that grows.
+
+        Durable on return. After an exception the topic is as it was, unless the disk fails altogether: then the next
+        open may find it made.
+        """
+        with self._changing():
+            before = self.topics.get(name)
+            if before is not None and not before.is_made:
+                before = self._unmade(name, before)
+            numbers = range(entry.made, entry.partitions)
+            for number in numbers:
+                path = self.partition_path(TopicPartition(name, number))
+                if self.fs.exists(path):
+                    # Somebody has put it there since the directory was looked at: it is not kstore's to take.
+                    raise TopicExistsError(f"{path} is there already: open the store anew to see what is in it")
+            # What was there under this name before is no part of it.
+            self._forget(TopicPartition(name, number) for number in numbers)
+            if entry.topic_id is None:
+                entry = replace(entry, topic_id=random_id())
+            self.store_topic(name, entry)
+            try:
+                self._make(name, entry, ())
+            except SyncFailedError:
+                # Nobody knows what is on disk: perhaps that the topic is made. The next open looks.
+                raise
+            except BaseException:
+                try:
+                    self._unmade(name, replace(before or entry, partitions=entry.partitions, made=entry.made))
+                except StorageError as error:
+                    logger.warning("%s: topic %s is left half made: %s", self.path, name, error)
+                raise
+
+    def _make(self, name: str, entry: TopicEntry, taken: Collection[int]) -> None:
+        """The directories of what ``entry`` promises; those ``taken`` may be there, left by a crash."""
+        assert entry.topic_id is not None
+        numbers = range(entry.made, entry.partitions)
+        for number in numbers:
+            path = self.partition_path(TopicPartition(name, number))
+            try:
+                self.fs.mkdir(path, directory_mode(self._mode))
+            except FileInTheWayError:
+                if number not in taken:
+                    raise
+                ensure_directory(self.fs, path)
+            write_topic_id(self.fs, path / PARTITION_METADATA, entry.topic_id, mode=self._mode)
+        self.fs.sync_dir(self.path)
+        self.store_topic(name, replace(entry, made=entry.partitions))
+        there = set(self.partitions.get(name, ())) | set(numbers)
+        self.partitions = {**self.partitions, name: tuple(sorted(there))}
+
+    def _unmade(self, name: str, entry: TopicEntry) -> TopicEntry | None:
+        """Takes back what was begun of a topic, directories that nobody has used yet, and then the promise of them.
+
+        Returns what is left of it: the topic as it was before it grew, None for a new one.
+        """
+        for number in range(entry.made, entry.partitions):
+            path = self.partition_path(TopicPartition(name, number))
+            # No more than was made: what somebody else has put there keeps its directory.
+            for inner in (PARTITION_METADATA + TEMPORARY_SUFFIX, PARTITION_METADATA):
+                with suppress(FileNotFoundError):
+                    self.fs.unlink(path / inner)
+            with suppress(FileNotFoundError):
+                self.fs.rmdir(path)
+        self.fs.sync_dir(self.path)
+        left = replace(entry, partitions=entry.made) if entry.made else None
+        self.store_topic(name, left)
+        return left
+
+    def begin_delete(self, name: str) -> None:
+        """Decides, durably, that the topic is gone. Its logs are to be closed then, and ``finish_delete`` called."""
+        self.store_topic(name, replace(self.topics[name], deleting=True))
+
+    def finish_delete(self, name: str, *, delay_seconds: float = 0.0) -> None:
+        """Takes the directories of a topic out of the way, to be removed after a delay. Durable on return.
+
+        Where it ends in an exception it may be called again.
+        """
+        with self._changing():
+            owners = [TopicPartition(name, number) for number in self.partitions.get(name, ())]
+            due = self.clock.monotonic() + delay_seconds
+            for owner in owners:
+                path = self.partition_path(owner)
+                if not self.fs.exists(path):
+                    continue  # an earlier call has come that far
+                going = marked_dir_name(owner, uuid.uuid4().hex, DELETE_MARK)
+                with lock_past_lone_writers(path, mode=self._mode):
+                    self.fs.rename(path, self.path / going)
+                self._deleted.append(_Deleted(going, due))
+            # Before the entry goes: a directory without one would be a topic again.
+            self.fs.sync_dir(self.path)
+            self.partitions = {topic: numbers for topic, numbers in self.partitions.items() if topic != name}
+            self._forget(owners)
+            self.store_topic(name, None)
+
+    def finish_deletions(self) -> None:
+        """Goes on with deletions that an error has ended. Raises: the first failure, when all were tried."""
+        failure: KstoreError | None = None
+        for name in [name for name, entry in self.topics.items() if entry.deleting]:
+            try:
+                self.finish_delete(name)
+            except KstoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def remove_deleted(self, *, at_once: bool = False) -> int:
+        """Removes what was deleted long enough ago; returns how many directories. Raises: StorageError."""
+        now = self.clock.monotonic()
+        with self._mutex:
+            due = [gone for gone in self._deleted if at_once or gone.due <= now]
+        failure: StorageError | None = None
+        count = 0
+        for gone in due:
+            try:
+                self._remove_tree(self.path / gone.name)
+                count += 1
+            except FileNotFoundError:
+                pass  # somebody tidied up
+            except StorageError as error:
+                failure = failure or error
+                continue
+            with self._mutex:
+                self._deleted.remove(gone)
+        if failure is not None:
+            raise failure
+        return count
+
+    @property
+    def next_removal(self) -> float | None:
+        """When the next deleted directory may be removed, by the clock's ``monotonic``."""
+        return min((gone.due for gone in self._deleted), default=None)
+
+    def _remove_tree(self, path: Path) -> None:
+        fs = self.fs
+        # What makes a directory a log goes last: half of one is still known for what it is.
+        for name in sorted(fs.list(path), key=lambda name: (name == LOCK, name == PARTITION_METADATA)):
+            inner = path / name
+            if fs.stat(inner).is_dir:
+                self._remove_tree(inner)
+            else:
+                fs.unlink(inner)
+        fs.rmdir(path)
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def write_checkpoints(self, changes: Mapping[str, Mapping[TopicPartition, int | None]]) -> int:
+        """Takes in what is new of some logs (None: no entry), drops what is of none; returns how many files changed."""
+        with self._changing():
+            count = 0
+            for name in CHECKPOINTS:
+                merged = {**self._checkpoints[name], **changes.get(name, {})}
+                wanted = {
+                    owner: offset for owner, offset in merged.items() if offset is not None and self._keeps_entry(owner)
+                }
+                if wanted != self._checkpoints[name]:
+                    write_offset_checkpoint(self.fs, self.path / name, wanted, mode=self._mode)
+                    self._checkpoints[name] = wanted
+                    count += 1
+            return count
+
+    def _keeps_entry(self, owner: TopicPartition) -> bool:
+        return owner.topic == METADATA_TOPIC or owner.partition in self.partitions.get(owner.topic, ())
+
+    def _forget(self, owners: Iterable[TopicPartition]) -> None:
+        """Takes partitions out of the checkpoints, durably: a later log of the same name must not begin with them."""
+        gone = set(owners)
+        for name, offsets in self._checkpoints.items():
+            kept = {owner: offset for owner, offset in offsets.items() if owner not in gone}
+            if len(kept) != len(offsets):
+                write_offset_checkpoint(self.fs, self.path / name, kept, mode=self._mode)
+                self._checkpoints[name] = kept
+
+    # --- close ------------------------------------------------------------------------------------------------------
+
+    def mark_clean(self) -> None:
+        """Says, durably, that every log was closed in order."""
+        with self._changing():
+            write_clean_shutdown(self.fs, self.path / CLEAN_SHUTDOWN, mode=self._mode)
+
+    def close(self) -> None:
+        """Gives the directory up, or leaves it to the logs that could not be closed; writes nothing."""
+        with self._mutex:
+            if self._lock is not None:
+                self._lock.release()

@@ -1,0 +1,306 @@
+"""The open logs of a store: each opened when it is first needed, shared, flushed together, and closed together.
+
+A log that somebody asked for stays open until the store is closed, or its topic deleted. One that only background work
+needs is closed again behind it: a store may have more logs than a process may have files.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields
+
+from kstore.clock import Clock
+from kstore.config import LogConfig
+from kstore.engine.writer import BackgroundFlusher, LogOffsets, LogWriter, StoreTies
+from kstore.errors import ClosedError, KstoreError, PoisonedError, StorageError, ThreadStartError
+from kstore.files.fs import FileSystem
+from kstore.files.paths import TopicPartition
+from kstore.log import Log
+from kstore.logs.directory import LogDirectory
+from kstore.logs.scheduler import Scheduler
+from kstore.metrics import LogCounters
+from kstore.rules.retain import TrustedClock
+from kstore.types import Durability
+
+__all__ = ["FLUSH_TASK", "Flushes", "OpenLogs"]
+
+logger = logging.getLogger(__name__)
+
+FLUSH_TASK = "flush"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A partition's log. ``is_kept``: somebody outside has it; ``user_count``: so many inside are at work on it.
+
+    ``writer`` is the log's own, which says where the log was even when its user has closed it.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    log: Log | None = None
+    writer: LogWriter | None = None
+    is_kept: bool = False
+    user_count: int = 0
+    # They go on where they were when the log is opened again.
+    counters: LogCounters = field(default_factory=LogCounters)
+
+
+class OpenLogs:
+    """The logs of a store, by partition. Thread-safe."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        fs: FileSystem,
+        clock: Clock,
+        settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
+        flushes: Flushes,
+    ) -> None:
+        """``settings_of`` raises for a partition that there is not."""
+        self._directory = directory
+        self._fs = fs
+        self._clock = clock
+        self._settings_of = settings_of
+        self._flushes = flushes
+        # One for all: a log that is opened behind a jump of the clock must not believe it.
+        self._retention_clock = TrustedClock(clock.now_ms(), clock.monotonic())
+        self._mutex = threading.Lock()
+        self._entries: dict[TopicPartition, _Entry] = {}
+        # Where logs were when they were closed, for the checkpoints.
+        self._closed_at: dict[TopicPartition, LogOffsets] = {}
+        self._closed = False
+
+    def get(self, owner: TopicPartition) -> Log:
+        """The log of ``owner``, opened if need be; it stays open. Raises: as ``Log``."""
+        with self._held(owner) as entry:
+            log = self._opened(owner, entry)
+            entry.is_kept = True
+            return log
+
+    @contextmanager
+    def borrowed(self, owner: TopicPartition) -> Iterator[Log]:
+        """The log of ``owner`` for some work; closed behind it, unless somebody else has it. Raises: as ``Log``."""
+        is_counted = False
+        try:
+            with self._held(owner) as entry:
+                log = self._opened(owner, entry)
+                # No call, after which a signal may be served, comes between the two.
+                entry.user_count += 1
+                is_counted = True
+            yield log
+        finally:
+            if is_counted:
+                with entry.lock:
+                    entry.user_count -= 1
+                    if not entry.is_kept and not entry.user_count:
+                        self._close_log(owner, entry)
+
+    def open_now(self) -> list[tuple[TopicPartition, Log]]:
+        """The logs that are open."""
+        with self._mutex:
+            entries = list(self._entries.items())
+        logs = [(owner, entry.log) for owner, entry in entries]
+        return [(owner, log) for owner, log in logs if log is not None and not log.closed]
+
+    def counters(self) -> dict[TopicPartition, LogCounters]:
+        """What was counted of every log that was opened."""
+        with self._mutex:
+            return {owner: entry.counters for owner, entry in self._entries.items()}
+
+    def is_open(self, owner: TopicPartition) -> bool:
+        entry = self._entries.get(owner)
+        return entry is not None and entry.log is not None and not entry.log.closed
+
+    def close(self, owner: TopicPartition) -> None:
+        """Closes one log, in order; its next user opens it anew. Raises: as ``Log.close``."""
+        entry = self._entries.get(owner)
+        if entry is not None:
+            with entry.lock:
+                self._close_log(owner, entry)
+
+    def reconfigure(self, owner: TopicPartition, config: LogConfig) -> None:
+        """Has the log go on by other settings, if it is open; one that is just being opened is waited for."""
+        entry = self._entries.get(owner)
+        if entry is not None:
+            with entry.lock, suppress(ClosedError, PoisonedError):
+                if entry.writer is not None:
+                    entry.writer.reconfigure(config)
+
+    def shut(self) -> list[TopicPartition]:
+        """Opens nothing more; returns the partitions whose logs are to be closed."""
+        with self._mutex:
+            self._closed = True
+            return list(self._entries)
+
+    def offsets(self) -> dict[TopicPartition, LogOffsets]:
+        """Where the open logs are, and where others were when they were closed, unless that was ``noted``."""
+        with self._mutex:
+            offsets = dict(self._closed_at)
+            writers = [(owner, entry.writer) for owner, entry in self._entries.items()]
+        for owner, writer in writers:
+            if writer is not None:
+                offsets[owner] = writer.offsets
+        return offsets
+
+    def noted(self, offsets: Mapping[TopicPartition, LogOffsets]) -> None:
+        """``offsets`` are in the checkpoints."""
+        with self._mutex:
+            for owner, known in offsets.items():
+                if self._closed_at.get(owner) == known:
+                    del self._closed_at[owner]
+
+    def forget(self, owner: TopicPartition) -> None:
+        """There is no such partition any more."""
+        with self._mutex:
+            self._entries.pop(owner, None)
+            self._closed_at.pop(owner, None)
+
+    @contextmanager
+    def _held(self, owner: TopicPartition) -> Iterator[_Entry]:
+        """The entry of ``owner``, locked. Raises: TopicNotFoundError, ClosedError."""
+        while True:
+            self._settings_of(owner)  # no entries for partitions that there are not
+            with self._mutex:
+                entry = self._entries.setdefault(owner, _Entry())
+            with entry.lock:
+                # Whoever has waited may hold that of a deleted partition, beside which there is a new one.
+                if self._entries.get(owner) is entry:
+                    yield entry
+                    return
+
+    def _opened(self, owner: TopicPartition, entry: _Entry) -> Log:
+        """Needs the entry's lock. Asks again whether there is such a partition: it may just have been deleted."""
+        if self._closed:
+            raise ClosedError(f"the store {self._directory.path} is closed")
+        config, durability = self._settings_of(owner)
+        if entry.log is None or entry.log.closed:
+            entry.is_kept = False  # who had it has closed it
+            entry.log = self._open(owner, config, durability, entry.counters)
+            entry.writer = None if self._directory.read_only else entry.log.writer
+        return entry.log
+
+    def _close_log(self, owner: TopicPartition, entry: _Entry) -> None:
+        """Needs the entry's lock."""
+        log, entry.log = entry.log, None
+        writer, entry.writer = entry.writer, None
+        entry.is_kept = False
+        if log is None:
+            return
+        try:
+            log.close()
+        finally:
+            if writer is not None:
+                offsets = writer.offsets
+                with self._mutex:
+                    self._closed_at[owner] = offsets
+
+    def _open(self, owner: TopicPartition, config: LogConfig, durability: Durability, counters: LogCounters) -> Log:
+        directory = self._directory
+        settings = {row.name: getattr(config, row.name) for row in fields(config)}
+        path = directory.partition_path(owner)
+        if directory.read_only:
+            return Log(path, read_only=True, fs=self._fs, clock=self._clock, _counters=counters, **settings)
+
+        def flusher(writer: LogWriter) -> BackgroundFlusher:
+            return _LogFlusher(self._flushes, writer)
+
+        return Log(
+            path,
+            shared=directory.shared,
+            durability=durability,
+            fs=self._fs,
+            clock=self._clock,
+            _ties=StoreTies(directory.marks(owner), flusher, self._retention_clock, directory.root_lock),
+            _counters=counters,
+            **settings,
+        )
+
+
+class Flushes:
+    """The logs that have something to flush, and when. Thread-safe."""
+
+    def __init__(self, clock: Clock, scheduler: Scheduler) -> None:
+        self._clock = clock
+        self._scheduler = scheduler
+        self._lock = threading.Lock()
+        self._due: dict[_LogFlusher, float] = {}
+
+    def note(self, flusher: _LogFlusher, delay_seconds: float) -> None:
+        """Has ``flusher`` flush after ``delay_seconds``. Raises: ThreadStartError."""
+        with self._lock:
+            self._due[flusher] = self._clock.monotonic() + delay_seconds
+        if not self._scheduler.wake(FLUSH_TASK, delay_seconds=delay_seconds):
+            self.forget(flusher)
+            raise ThreadStartError(errno.EAGAIN, "the thread that flushes logs cannot be started")
+
+    def run(self) -> None:
+        """Flushes every log that is due. Raises: the first failure, when all were tried."""
+        now = self._clock.monotonic()
+        with self._lock:
+            due = [flusher for flusher, when in self._due.items() if when <= now]
+            for flusher in due:
+                del self._due[flusher]
+            following = min(self._due.values(), default=None)
+        if following is not None:
+            self._scheduler.wake(FLUSH_TASK, delay_seconds=max(following - now, 0.0))
+        failure: KstoreError | None = None
+        for flusher in due:
+            try:
+                flusher.flush()
+            except ClosedError:
+                pass  # it was flushed when it was closed
+            except (KstoreError, StorageError) as error:
+                # A failed sync has poisoned the log, and every later append says so.
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def forget(self, flusher: _LogFlusher) -> None:
+        with self._lock:
+            self._due.pop(flusher, None)
+
+
+class _LogFlusher:
+    """What a log of a store has in the place of a thread of its own."""
+
+    def __init__(self, flushes: Flushes, writer: LogWriter) -> None:
+        self._flushes = flushes
+        self._writer = weakref.ref(writer)
+        self._noted = False
+        self._stopped = False
+        # Held while the log is flushed.
+        self._lock = threading.Lock()
+
+    def note(self) -> None:
+        """There is something to flush. Costs next to nothing when that was known. Raises: ThreadStartError."""
+        if not self._noted and (writer := self._writer()) is not None:
+            try:
+                self._noted = True
+                # Asked for each time: the setting may change while the log is open.
+                self._flushes.note(self, min(writer.context.config.flush_ms / 1000, threading.TIMEOUT_MAX))
+            except BaseException:
+                self._noted = False  # after an interrupt, too, the next append asks again
+                raise
+
+    note_sealed = note
+
+    def flush(self) -> None:
+        with self._lock:
+            writer = self._writer()
+            if writer is None or self._stopped:
+                return
+            # Before the flush: an append that comes during it is not covered, and asks again.
+            self._noted = False
+            writer.flush()
+
+    def stop(self) -> None:
+        """Returns when the log is not being flushed any more, and will not be."""
+        self._stopped = True
+        self._flushes.forget(self)
+        with self._lock:
+            pass

@@ -1,0 +1,255 @@
+"""A directory of many logs, laid out as a Kafka broker's: what is in its root, but for the logs themselves.
+
+    .lock                        held by the one store, or broker, that writes
+    meta.properties              ids; a broker's is kept
+    kstore.topics                the topics and their settings (rules/topics); what decides whether one exists
+    kstore.producer-ids          which producer ids may have been given out (transactions/producer_ids)
+    <topic>-<partition>          a log, with the topic's id in partition.metadata
+    *-offset-checkpoint          for a broker, and for its logs that kstore has not opened yet
+    .kafka_cleanshutdown         there only while nobody writes, and only if all logs were closed in order
+    <topic>-<p>.<hex>-delete     a deleted topic's, until it is removed
+
+What decides whether a topic exists is ``kstore.topics``. Everything else in the directory is somebody else's: left
+alone, and listed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kstore.clock import Clock
+from kstore.engine.opening import ensure_directory, is_log
+from kstore.errors import (
+    CorruptFileError,
+    NotALogError,
+    StorageError,
+    UnsupportedFormatError,
+)
+from kstore.files.checkpoint import (
+    read_offset_checkpoint,
+    read_small_file,
+    read_topic_id,
+)
+from kstore.files.fs import FileSystem
+from kstore.files.paths import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    DELETE_MARK,
+    KSTORE_STATE,
+    LOCK,
+    LOG_START_OFFSETS,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    OFFSET_MAX,
+    PARTITION_METADATA,
+    PRODUCER_IDS,
+    RECOVERY_POINTS,
+    REPLICATION_OFFSETS,
+    TEMPORARY_SUFFIX,
+    TopicPartition,
+    classify,
+    marked_topic_partition,
+    segment_name,
+    topic_partition,
+)
+from kstore.rules.retain import SegmentAge
+from kstore.rules.topics import (
+    KEEP_EVERYTHING,
+    KSTORE_TOPICS,
+    TOPICS_SIZE_MAX,
+    TopicEntry,
+    decode_topics,
+)
+from kstore.state.kafka_marks import KafkaMarks
+from kstore.state.log_state import read_state
+from kstore.types import NO_TIMESTAMP
+
+__all__ = ["CHECKPOINTS", "METADATA_TOPIC", "LogRoot"]
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, REPLICATION_OFFSETS, CLEANER_OFFSETS)
+OWN_NAMES = frozenset({LOCK, META_PROPERTIES, KSTORE_TOPICS, PRODUCER_IDS, CLEAN_SHUTDOWN, *CHECKPOINTS})
+# A broker's own log of its cluster's metadata: no topic, and not kstore's to write to.
+METADATA_TOPIC = "__cluster_metadata"
+DAMAGED_TOPICS = KSTORE_TOPICS + ".damaged"
+
+Checkpoints = dict[str, dict[TopicPartition, int]]
+
+
+class LogRoot:
+    """What is in the root of a store, as it was when somebody last looked. Thread-safe.
+
+    ``topics`` and ``partitions`` are replaced as a whole when they change, so that they may be read without a lock.
+    """
+
+    def __init__(self, fs: FileSystem, path: Path, clock: Clock, *, read_only: bool) -> None:
+        self.fs = fs
+        self.path = path
+        self.clock = clock
+        self.read_only = read_only
+        self.topics: Mapping[str, TopicEntry] = {}
+        self.partitions: Mapping[str, tuple[int, ...]] = {}
+        self.ignored: list[str] = []
+        self.notes: list[str] = []
+        self.was_clean = False
+        # The entries of topics are lost, or were when the store was last open.
+        self._entries_lost = False
+        # Guards every change of what is in the root.
+        self._mutex = threading.RLock()
+        self._marked: list[str] = []
+        # As the files have them.
+        self._checkpoints: Checkpoints = {}
+
+    def _ensure_store(self) -> None:
+        ensure_directory(self.fs, self.path)
+        if is_log(classify(self.fs.list(self.path))):
+            raise NotALogError(errno.ENOTDIR, "one log, expected a directory of logs: open it with Log", str(self.path))
+
+    def look(self) -> None:
+        """Looks again for what is in the directory. Raises: LogNotFoundError, NotALogError, StorageError."""
+        fs = self.fs
+        if self.read_only:
+            self._ensure_store()
+        with self._mutex:
+            self.notes = []
+            entries = self._read_topics()
+            names = fs.list(self.path)
+            found: dict[str, list[int]] = {}
+            marked: list[str] = []
+            ignored: list[str] = []
+            for name in names:
+                owner = topic_partition(name)
+                if owner is not None and owner.topic != METADATA_TOPIC and self._is_directory(name):
+                    found.setdefault(owner.topic, []).append(owner.partition)
+                elif (going := marked_topic_partition(name)) is not None and going[1] == DELETE_MARK:
+                    marked.append(name)
+                elif name not in OWN_NAMES and not name.endswith(TEMPORARY_SUFFIX):
+                    ignored.append(name)
+            if not (self._entries_lost or found.keys() <= entries.keys()):
+                # Of what another process makes meanwhile the entry is written first, and read first: it is there now.
+                late = self._read_topics()
+                entries |= {topic: late[topic] for topic in found.keys() - entries.keys() if topic in late}
+            for topic, entry in entries.items():
+                lost = sorted(set(range(entry.made)) - set(found.get(topic, ())))
+                if lost and not entry.deleting:
+                    self._note(f"topic {topic} has lost its partitions {', '.join(map(str, lost[:10]))}")
+            for topic in sorted(found.keys() - entries.keys()):
+                entries[topic] = self._adopted(topic, found[topic])
+            for topic, entry in entries.items():
+                if entry.settings_lost:
+                    self._note(f"topic {topic} has lost its settings: nothing of it is deleted until it is altered")
+            self._marked = marked
+            self.ignored = sorted(ignored)
+            self.topics = entries
+            self.partitions = {topic: tuple(sorted(numbers)) for topic, numbers in found.items()}
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        if not self.read_only:
+            logger.warning("%s: %s", self.path, text)
+
+    def _is_directory(self, name: str) -> bool:
+        try:
+            return self.fs.stat(self.path / name).is_dir
+        except FileNotFoundError:
+            return False
+
+    def _adopted(self, topic: str, partitions: Sequence[int]) -> TopicEntry:
+        """The entry of a topic that a broker or a lone log has made."""
+        try:
+            path = self.path / str(TopicPartition(topic, min(partitions))) / PARTITION_METADATA
+            topic_id = read_topic_id(self.fs, path)
+        except (CorruptFileError, StorageError):
+            topic_id = None
+        count = max(partitions) + 1
+        if self._entries_lost:
+            # The store's settings may delete what the topic's own have kept.
+            return TopicEntry(count, count, topic_id, KEEP_EVERYTHING, settings_lost=True)
+        return TopicEntry(count, count, topic_id)
+
+    def _read_topics(self) -> dict[str, TopicEntry]:
+        path = self.path / KSTORE_TOPICS
+        self._entries_lost = False
+        try:
+            return decode_topics(read_small_file(self.fs, path, TOPICS_SIZE_MAX), path)
+        except FileNotFoundError:
+            # A crash came between setting it aside and writing it anew.
+            self._entries_lost = self.fs.exists(self.path / DAMAGED_TOPICS)
+            return {}
+        except UnsupportedFormatError:
+            raise
+        except CorruptFileError as error:
+            self._entries_lost = True
+            self._note(f"{KSTORE_TOPICS} is damaged, the topics are those that have directories: {error.reason}")
+            if not self.read_only:
+                # Kept for whoever wants to know what the settings were.
+                self.fs.rename(path, self.path / DAMAGED_TOPICS)
+                self.fs.sync_dir(self.path)
+            return {}
+
+    def numbers(self, topic: str) -> tuple[int, ...]:
+        """The partitions of a topic that can be used: those that are there, and wholly made."""
+        entry = self.topics.get(topic)
+        if entry is None or entry.deleting:
+            return ()
+        making = range(entry.made, entry.partitions)
+        return tuple(number for number in self.partitions.get(topic, ()) if number not in making)
+
+    def partition_path(self, owner: TopicPartition) -> Path:
+        return self.path / str(owner)
+
+    def is_used(self, topic: str) -> bool:
+        """Whether the topic was made here, or one of its logs written to; else it is as a broker has left it."""
+        entry = self.topics.get(topic)
+        if entry is None or entry.settings:
+            return entry is not None
+        paths = (self.partition_path(TopicPartition(topic, number)) / KSTORE_STATE for number in self.numbers(topic))
+        return any(map(self.fs.exists, paths))
+
+    def is_clean(self, owner: TopicPartition) -> bool:
+        """Whether the log of a partition is known to have been closed in order, so that opening it scans nothing."""
+        try:
+            return self._is_clean(owner)
+        except (StorageError, UnsupportedFormatError):
+            return False  # opening it says what is wrong
+
+    def _is_clean(self, owner: TopicPartition) -> bool:
+        fs, path = self.fs, self.partition_path(owner)
+        names = classify(fs.list(path))
+        bases = names.bases[LOG_SUFFIX]
+        if KSTORE_STATE not in names.others:
+            return not bases or (self.was_clean and owner in self._checkpoints[RECOVERY_POINTS])
+        state = read_state(fs, path / KSTORE_STATE)
+        if state is None or not bases:
+            return False
+        return state.fits(bases[-1], fs.stat(path / segment_name(bases[-1], LOG_SUFFIX)))
+
+    def segment_ages(self, owner: TopicPartition) -> list[SegmentAge]:
+        """The segments of a log, by their files; the records' times are not looked for, nor where the last one ends."""
+        fs, path = self.fs, self.partition_path(owner)
+        bases = classify(fs.list(path)).bases[LOG_SUFFIX]
+        ages = []
+        for base, stop_offset in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
+            try:
+                stat = fs.stat(path / segment_name(base, LOG_SUFFIX))
+            except FileNotFoundError:
+                continue  # it has just been deleted
+            ages.append(SegmentAge(stop_offset, stat.size, NO_TIMESTAMP, stat.mtime_ns // 1_000_000))
+        return ages
+
+    def marks(self, owner: TopicPartition) -> KafkaMarks:
+        """What the store's files said of a log when it was opened."""
+        points, starts = self._checkpoints[RECOVERY_POINTS], self._checkpoints[LOG_START_OFFSETS]
+        return KafkaMarks(self.was_clean, points.get(owner), starts.get(owner))
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offset_checkpoint(self.fs, self.path / name)
+        except CorruptFileError as error:
+            self._note(f"{name} is passed over: {error.reason}")
+            return {}

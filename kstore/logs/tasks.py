@@ -1,0 +1,181 @@
+"""What a store does by itself: each task goes over the logs, and one that fails does not keep it from the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+from kstore.clock import Clock
+from kstore.config import NO_LIMIT, LogConfig, StoreConfig
+from kstore.errors import ClosedError, ConfigError, KstoreError, TopicNotFoundError
+from kstore.files.paths import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, REPLICATION_OFFSETS, TopicPartition
+from kstore.log import Log
+from kstore.logs.cleaning import StoreCleaner, first_dirty
+from kstore.logs.directory import LogDirectory
+from kstore.logs.open_logs import OpenLogs
+from kstore.logs.root import CHECKPOINTS
+from kstore.rules.retain import SegmentAge, over_total, passed_by_all
+from kstore.types import Durability, RetentionResult
+
+__all__ = ["StoreTasks"]
+
+
+class StoreTasks:
+    """The background work of a store. Thread-safe: a task runs once at a time."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        logs: OpenLogs,
+        clock: Clock,
+        config: StoreConfig,
+        settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
+        committed: Callable[[str, TopicPartition], int | None],
+        is_kept: Callable[[str], bool],
+    ) -> None:
+        """``committed``: up to where a group of consumers has read a partition. ``is_kept``: a topic is internal,
+        or a queue's, which gives its space back itself, and no sooner than the items are done."""
+        self._committed = committed
+        self._is_kept = is_kept
+        self._directory = directory
+        self._logs = logs
+        self._clock = clock
+        self._config = config
+        self._settings_of = settings_of
+        self._retaining = threading.Lock()
+        self._cleaner = StoreCleaner(directory, logs, clock, config, settings_of)
+
+    def _owners(self) -> list[TopicPartition]:
+        directory = self._directory
+        return [TopicPartition(name, number) for name in directory.topics for number in directory.numbers(name)]
+
+    def _each(self, owners: Iterable[TopicPartition], work: Callable[[TopicPartition, Log], object]) -> None:
+        """Does ``work`` on each log. Raises: the first failure, when all were tried."""
+        failure: KstoreError | None = None
+        for owner in owners:
+            try:
+                with self._logs.borrowed(owner) as log:
+                    work(owner, log)
+            except (ClosedError, TopicNotFoundError):
+                pass  # it has just been closed or deleted
+            except KstoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    # --- retention --------------------------------------------------------------------------------------------------
+
+    def retain(self) -> RetentionResult:
+        """Deletes what each log's settings give up, then what is over the store's own limit."""
+        with self._retaining:
+            results: list[RetentionResult] = []
+            try:
+                self._each(self._with_retention(), lambda owner, log: results.append(self._retain(owner, log)))
+            finally:
+                if self._config.retention_bytes_total != NO_LIMIT:
+                    results += self._retain_total(self._config.retention_bytes_total)
+            return RetentionResult(
+                sum(result.segment_count for result in results), sum(result.size for result in results), -1
+            )
+
+    def _retain(self, owner: TopicPartition, log: Log) -> RetentionResult:
+        groups = self._settings_of(owner)[0].retention_groups
+        if groups:
+            log.writer.passed_by_groups = self._passed(owner, groups)
+        return log.apply_retention()
+
+    def _passed(self, owner: TopicPartition, groups: Iterable[str]) -> int:
+        return passed_by_all(groups, lambda group: self._committed(group, owner))
+
+    def _with_retention(self) -> Iterator[TopicPartition]:
+        """The logs that their settings may delete from; and those whose settings cannot be: opening one says why."""
+        for owner in self._owners():
+            try:
+                config, _ = self._settings_of(owner)
+            except TopicNotFoundError:
+                continue
+            except ConfigError:
+                yield owner
+                continue
+            limits = config.retention_ms, config.retention_bytes
+            if "delete" in config.cleanup_policy and limits != (NO_LIMIT, NO_LIMIT):
+                yield owner
+
+    def _retain_total(self, limit: int) -> list[RetentionResult]:
+        """Deletes the oldest sealed segments of all logs until the store holds no more than ``limit`` bytes.
+
+        Raises: the first failure, when all was tried.
+        """
+        ages: dict[TopicPartition, list[SegmentAge]] = {}
+        total = 0
+        failure: KstoreError | None = None
+        for owner in self._owners():
+            try:
+                found = self._directory.segment_ages(owner)
+                total += sum(age.size for age in found)
+                # What a topic goes by that has lost its settings is not known; it counts, and stays.
+                lost = self._directory.topics[owner.topic].settings_lost
+                config = self._settings_of(owner)[0]
+                if config.retention_groups:
+                    passed = self._passed(owner, config.retention_groups)
+                    # The last one counts as the active, and stays.
+                    found = found[: sum(age.stop_offset <= passed for age in found) + 1]
+                if not lost and "delete" in config.cleanup_policy and not self._is_kept(owner.topic):
+                    ages[owner] = found
+            except (KeyError, TopicNotFoundError, FileNotFoundError):
+                pass  # it has just been deleted
+            except KstoreError as error:
+                failure = failure or error
+        counts = over_total(ages, total - limit)
+        results: list[RetentionResult] = []
+
+        def delete(owner: TopicPartition, log: Log) -> None:
+            gone = ages[owner][: counts[owner]]
+            start_offset = log.delete_records(max(min(gone[-1].stop_offset, log.high_watermark), log.start_offset))
+            results.append(RetentionResult(len(gone), sum(age.size for age in gone), start_offset))
+
+        self._each(counts, delete)
+        if failure is not None:
+            raise failure
+        return results
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Writes what has changed of the four checkpoints. No topic may be deleted meanwhile."""
+        known = self._logs.offsets()
+        changes: dict[str, dict[TopicPartition, int | None]] = {name: {} for name in CHECKPOINTS}
+        for owner, offsets in known.items():
+            changes[RECOVERY_POINTS][owner] = offsets.recovery_point
+            changes[REPLICATION_OFFSETS][owner] = offsets.high_watermark
+            begins_inside = offsets.start_offset > offsets.first_base_offset
+            changes[LOG_START_OFFSETS][owner] = offsets.start_offset if begins_inside else None
+            changes[CLEANER_OFFSETS][owner] = first_dirty(self._directory, owner)
+        self._directory.write_checkpoints(changes)
+        self._logs.noted(known)
+
+    # --- the rest ---------------------------------------------------------------------------------------------------
+
+    def roll_idle(self) -> None:
+        """Rolls active segments that nobody has appended to for ``segment_ms``."""
+        self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: log.writer.roll_if_idle())
+
+    def remove_deleted(self) -> None:
+        """Removes the files of segments and topics that were deleted long enough ago."""
+        try:
+            self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: log.writer.remove_deleted())
+        finally:
+            self._directory.remove_deleted()
+
+    def expire_producers(self) -> None:
+        """Forgets producers that have written nothing for ``producer_id_expiration_ms``."""
+
+        def expire(_: TopicPartition, log: Log) -> None:
+            if log.writer.producers.in_use:
+                log.writer.expire_producers()
+
+        self._each([owner for owner, _ in self._logs.open_now()], expire)
+
+    def clean(self) -> None:
+        """Compacts the logs that are due for it."""
+        self._cleaner.run()

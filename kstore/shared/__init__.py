@@ -1,0 +1,1 @@
+"""A log that several processes write to."""

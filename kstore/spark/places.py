@@ -1,0 +1,215 @@
+"""Where logs are: a store, a broker's log directory, one partition, or a glob of these, local or remote.
+
+``find_places(urls)`` gives plain values, so that they can be sent to where the logs are read; ``open_place`` opens one
+for reading. A directory that holds a segment is a partition, named ``<topic>-<partition>``; any other name is that of a
+topic with this one partition, 0. Any other directory is a store: its partitions are the directories named like one.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from fnmatch import translate
+from typing import Any, NamedTuple
+
+from kstore.engine.opening import is_log
+from kstore.errors import ConfigError, CorruptFileError, LogNotFoundError, NotALogError, StorageError
+from kstore.files.checkpoint import read_small_file
+from kstore.files.fs import FileStat
+from kstore.files.paths import TopicPartition, classify, marked_topic_partition, topic_partition
+from kstore.files.remote import Location, is_remote, open_remote
+from kstore.files.remote_stores import without_password
+from kstore.log import Log
+from kstore.logs.root import METADATA_TOPIC
+from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, TopicEntry, decode_topics
+from kstore.transactions.placement import is_internal
+
+__all__ = ["LogPlace", "find_places", "open_place"]
+
+MAGIC = re.compile(r"[*?\[{]")
+# One group of alternatives, of those that hold none themselves the first.
+BRACES = re.compile(r"\{([^{}]*)\}")
+# So many patterns one pattern may stand for.
+PATTERNS_MAX = 10_000
+
+
+class LogPlace(NamedTuple):
+    """One log: where it is, as a URL or an absolute path, and whose it is."""
+
+    url: str
+    topic: str
+    partition: int
+
+    @property
+    def shown(self) -> str:
+        """Where it is, for people: a password is left out."""
+        return without_password(self.url)
+
+
+def find_places(
+    urls: Iterable[str], *, storage_options: Mapping[str, Any] | None = None, named: Collection[str] = ()
+) -> list[LogPlace]:
+    """The logs at ``urls``, by topic and partition.
+
+    Deleted, stray and half made partitions are left out, and internal topics unless they are ``named``, or their own
+    directory is.
+
+    Raises: LogNotFoundError where there is nothing; NotALogError for a file; ConfigError for two logs of one partition;
+    UnsupportedFormatError, StorageError.
+    """
+    found: dict[tuple[str, int], LogPlace] = {}
+    for url in urls:
+        for place in _places(url, dict(storage_options or {}), named):
+            other = found.setdefault((place.topic, place.partition), place)
+            if other.url != place.url:
+                raise ConfigError(
+                    f"partition {place.topic}-{place.partition} is there twice, expected one log of it:"
+                    f" {other.shown} and {place.shown}"
+                )
+    return [found[owner] for owner in sorted(found)]
+
+
+def open_place(place: LogPlace, storage_options: Mapping[str, Any] | None = None) -> Log:
+    """The log, read-only: it takes no lock, so a writer may be at work. Raises: as ``Log``."""
+    location = open_remote(place.url, storage_options=storage_options)
+    return Log(location.path, read_only=True, fs=location.reading)
+
+
+# --- one URL ----------------------------------------------------------------------------------------------------------
+
+
+class _At(NamedTuple):
+    """A path, as it is written to whoever opens it again, and as it is reached."""
+
+    url: str
+    location: Location
+
+    def child(self, name: str) -> _At:
+        return _At(f"{self.url.rstrip('/')}/{name}", self.location / name)
+
+    @property
+    def name(self) -> str:
+        return self.location.path.name
+
+    def names(self) -> list[str] | None:
+        """What is in the directory, None where there is nothing. Raises: NotALogError for a file."""
+        try:
+            return self.location.fs.list(self.location.path)
+        except FileNotFoundError:
+            return None
+        except StorageError as error:
+            if error.errno != errno.ENOTDIR:
+                raise
+            what = "a file, expected a directory of logs, or a log"
+            raise NotALogError(errno.ENOTDIR, what, self.location.url) from error
+
+    def stats(self) -> dict[str, FileStat]:
+        return self.location.fs.list_stats(self.location.path)
+
+
+def _places(url: str, storage_options: dict[str, Any], named: Collection[str]) -> Iterator[LogPlace]:
+    location = open_remote(url, storage_options=storage_options)
+    at = _At(url.rstrip("/") if is_remote(url) else str(location.path), location)
+    names = at.names()
+    if names is not None:
+        yield from _places_in(at, names, named)
+    elif MAGIC.search(str(location.path)):
+        yield from _places_like(at, named)
+    else:
+        raise LogNotFoundError(errno.ENOENT, "there is no log, and no directory of logs", location.url)
+
+
+def _places_in(at: _At, names: list[str], named: Collection[str]) -> Iterator[LogPlace]:
+    """The places in a directory that is a log or a store."""
+    if is_log(classify(names)):
+        yield LogPlace(at.url, *(topic_partition(at.name) or TopicPartition(at.name, 0)))
+        return
+    entries = _topics(at) if KSTORE_TOPICS in names else {}
+    stats = at.stats()
+    for name in names:
+        owner = topic_partition(name)
+        if owner is None or name not in stats or not stats[name].is_dir:
+            continue
+        if not _is_hidden(owner.topic, named) and _is_there(owner, entries.get(owner.topic)):
+            yield LogPlace(at.child(name).url, *owner)
+
+
+def _is_hidden(topic: str, named: Collection[str]) -> bool:
+    return (is_internal(topic) or topic == METADATA_TOPIC) and topic not in named
+
+
+def _is_there(owner: TopicPartition, entry: TopicEntry | None) -> bool:
+    """Whether the store counts a partition as there, by the topic's entry; without one its directory decides."""
+    return entry is None or (not entry.deleting and owner.partition not in range(entry.made, entry.partitions))
+
+
+def _topics(at: _At) -> dict[str, TopicEntry]:
+    fs, path = at.location.reading, at.location.path / KSTORE_TOPICS
+    try:
+        return decode_topics(read_small_file(fs, path, TOPICS_SIZE_MAX), path)
+    except (CorruptFileError, FileNotFoundError):
+        return {}  # the topics are those that have directories
+
+
+# --- globs ------------------------------------------------------------------------------------------------------------
+
+
+def _places_like(at: _At, named: Collection[str]) -> Iterator[LogPlace]:
+    """The places that a pattern stands for: ``*``, ``?``, ``[a-z]`` within a name, and ``{one,other}``."""
+    path = str(at.location.path)
+    matches: dict[str, _At] = {}
+    for pattern in _alternatives(path):
+        parts = pattern.strip("/").split("/")
+        prefix = at.url[: len(at.url) - len(path)] if at.url.endswith(path) else ""
+        root = _At(prefix + "/", at.location._replace(path=at.location.path.__class__("/")))
+        for match in _matches(root, parts):
+            matches[match.url] = match
+    for match in matches.values():
+        is_partition = topic_partition(match.name)
+        if marked_topic_partition(match.name) or (is_partition and _is_hidden(is_partition.topic, named)):
+            continue
+        with suppress(NotALogError):  # a pattern stands for files too
+            names = match.names()
+            if names is not None:
+                yield from _places_in(match, names, named)
+    if not matches:
+        raise LogNotFoundError(errno.ENOENT, "nothing has a name like this", at.location.url)
+
+
+def _matches(at: _At, parts: list[str]) -> Iterator[_At]:
+    """What there is below ``at`` whose names match ``parts``, one each."""
+    if not parts:
+        yield at
+        return
+    part, rest = parts[0], parts[1:]
+    if not MAGIC.search(part):
+        child = at.child(part)
+        if rest or child.location.fs.exists(child.location.path):
+            yield from _matches(child, rest)
+        return
+    fits = re.compile(translate(part)).match
+    try:
+        names = at.names()
+    except NotALogError:
+        return
+    for name in sorted(names or ()):
+        if fits(name) and (part.startswith(".") or not name.startswith(".")):
+            yield from _matches(at.child(name), rest)
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """``a{b,c}d`` -> ``abd``, ``acd``."""
+    done: list[str] = []
+    waiting = [pattern]
+    while waiting:
+        one = waiting.pop()
+        group = BRACES.search(one)
+        if group is None:
+            done.append(one)
+        else:
+            waiting += [one[: group.start()] + choice + one[group.end() :] for choice in group[1].split(",")]
+        if len(done) + len(waiting) > PATTERNS_MAX:
+            raise ConfigError(f"{pattern!r:.200} stands for over {PATTERNS_MAX} paths")
+    return done

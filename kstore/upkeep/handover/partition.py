@@ -1,0 +1,269 @@
+"""One partition at a handover: opened and closed in order, read whole, and its indexes held against its batches.
+
+A broker that finds the marker of an orderly stop believes every index as it is: a wrong one makes it pass over records
+in silence. So each entry is checked, and the indexes of a segment where one lies are built anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.clock import Clock
+from kstore.config import LogConfig
+from kstore.engine.opening import load
+from kstore.engine.view import LogView
+from kstore.engine.writer import LogWriter
+from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError
+from kstore.files.fs import FileSystem
+from kstore.files.handles import HandleCache
+from kstore.files.lock import DirectoryLock
+from kstore.files.log_lock import lock_past_lone_writers
+from kstore.files.paths import (
+    INDEX_SUFFIX,
+    KSTORE_STATE,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    classify,
+)
+from kstore.metrics import LogCounters
+from kstore.record.batch import Batch
+from kstore.record.walk import Damage
+from kstore.rules.handover import EpochTrack
+from kstore.segment import START, LogSegment, SegmentContext
+from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
+from kstore.state.log_state import LogState, read_state
+from kstore.types import NO_TIMESTAMP, CorruptRange, RecoveryReport
+
+__all__ = ["Facts", "Partition"]
+
+LOCK_KIND = "handover"
+
+
+class Facts(NamedTuple):
+    """What is in a log: all of it was read.
+
+    ``whole_end`` is the offset behind the last batch of the last segment, or its base: where a broker goes on.
+    ``misindexed`` are the bases of the segments whose indexes lie or are missing.
+    """
+
+    first_base: int
+    start_offset: int
+    end_offset: int
+    whole_end: int
+    damage: list[CorruptRange]
+    epochs: EpochTrack
+    misindexed: list[int]
+
+
+class Partition:
+    """The log in ``path``; nothing is kept open between two calls."""
+
+    def __init__(self, fs: FileSystem, clock: Clock, owner: TopicPartition, path: Path, mode: int) -> None:
+        self.owner = owner
+        self.path = path
+        self._context = SegmentContext(fs, path, LogConfig(file_mode=mode), clock, HandleCache(8), LogCounters())
+        self.names = classify(fs.list(path))
+
+    # --- what is known of it ----------------------------------------------------------------------------------------
+
+    def state(self) -> LogState | None:
+        return read_state(self._context.fs, self.path / KSTORE_STATE)
+
+    def marks(self) -> KafkaMarks:
+        return read_kafka_marks(self._context.fs, self.path)
+
+    def state_fits(self) -> bool:
+        """Whether kstore closed the log in order, and nobody wrote to it since."""
+        state, last = self.state(), self._last_segment()
+        return (
+            state is not None
+            and last is not None
+            and state.fits(last.base_offset, self._context.fs.stat(last.path(LOG_SUFFIX)))
+        )
+
+    def end_in_files(self) -> int | None:
+        """The offset behind the last batch, if the files end with a whole one."""
+        last = self._last_segment()
+        if last is None:
+            return None
+        try:
+            end = last.end(last.size)
+            return end.offset if end.position == last.size else None
+        finally:
+            self._context.handles.clear()
+
+    def is_closed(self) -> bool:
+        """Whether the last writer, kstore or a broker, closed it in order: opening it scans nothing."""
+        if self._context.fs.exists(self.path / KSTORE_STATE):
+            return self.state_fits()
+        marks = self.marks()
+        return marks.clean and marks.recovery_point is not None and marks.recovery_point == self.end_in_files()
+
+    def _last_segment(self) -> LogSegment | None:
+        bases = classify(self._context.fs.list(self.path)).bases[LOG_SUFFIX]
+        return LogSegment(self._context, bases[-1]) if bases else None
+
+    def look(self) -> tuple[int, int]:
+        """The start and the end offset as a reader finds them."""
+        view = LogView(self._context)
+        try:
+            return view.start_offset, view.published.offset
+        finally:
+            view.close()
+
+    # --- what changes it --------------------------------------------------------------------------------------------
+
+    def open_and_close(self, action: Callable[[LogWriter], object] | None = None) -> RecoveryReport:
+        """Opens the log for writing, which recovers it, lets ``action`` at it, and closes it in order.
+
+        The store's lock is the caller's: ``Log`` would look at it, and refuse. Raises: as ``Log``.
+        """
+        lock = lock_past_lone_writers(self.path, kind=LOCK_KIND, mode=self._context.config.file_mode)
+        try:
+            writer = LogWriter(load(self._context, "sync"), lock)
+        except BaseException:
+            lock.release()
+            raise
+        try:
+            if action is not None:
+                action(writer)
+        finally:
+            writer.close()
+        return writer.loaded.report
+
+    def take(self, end_offset: int) -> DirectoryLock:
+        """The lock of the log, which must end at ``end_offset`` still, closed in order. Raises: LockedError."""
+        lock = lock_past_lone_writers(self.path, kind=LOCK_KIND, mode=self._context.config.file_mode)
+        state = self.state()
+        if state is None or state.durable_end != end_offset or not self.state_fits():
+            lock.release()
+            raise LockedError(None, "another program wrote to it during the handover", str(self.path))
+        return lock
+
+    def sync(self) -> None:
+        """Puts every file of every segment on disk: a marker will say that no reader needs to doubt them.
+
+        Raises: SyncFailedError, StorageError.
+        """
+        fs = self._context.fs
+        for base_offset in classify(fs.list(self.path)).bases[LOG_SUFFIX]:
+            segment = LogSegment(self._context, base_offset)
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+                with suppress(FileMissingError):
+                    file = fs.open(segment.path(suffix), write=True)
+                    file.fdatasync()
+                    file.close()
+        fs.sync_dir(self.path)
+
+    def rebuild_indexes(self, base_offset: int) -> None:
+        """Makes the offset and the time index of a segment anew."""
+        segment = LogSegment(self._context, base_offset)
+        segment.activate(empty_indexes=True).rebuild()
+        segment.seal()
+
+    # --- what is in it ----------------------------------------------------------------------------------------------
+
+    def read_through(self) -> Facts:
+        """Checks every batch, record and index entry; changes nothing.
+
+        At the end of a log that no writer closed, what recovery would cut is passed over. Raises: StorageError.
+        """
+        state = self.state()
+        closed = self.is_closed()
+        view = LogView(self._context)
+        try:
+            published = view.published
+            segments = list(view.segments)
+            damage: list[CorruptRange] = []
+            epochs = EpochTrack()
+            misindexed: list[int] = []
+            whole_end = published.offset
+            for number, segment in enumerate(segments):
+                following = segments[number + 1].base_offset if number + 1 < len(segments) else None
+                whole_end = self._read_segment(segment, following, published.offset, damage, epochs, misindexed)
+            if not closed and segments and misindexed[-1:] == [segments[-1].base_offset]:
+                misindexed.pop()  # a writer that was killed did not finish them; opening the log does
+            if damage and not closed and damage[-1].last >= published.offset:
+                known_end = state.durable_end if state is not None else 0
+                if damage[-1].first >= known_end:
+                    damage.pop()
+            first_base = segments[0].base_offset if segments else view.start_offset
+            return Facts(first_base, view.start_offset, published.offset, whole_end, damage, epochs, misindexed)
+        finally:
+            view.close()
+
+    def _read_segment(
+        self,
+        segment: LogSegment,
+        following: int | None,
+        end_offset: int,
+        damage: list[CorruptRange],
+        epochs: EpochTrack,
+        misindexed: list[int],
+    ) -> int:
+        """Notes what is in one segment; the offset behind its last batch."""
+        path = str(segment.path(LOG_SUFFIX))
+        stop = end_offset if following is None else following
+        indexes = _IndexCheck(segment)
+        whole_end = segment.base_offset
+        # To the end of the file: of a log that is not closed, a view passes over what it cannot read there.
+        size = self._context.fs.stat(segment.path(LOG_SUFFIX)).size
+        for item in segment.walk_from(START, size, offset_stop=stop):
+            if isinstance(item, Damage):
+                last = (stop if item.next_offset is None else item.next_offset) - 1
+                damage.append(
+                    CorruptRange(item.first_offset, max(last, item.first_offset), item.position, item.reason, path)
+                )
+                continue
+            position, batch = item
+            try:
+                batch.check(self._context.config.max_batch_bytes_uncompressed)
+            except CorruptDataError as error:
+                damage.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
+            epochs.note(batch.magic, batch.leader_epoch, batch.base_offset)
+            indexes.note(position, batch)
+            whole_end = batch.last_offset + 1
+        if not indexes.hold():
+            misindexed.append(segment.base_offset)
+        return whole_end
+
+
+class _IndexCheck:
+    """Holds the two indexes of one segment against its batches, as these are noted in order.
+
+    Not whether they are what kstore would have written, but whether a lookup by them can pass over a record.
+    """
+
+    def __init__(self, segment: LogSegment) -> None:
+        self._holds = True
+        self._largest = NO_TIMESTAMP
+        try:
+            segment.offset_index().check()
+            segment.time_index().check()
+            self._by_position = {entry.position: entry.offset for entry in segment.offset_index().entries()}
+            self._times = list(segment.time_index().entries())
+        except (StorageError, CorruptDataError):
+            self._holds = False
+            self._by_position, self._times = {}, []
+        self._next_time = 0
+
+    def note(self, position: int, batch: Batch) -> None:
+        offset = self._by_position.pop(position, None)
+        if offset is not None and offset < batch.base_offset:
+            self._holds = False
+        while self._next_time < len(self._times) and self._times[self._next_time].offset <= batch.last_offset:
+            # Everything before this batch lies before the entry's offset.
+            if self._largest > self._times[self._next_time].timestamp:
+                self._holds = False
+            self._next_time += 1
+        self._largest = max(self._largest, batch.max_timestamp)
+
+    def hold(self) -> bool:
+        """Whether no entry points where no batch begins, and the last time is that of the latest record."""
+        latest = self._times[-1].timestamp if self._times else NO_TIMESTAMP
+        return self._holds and not self._by_position and self._next_time == len(self._times) and latest >= self._largest

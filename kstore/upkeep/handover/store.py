@@ -1,0 +1,178 @@
+"""The directory that is handed over: who holds it, what is in it, and one change after the other.
+
+A change goes through ``Store.do``, which lists it and, in a dry run, leaves it at that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from kstore.engine.opening import ensure_directory, is_log
+from kstore.errors import CorruptFileError, LogNotFoundError, StorageError
+from kstore.files.checkpoint import read_broker_epoch, read_offset_checkpoint, write_offset_checkpoint
+from kstore.files.fs import FileSystem
+from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.files.modes import access
+from kstore.files.paths import CLEAN_SHUTDOWN, LOCK, LOG_SUFFIX, TopicPartition, classify, segment_name, topic_partition
+from kstore.rules.handover import StoreNames, sort_store
+from kstore.upkeep.handover.report import Direction, HandoverReport, Step
+
+__all__ = ["Store"]
+
+PRIVATE_MODE = 0o600
+MODE_BITS = 0o777
+
+
+class Store:
+    """The store at ``root``, of which ``owners`` are handed over: all its partitions, or the one that was named."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str | os.PathLike[str],
+        direction: Direction,
+        *,
+        dry_run: bool,
+        mode: int | None,
+    ) -> None:
+        """Looks at ``directory``, a store or one partition of it; changes nothing.
+
+        Raises: LogNotFoundError, NotALogError (no directory), StorageError.
+        """
+        self.fs = fs
+        self.dry_run = dry_run
+        self.mode = mode
+        path = Path(directory).absolute()
+        self.report = HandoverReport(str(path), direction, dry_run)
+        if not fs.exists(path):
+            raise LogNotFoundError(errno.ENOENT, "there is no such directory", str(path))
+        ensure_directory(fs, path)
+        named = is_log(classify(fs.list(path)))
+        self.root = path.parent if named else path
+        directories, self.files = self._listing()
+        self.names: StoreNames = sort_store(directories)
+        self.owners = self.names.partitions
+        if named:
+            owner = topic_partition(path.name)
+            self.owners = [owner] if owner in self.names.partitions and owner is not None else []
+            if not self.owners:
+                self.report.refused.append(
+                    f"{path.name} is no name of a partition: a broker expects <topic>-<partition>, so rename it"
+                )
+        elif not self.owners:
+            self.report.refused.append(f"{path} holds no directory named <topic>-<partition>")
+
+    def _listing(self) -> tuple[list[str], list[str]]:
+        directories: list[str] = []
+        files: list[str] = []
+        for name in sorted(self.fs.list(self.root)):
+            try:
+                is_dir = self.fs.stat(self.root / name, follow_symlinks=True).is_dir
+            except StorageError:
+                is_dir = False  # a link that leads nowhere, or a name that has just gone
+            (directories if is_dir else files).append(name)
+        return directories, files
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every log of the root is handed over, so that one marker can speak for all of them."""
+        return len(self.owners) == len(self.names.partitions) and not any(
+            name.endswith("-future") for name in self.names.marked
+        )
+
+    def path(self, owner: TopicPartition) -> Path:
+        return self.root / str(owner)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps brokers and kstore's writers out of the root; in a dry run only looks whether one is there.
+
+        Each partition's own lock is taken when it is opened. Raises: LockedError.
+        """
+        for owner in self.owners:
+            probe_lock(self.path(owner))
+        if self.dry_run:
+            probe_lock(self.root)
+            yield
+            return
+        lock_path = self.root / LOCK
+        was_there = self.fs.exists(lock_path)
+        with DirectoryLock(self.root, kind="handover", mode=self.mode or PRIVATE_MODE):
+            try:
+                yield
+            finally:
+                if not was_there:
+                    # As a broker does: another user's could not open a file that is left behind.
+                    self.fs.unlink(lock_path)
+
+    def do(self, kind: str, path: Path, detail: str, action: Callable[[], object]) -> None:
+        """Makes one change, or in a dry run only lists it."""
+        self.report.steps.append(Step(kind, str(path), detail))
+        if not self.dry_run:
+            action()
+
+    def remove(self, path: Path, why: str) -> None:
+        """Takes a name away, durably."""
+
+        def action() -> None:
+            self.fs.unlink(path)
+            self.fs.sync_dir(path.parent)
+
+        self.do("remove", path, why, action)
+
+    # --- the marker and the checkpoints -----------------------------------------------------------------------------
+
+    @property
+    def marker(self) -> Path:
+        return self.root / CLEAN_SHUTDOWN
+
+    def broker_epoch(self) -> int | None:
+        """The epoch in the marker of an orderly stop, None without a marker."""
+        return read_broker_epoch(self.fs, self.marker)
+
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
+        """None where it cannot be read; a broker takes such a one for empty."""
+        try:
+            return read_offset_checkpoint(self.fs, self.root / name)
+        except CorruptFileError as error:
+            self.report.notes.append(f"{error}: it counts as empty")
+            return None
+
+    def update_checkpoint(self, name: str, changes: Mapping[TopicPartition, int | None]) -> None:
+        """Sets the entries of some partitions, None to have none, and keeps those of all others."""
+        path = self.root / name
+        found = self.read_checkpoint(name)
+        wanted = {owner: offset for owner, offset in {**(found or {}), **changes}.items() if offset is not None}
+        if wanted == found:
+            return
+        count = len(changes)
+        detail = ", ".join(
+            f"{owner} {'-' if offset is None else offset}" for owner, offset in sorted(changes.items())[:4]
+        )
+        more = f" and {count - 4} more" if count > 4 else ""
+        mode = self.mode_for(path)
+        self.do("write", path, detail + more, lambda: write_offset_checkpoint(self.fs, path, wanted, mode=mode))
+
+    # --- modes ------------------------------------------------------------------------------------------------------
+
+    def mode_for(self, path: Path) -> int:
+        """The mode of a file to be written: as asked for, as it was, or as its logs have it."""
+        if self.mode is not None:
+            return self.mode
+        if self.fs.exists(path):
+            return access(path).mode & MODE_BITS | PRIVATE_MODE
+        directory = path.parent if path.parent != self.root else self.path(self.owners[0])
+        return self.log_mode(directory)
+
+    def log_mode(self, directory: Path) -> int:
+        """The mode of a partition's newest ``.log``."""
+        if self.mode is not None:
+            return self.mode
+        bases = classify(self.fs.list(directory)).bases[LOG_SUFFIX]
+        if not bases:
+            return PRIVATE_MODE
+        return access(directory / segment_name(bases[-1], LOG_SUFFIX)).mode & MODE_BITS | PRIVATE_MODE

@@ -1,0 +1,373 @@
+"""Mirrors one log, or all of a directory's: compares, decides, copies what is missing, and goes on where it was.
+
+Batches are checked when they are copied; what is damaged is copied as it is, and reported. A segment that is kept is
+not read again. The source is never written to.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kstore.engine.opening import is_log, losses_of
+from kstore.errors import ConfigError, DivergedError, FileMissingError, KstoreError, NotALogError, PathLike
+from kstore.files.fs import FileStat, FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, classify, segment_name, topic_partition
+from kstore.files.remote import Location, open_remote
+from kstore.record.walk import Damage
+from kstore.rules.mirror import Matching, SegmentFile, Verdict, losses_of_target, match_segments, start_of_target
+from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX
+from kstore.types import CorruptRange
+from kstore.upkeep.mirror.compare import checked_chunks, ends_equal, fit, plain_chunks
+from kstore.upkeep.mirror.report import MirroredLog
+from kstore.upkeep.mirror.source import NamedFile, SourceLog
+from kstore.upkeep.mirror.target import LocalTarget, RemoteTarget, Target, files_of, leftovers, snapshots_from
+
+__all__ = ["mirror", "size_of"]
+
+Advance = Callable[[int], None]
+
+# Retention may remove what is just being copied: then the log is looked at anew.
+TRIES = 5
+
+
+class Options(NamedTuple):
+    """What the caller wants of a mirror."""
+
+    delete: bool
+    force: bool
+    dry_run: bool
+
+
+class Step(NamedTuple):
+    """What to do for one segment: "keep" it, "settle" it, "copy" it, or "extend" it from ``position`` on."""
+
+    segment: SegmentFile
+    kind: str
+    position: int
+    next_offset: int
+
+
+def mirror(
+    source: PathLike,
+    target: PathLike,
+    *,
+    delete: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    fs: FileSystem = SYSTEM_FS,
+    advance: Advance = lambda size: None,
+) -> Iterator[MirroredLog]:
+    """Copies the log in ``source``, or every log of a directory of them, to ``target``; yields what each came to.
+
+    Both may be local paths or URLs (``files/remote``). A local target gets all that can be read of the source, also
+    from under a live writer; a store only sealed segments. Nothing is copied twice.
+
+    Args:
+        delete: remove from the target what retention has removed from the source.
+        force: where the target holds what the source does not, remove it from there on and copy anew.
+        dry_run: change nothing; say what would be done.
+        storage_options: for fsspec or HDFS.
+        fs: the local disks, for tests.
+        advance: is told the bytes of ``size_of(source)`` as they are dealt with.
+
+    Raises: ConfigError, NotALogError, LogNotFoundError, StorageError for ``source`` and ``target`` as a whole; what
+    ends one of many logs is in its ``error``, DivergedError and LockedError too.
+    """
+    origin = open_remote(source, storage_options=storage_options, local=fs)
+    copy = open_remote(target, storage_options=storage_options, local=fs)
+    if origin.url == copy.url or _is_same(origin, copy):
+        raise ConfigError(f"{origin.url} cannot be mirrored onto itself")
+    options = Options(delete, force, dry_run)
+    names = _logs_in(origin)
+    if names is None:
+        yield _mirror_log(origin, copy, options, advance)
+        return
+    for name in names:
+        yield _mirror_log(origin / name, copy / name, options, advance)
+
+
+def size_of(source: PathLike, *, storage_options: Mapping[str, Any] | None = None, fs: FileSystem = SYSTEM_FS) -> int:
+    """The bytes of all segments in ``source``; a look at its listings. Raises: as ``mirror``."""
+    origin = open_remote(source, storage_options=storage_options, local=fs)
+    names = _logs_in(origin)
+    logs = [origin] if names is None else [origin / name for name in names]
+    return sum(
+        stat.size for log in logs for name, stat in log.fs.list_stats(log.path).items() if name[20:] == LOG_SUFFIX
+    )
+
+
+def _is_same(one: Location, other: Location) -> bool:
+    if one.local is None or other.local is None:
+        return False
+    return os.path.realpath(one.path) == os.path.realpath(other.path)
+
+
+def _logs_in(at: Location) -> list[str] | None:
+    """The names of the logs in a directory of logs, None where it is a log itself."""
+    stats = at.fs.list_stats(at.path)
+    if is_log(classify(stats)):
+        return None
+    names = sorted(name for name, stat in stats.items() if stat.is_dir and topic_partition(name) is not None)
+    if not names:
+        raise NotALogError(errno.ENOTDIR, "neither a log nor a directory of <topic>-<partition>", at.url)
+    return names
+
+
+def _mirror_log(origin: Location, copy: Location, options: Options, advance: Advance) -> MirroredLog:
+    for attempt in range(TRIES):
+        result = MirroredLog(origin.path.name, origin.url, copy.url, dry_run=options.dry_run)
+        try:
+            _Job(origin, copy, options, advance, result).run()
+        except FileMissingError as error:
+            result.error = error
+            if attempt + 1 < TRIES and str(error.filename).startswith(origin.url):
+                continue
+        except KstoreError as error:
+            result.error = error
+        return result
+    raise AssertionError("the last try returns")
+
+
+class _Job:
+    """One look at one log, and what follows from it."""
+
+    def __init__(
+        self, origin: Location, copy: Location, options: Options, advance: Advance, result: MirroredLog
+    ) -> None:
+        self._origin = origin
+        self._copy = copy
+        self._options = options
+        self._advance = advance
+        self._result = result
+
+    def run(self) -> None:
+        copy, dry_run = self._copy, self._options.dry_run
+        source = SourceLog(self._origin, with_active=copy.local is not None)
+        try:
+            target: Target
+            if copy.local is not None:
+                target = LocalTarget(copy.local, copy.path, dry_run=dry_run)
+            else:
+                target = RemoteTarget(copy, dry_run=dry_run)
+            try:
+                self._mirror(source, target)
+            finally:
+                target.close()
+        finally:
+            source.close()
+
+    def _mirror(self, source: SourceLog, target: Target) -> None:
+        options, result = self._options, self._result
+        there = target.files()
+        names = classify(there)
+        segments = [
+            SegmentFile(base, stat.size, stat.mtime_ns)
+            for base in names.bases[LOG_SUFFIX]
+            for stat in (there[segment_name(base, LOG_SUFFIX)],)
+        ]
+        matching = match_segments(source.segments, segments, same_times=target.same_times)
+        steps, diverged = self._steps(source, target, matching, segments)
+        before = target.before.log_start_offset if target.before is not None else None
+        start = start_of_target(source.start_offset, before=before, old=matching.old, delete=options.delete)
+        result.start_offset, result.end_offset = start, source.end_offset
+        result.active_left_out = source.active_left_out
+        gone = [base for base in names.bases[LOG_SUFFIX] if diverged is not None and base >= diverged]
+        if not options.dry_run:
+            target.remove(leftovers(there))
+            if diverged is not None:
+                # Newest first: what a crash leaves of it is a prefix.
+                target.begin(start, durable_end=diverged)
+                target.remove(snapshots_from(there, diverged))
+                for base in reversed(gone):
+                    target.remove(files_of(base))
+        gone_names = {name for base in gone for name in files_of(base)}
+        left = {name: stat for name, stat in there.items() if name not in gone_names}
+        result.segments_deleted += len(gone)
+        for step in steps:
+            self._do(step, source, target, left, start)
+        self._finish(source, target, left, matching, start)
+
+    # --- compare ----------------------------------------------------------------------------------------------------
+
+    def _steps(
+        self, source: SourceLog, target: Target, matching: Matching, there: list[SegmentFile]
+    ) -> tuple[list[Step], int | None]:
+        """What to do for each segment, and the base offset from which on the target diverges.
+
+        Raises: DivergedError, unless it is to be forced.
+        """
+        sizes = {segment.base_offset: segment.size for segment in there}
+        steps: list[Step] = []
+        diverged: int | None = None
+        reason = ""
+        if matching.foreign:
+            diverged = matching.foreign[0]
+            reason = f"segment {diverged} is not in the source, which ends at offset {source.end_offset}"
+        for segment in source.segments:
+            base = segment.base_offset
+            if diverged is not None and base >= diverged:
+                break
+            verdict: Verdict = matching.verdicts[base]
+            if verdict != "compare":
+                steps.append(Step(segment, verdict, 0, base))
+                continue
+            step = self._compare(source, target, segment, sizes[base], is_last=base == there[-1].base_offset)
+            if step is None:
+                diverged, reason = base, f"segment {base} has other bytes than its source"
+                break
+            steps.append(step)
+        if diverged is None:
+            return steps, None
+        if not self._options.force:
+            raise DivergedError(
+                f"{self._copy.url}: {reason}: the source was truncated or compacted, or is another log, or the copy"
+                " was written to"
+            )
+        rest = source.segments[len(steps) :]
+        return steps + [Step(segment, "copy", 0, segment.base_offset) for segment in rest], diverged
+
+    def _compare(
+        self, source: SourceLog, target: Target, segment: SegmentFile, size: int, *, is_last: bool
+    ) -> Step | None:
+        name = segment_name(segment.base_offset, LOG_SUFFIX)
+        origin, copy = source.open(name), target.open(name)
+        try:
+            if not target.same_times and size == segment.size and ends_equal(origin, copy, size):
+                return Step(segment, "settle", size, segment.base_offset)
+            end = target.before.durable_end if target.before is not None and is_last else None
+            if (
+                end is not None
+                and segment.base_offset <= end
+                and size <= segment.size
+                and source.position_of(segment.base_offset, end, segment.size) == size
+                and ends_equal(origin, copy, size)
+            ):
+                # As far as the state says that the copy is durable, and no further.
+                return Step(segment, "settle" if size == segment.size else "extend", size, end)
+            found = fit(origin, segment.size, copy, size, segment.base_offset)
+        finally:
+            origin.close()
+            copy.close()
+        if found.kind == "diverged":
+            return None
+        return Step(segment, "settle" if found.kind == "same" else "extend", found.position, found.next_offset)
+
+    # --- copy -------------------------------------------------------------------------------------------------------
+
+    def _do(
+        self, step: Step, source: SourceLog, target: Target, there: Mapping[str, FileStat], start_offset: int
+    ) -> None:
+        segment, kind, position, next_offset = step
+        result, dry_run = self._result, self._options.dry_run
+        if kind == "extend" and not target.same_times:
+            kind, position, next_offset = "copy", 0, segment.base_offset
+        for file in source.indexes(segment):
+            self._put(file, source, target, there)
+        if kind in ("keep", "settle"):
+            result.segments_skipped += 1
+            self._advance(segment.size)
+            if kind == "settle" and not dry_run:
+                target.settle(segment)
+            return
+        if kind == "extend":
+            result.segments_extended += 1
+            self._advance(position)
+        else:
+            result.segments_copied += 1
+        if dry_run:
+            result.bytes_copied += segment.size - position
+            self._advance(segment.size - position)
+            return
+        chunks = self._chunks(source, segment, position, next_offset)
+        if kind == "extend":
+            target.begin(start_offset)
+            target.extend(segment, position, chunks)
+        else:
+            target.put_segment(segment, chunks, start_offset)
+
+    def _chunks(self, source: SourceLog, segment: SegmentFile, position: int, next_offset: int) -> Iterator[bytes]:
+        file = source.open(segment_name(segment.base_offset, LOG_SUFFIX))
+        offset_stop = source.offset_stop(segment.base_offset)
+        path = self._origin.fs.url_of(file.path)
+
+        def note(damage: Damage) -> None:
+            behind = damage.next_offset if damage.next_offset is not None else min(offset_stop, source.end_offset)
+            last = max(behind - 1, damage.first_offset)
+            lost = CorruptRange(damage.first_offset, last, damage.position, damage.reason, path)
+            self._result.damage.extend(source.losses.judged(lost))
+
+        try:
+            for chunk in checked_chunks(
+                file, position, segment.size, next_offset=next_offset, offset_stop=offset_stop, found=note
+            ):
+                yield chunk
+                self._result.bytes_copied += len(chunk)
+                self._advance(len(chunk))
+        finally:
+            file.close()
+
+    def _put(self, file: NamedFile, source: SourceLog, target: Target, there: Mapping[str, FileStat]) -> None:
+        """Copies a small file whole, unless it is there with the same size and time."""
+        found = there.get(file.name)
+        if found is not None and found.size == file.size:
+            since = found.mtime_ns - file.mtime_ns
+            unchanged = bool(file.mtime_ns) and (since == 0 if target.same_times else since >= 0)
+            if unchanged or self._has_same_bytes(file, source, target):
+                return
+        self._result.bytes_copied += file.size
+        if not self._options.dry_run:
+            opened = source.open(file.name)
+            try:
+                # An index is trimmed just after its segment was sealed: the next run finds that its size is another.
+                chunks = plain_chunks(opened, 0, file.size, all_of_them=False)
+                target.put_file(file.name, chunks, file.mtime_ns)
+            finally:
+                opened.close()
+
+    def _has_same_bytes(self, file: NamedFile, source: SourceLog, target: Target) -> bool:
+        one, other = source.open(file.name), target.open(file.name)
+        try:
+            return one.pread(file.size, 0) == other.pread(file.size, 0)
+        finally:
+            one.close()
+            other.close()
+
+    def _finish(
+        self,
+        source: SourceLog,
+        target: Target,
+        there: Mapping[str, FileStat],
+        matching: Matching,
+        start_offset: int,
+    ) -> None:
+        options, result = self._options, self._result
+        snapshots = source.snapshots()
+        for file in [*snapshots, *source.small_files()]:
+            self._put(file, source, target, there)
+        if options.delete:
+            result.segments_deleted += len(matching.old)
+            kept = {file.name for file in snapshots}
+            stale = [name for name in there if name.endswith(SNAPSHOT_SUFFIX) and name not in kept]
+        if options.dry_run:
+            return
+        # The start first: were the segments gone before it is stored, it would promise what is not there.
+        before = losses_of(target.before)
+        losses = losses_of_target(
+            source.losses,
+            before,
+            source_start=source.start_offset,
+            start=start_offset,
+            lost_max=LOST_MAX,
+            accepted_max=ACCEPTED_MAX,
+            unconfirmed_max=UNCONFIRMED_MAX,
+        )
+        target.finish(source.segments, start_offset, source.end_offset, losses)
+        if options.delete:
+            for base in matching.old:
+                target.remove(files_of(base))
+            target.remove(stale)

@@ -1,0 +1,145 @@
+"""What there is to mirror of one log: its segments and small files, as they are at one moment, up to what is readable.
+
+A live local log is read as every reader reads it: up to its high watermark, without a lock. A log in a store has no
+writer, so that all of its segments are taken for sealed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kstore.clock import SYSTEM_CLOCK
+from kstore.config import LogConfig
+from kstore.engine.view import LogView
+from kstore.files.fs import File, FileStat
+from kstore.files.handles import HandleCache
+from kstore.files.paths import (
+    INDEX_SUFFIX,
+    LEADER_EPOCHS,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    classify,
+    segment_name,
+)
+from kstore.files.remote import Location
+from kstore.metrics import LogCounters
+from kstore.record.walk import OFFSET_MAX
+from kstore.rules.mirror import SegmentFile
+from kstore.segment import SegmentContext
+
+__all__ = ["SMALL_FILES", "SourceLog"]
+
+# In the order in which they are copied, before the ``.log``.
+INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+SMALL_FILES = (LEADER_EPOCHS, PARTITION_METADATA)
+TXN_ENTRY_SIZE = 34
+OPEN_FILES_MAX = 8
+
+
+class NamedFile(NamedTuple):
+    """A file that is copied whole: its name, and size and time."""
+
+    name: str
+    size: int
+    mtime_ns: int
+
+
+class SourceLog:
+    """One log, looked at once. ``segments`` end with the active one, cut to the high watermark, or leave it out."""
+
+    def __init__(self, at: Location, *, with_active: bool) -> None:
+        """Raises: LogNotFoundError, NotALogError, StorageError; FileMissingError where retention was faster."""
+        self.at = at
+        config = LogConfig.from_settings()
+        context = SegmentContext(at.reading, at.path, config, SYSTEM_CLOCK, HandleCache(OPEN_FILES_MAX), LogCounters())
+        view = LogView(context)
+        self._view = view
+        self.start_offset = view.start_offset
+        self.end_offset = view.published.high_watermark
+        self.losses = view.losses
+        self._stats = at.fs.list_stats(at.path)
+        self._names = classify(self._stats)
+        self.segments = self._segments()
+        self.active_left_out = False
+        if not with_active and self.segments and not self.segments[-1].sealed:
+            self.end_offset = self.segments.pop().base_offset
+            self.active_left_out = True
+        self.losses = self.losses.within(self.start_offset, self.end_offset)
+
+    def _segments(self) -> list[SegmentFile]:
+        view = self._view
+        bases = [base for base in view.segments.bases if base <= self.end_offset]
+        found = []
+        for base in bases:
+            stat = self._stats.get(segment_name(base, LOG_SUFFIX)) or self.at.fs.stat(self.path(base, LOG_SUFFIX))
+            found.append(SegmentFile(base, stat.size, stat.mtime_ns))
+        if found and self.at.local is not None:
+            base = bases[-1]
+            found[-1] = SegmentFile(base, self._readable_size(base), found[-1].mtime_ns, sealed=False)
+        return found
+
+    def _readable_size(self, base: int) -> int:
+        """Bytes of the last segment that are below the high watermark."""
+        published = self._view.published
+        segment = self._view.segments.floor(base)
+        assert segment is not None
+        limit = published.position if base == published.base_offset else segment.size
+        if published.high_watermark == published.offset:
+            return limit
+        batch = segment.batch_at(published.high_watermark, limit)
+        return limit if batch is None else batch.position
+
+    @property
+    def closed(self) -> bool:
+        """Whether no writer is at work and the log was closed in order, so that the last indexes are whole too."""
+        return self._view.report.clean
+
+    def path(self, base_offset: int, suffix: str) -> str:
+        return f"{self.at.path}/{segment_name(base_offset, suffix)}"
+
+    def open(self, name: str) -> File:
+        return self.at.fs.open(f"{self.at.path}/{name}")
+
+    def indexes(self, segment: SegmentFile) -> list[NamedFile]:
+        """The files that go with a segment. Of an active one only the aborted transactions: recovery does the rest,
+        but who opens the copy for reading needs them."""
+        found = []
+        for suffix in INDEXES:
+            stat = self._stats.get(name := segment_name(segment.base_offset, suffix))
+            if stat is None:
+                continue
+            if segment.sealed or self.closed:
+                found.append(NamedFile(name, stat.size, stat.mtime_ns))
+            elif suffix == TXN_INDEX_SUFFIX:
+                # Its writer may be at work on an entry.
+                found.append(NamedFile(name, stat.size // TXN_ENTRY_SIZE * TXN_ENTRY_SIZE, 0))
+        return found
+
+    def snapshots(self) -> list[NamedFile]:
+        """The producers' snapshots that lie within what is copied."""
+        names = self._names.bases[SNAPSHOT_SUFFIX]
+        return [self._named(segment_name(at, SNAPSHOT_SUFFIX)) for at in names if at <= self.end_offset]
+
+    def small_files(self) -> list[NamedFile]:
+        return [self._named(name) for name in SMALL_FILES if name in self._stats]
+
+    def _named(self, name: str) -> NamedFile:
+        stat: FileStat = self._stats[name]
+        return NamedFile(name, stat.size, stat.mtime_ns)
+
+    def position_of(self, base_offset: int, offset: int, size: int) -> int:
+        """Where in a segment of ``size`` bytes the batch of ``offset`` begins, or would; found through the index."""
+        segment = self._view.segments.floor(base_offset)
+        assert segment is not None
+        return segment.locate(offset, size).position
+
+    def offset_stop(self, base_offset: int) -> int:
+        """No batch of the segment may end at or above it: where the next segment begins."""
+        following = self._view.segments.higher(base_offset)
+        return following.base_offset if following is not None else OFFSET_MAX
+
+    def close(self) -> None:
+        self._view.close()

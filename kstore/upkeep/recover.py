@@ -1,0 +1,201 @@
+"""Recovering logs on demand: what opening would do is said, and then done, or only said.
+
+A dry run is the real recovery over a file system that keeps its changes in memory: it cannot say one thing and do
+another.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from kstore.clock import SYSTEM_CLOCK
+from kstore.config import LogConfig
+from kstore.engine.check import CheckedLog, accept_loss, ensure_lost, unreadable
+from kstore.engine.index_repairs import replace_indexes, scan_segment
+from kstore.engine.opening import LACKING_INDEX, Loaded, is_log, load
+from kstore.engine.published import Published
+from kstore.engine.segments import LogSegments
+from kstore.engine.writer import LogWriter
+from kstore.errors import CorruptDataError, FileMissingError, LogNotFoundError, NotALogError
+from kstore.files.fs import FileSystem, read_file
+from kstore.files.handles import HandleCache
+from kstore.files.local import SYSTEM_FS
+from kstore.files.log_lock import lock_log, probe_log
+from kstore.files.overlay import OverlayFs
+from kstore.files.paths import (
+    SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    classify,
+    parse_segment_name,
+    segment_name,
+    topic_partition,
+)
+from kstore.metrics import LogCounters
+from kstore.record.walk import OFFSET_MAX
+from kstore.rules.losses import LossRanges, OffsetSpan, joined
+from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, decode_topics
+from kstore.segment import SegmentContext
+from kstore.types import RecoveryReport
+
+__all__ = ["Accept", "Rebuild", "plan_recovery", "recover_log", "topic_index_interval"]
+
+Advance = Callable[[int], None]
+Accept = Sequence[OffsetSpan] | Literal["all"]
+
+
+class Rebuild(NamedTuple):
+    """What to rebuild beside what recovery rebuilds: every ``.index`` and ``.timeindex`` that is missing or wrong, and
+    the files ``damaged``, transaction indexes and producer snapshots that a verification has found to be wrong.
+
+    ``index_interval_bytes`` is the setting that the log was written with; None: as its store says, else Kafka's 4096.
+    """
+
+    damaged: Sequence[str] = ()
+    index_interval_bytes: int | None = None
+
+
+def plan_recovery(
+    directory: Path,
+    *,
+    fs: FileSystem = SYSTEM_FS,
+    advance: Advance | None = None,
+    accept: Accept = (),
+    rebuild: Rebuild | None = None,
+) -> RecoveryReport:
+    """What ``recover_log`` would find and do; nothing is changed, no lock is taken.
+
+    Raises: LockedError where a writer is at work, LogNotFoundError, NotALogError, NotLostError, StorageError.
+    """
+    context = _context(directory, fs, rebuild)
+    probe_log(context.directory)
+    loaded = load(context._replace(fs=OverlayFs(fs)), "sync", advance=advance)
+    loaded.state_file.close()
+    recovered = _Recovered.of(loaded)
+    for first, last in _to_accept(recovered, accept):
+        ensure_lost(recovered, first, last)
+        _note_accepted(loaded.report, first, last)
+    if rebuild is not None:
+        _rebuild_indexes(loaded, rebuild, advance)
+    return loaded.report
+
+
+def recover_log(
+    directory: Path,
+    *,
+    fs: FileSystem = SYSTEM_FS,
+    advance: Advance | None = None,
+    accept: Accept = (),
+    rebuild: Rebuild | None = None,
+) -> RecoveryReport:
+    """Recovers the log where it was not closed in order, and closes it in order, durably.
+
+    Args:
+        accept: ranges of damaged or lost offsets that reads are to pass over from now on (``Log.accept_loss``), or
+            "all" there are; what is accepted is no damage in the report.
+        rebuild: what to rebuild in a log that was closed in order, too; durable on return.
+
+    Raises: LockedError, LogNotFoundError, NotALogError, DiskFullError (no room to set aside what must be cut: nothing
+    is cut then), NotLostError and LossLimitError (the log is recovered all the same), StorageError.
+    """
+    context = _context(directory, fs, rebuild)
+    lock = lock_log(context.directory, mode=context.config.file_mode)
+    try:
+        writer = LogWriter(load(context, "sync", advance=advance), lock)
+    except BaseException:
+        lock.release()
+        raise
+    try:
+        for first, last in _to_accept(writer, accept):
+            accept_loss(writer, first, last)
+            _note_accepted(writer.loaded.report, first, last)
+        if rebuild is not None:
+            _rebuild_indexes(writer.loaded, rebuild, advance)
+    finally:
+        writer.close()
+    return writer.loaded.report
+
+
+class _Recovered(NamedTuple):
+    """A log as its recovery has left it."""
+
+    context: SegmentContext
+    segments: LogSegments
+    start_offset: int
+    published: Published
+    losses: LossRanges
+
+    @classmethod
+    def of(cls, loaded: Loaded) -> _Recovered:
+        end, base_offset = loaded.end_offset, loaded.segments.last.base_offset
+        published = Published(end, base_offset, loaded.position, end)
+        return cls(loaded.context, loaded.segments, loaded.start_offset, published, loaded.losses)
+
+
+def _to_accept(source: CheckedLog, accept: Accept) -> Sequence[OffsetSpan]:
+    if accept != "all":
+        return accept
+    found = unreadable(source, source.start_offset, source.published.offset)
+    ranges = joined((damage.first, damage.last) for damage in found)
+    return [part for span in ranges for part in source.losses.unaccepted(*span)]
+
+
+def _note_accepted(report: RecoveryReport, first: int, last: int) -> None:
+    accepted = LossRanges(accepted=((first, last),))
+    report.corrupt[:] = [
+        damage._replace(first=part[0], last=part[1])
+        for damage in report.corrupt
+        for part in accepted.unaccepted(damage.first, damage.last)
+    ]
+    report.notes.append(f"the loss of offsets {first} to {last} is accepted: reads pass over them")
+
+
+def _rebuild_indexes(loaded: Loaded, rebuild: Rebuild, advance: Advance | None) -> None:
+    """Needs the log's lock, or a file system of its own. Raises: StorageError."""
+    segments = loaded.segments
+    damaged = {Path(path).name for path in rebuild.damaged}
+    loaded.report.notes[:] = [note for note in loaded.report.notes if not note.endswith(LACKING_INDEX)]
+    for segment, stop in zip(segments, [*segments.bases[1:], OFFSET_MAX], strict=True):
+        transactions = segment_name(segment.base_offset, TXN_INDEX_SUFFIX)
+        if transactions in damaged:
+            loaded.producers.rebuild_indexes((segment,))
+            loaded.report.rebuilt.append(str(loaded.context.directory / transactions))
+        if segment.tail is not None:
+            continue  # recovery has just rebuilt its indexes
+        scanned = scan_segment(segment, stop)
+        if scanned.replaced and replace_indexes(segment, scanned):
+            segment.examined(scanned.rebuilt.largest, scanned.size)
+            loaded.report.rebuilt += [str(segment.path(suffix)) for suffix in scanned.replaced]
+        segment.lacks_index = False
+        if advance is not None:
+            advance(scanned.size)
+    for name in sorted(damaged):
+        parsed = parse_segment_name(name)
+        if parsed is not None and (parsed.suffix, parsed.state) == (SNAPSHOT_SUFFIX, ""):
+            loaded.producers.remove_snapshot(parsed.base_offset)
+            loaded.report.notes.append(f"{name} was wrong, and is removed: the log has what it should hold")
+
+
+def topic_index_interval(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> int:
+    """``index_interval_bytes`` of the topic whose partition ``directory`` is, as far as its store's file tells it."""
+    default = LogConfig().index_interval_bytes
+    owner = topic_partition(directory.name)
+    path = directory.parent / KSTORE_TOPICS
+    try:
+        entry = decode_topics(read_file(fs, path, TOPICS_SIZE_MAX), path).get(owner.topic) if owner else None
+    except (CorruptDataError, FileMissingError):
+        return default
+    return int(entry.settings.get("index_interval_bytes", default)) if entry is not None else default
+
+
+def _context(directory: Path, fs: FileSystem, rebuild: Rebuild | None) -> SegmentContext:
+    directory = directory.absolute()
+    if not fs.exists(directory):
+        raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory))
+    if not is_log(classify(fs.list(directory))):
+        raise NotALogError(errno.ENOTDIR, "not a log", str(directory))
+    interval = (rebuild.index_interval_bytes if rebuild is not None else None) or topic_index_interval(directory, fs=fs)
+    config = LogConfig(index_interval_bytes=interval)
+    return SegmentContext(fs, directory, config, SYSTEM_CLOCK, HandleCache(config.open_files_max), LogCounters())

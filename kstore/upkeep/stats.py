@@ -1,0 +1,534 @@
+"""Statistics of logs on disk: sizes, times, batches, codecs, transactions; with ``deep`` also keys and ratios.
+
+Headers are read and records left alone, which is why it is fast and why it says little about damage: whether every byte
+is as it was written, says ``upkeep.verify``. With ``deep`` each batch is checked, decompressed and counted record by
+record. Nothing is written and no lock is taken. Memory and time are bounded by the files' sizes, whatever is in them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.engine.opening import losses_of
+from kstore.errors import CorruptDataError, CorruptRecordError, FileMissingError, KstoreError, StorageError
+from kstore.files.fs import File, FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SEGMENT_SUFFIXES, DirectoryNames, classify, segment_name
+from kstore.record._codec import Record, RecordCursor
+from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC, Batch, RecordBatch
+from kstore.record.compression import CODECS_BY_NAME
+from kstore.record.control import ControlRecordType, parse_control_type
+from kstore.record.headers import BATCH_BYTES_MAX, walk_headers
+from kstore.record.parse import parse_batch
+from kstore.record.walk import OFFSET_MAX, Damage
+from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped, span_size
+from kstore.state.log_state import read_state
+from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, TIMESTAMP_TYPES
+from kstore.upkeep.verify import Finding, find_logs
+from kstore.upkeep.verify.findings import Advance, split_loss
+from kstore.upkeep.verify.partition import is_live, no_advance
+
+__all__ = [
+    "CodecStats",
+    "Distribution",
+    "RecordStats",
+    "Stats",
+    "damage_finding",
+    "find_logs",
+    "log_stats",
+    "note_batch",
+    "stats",
+    "total",
+]
+
+# A log that is nothing but damage must not fill the memory with findings.
+FINDINGS_MAX = 100
+# How far it is, is said in steps of this size.
+STEP_BYTES = 4 << 20
+# Two neighbouring buckets of a distribution differ by at most 1/16.
+BUCKET_BITS = 4
+RECORDS_AT_A_TIME = 4096
+
+
+class Bar(NamedTuple):
+    """``value_count`` values lie from ``low`` to ``high``, both inclusive."""
+
+    low: int
+    high: int
+    value_count: int
+
+
+class Distribution:
+    """How values, 0 and above, are distributed: count, sum and extremes exactly, all else to 1/16, in little memory."""
+
+    __slots__ = ("_counts", "count", "maximum", "minimum", "sum")
+
+    def __init__(self) -> None:
+        self.count = self.sum = self.maximum = 0
+        self.minimum = OFFSET_MAX
+        self._counts: dict[int, int] = {}
+
+    def add(self, value: int, count: int = 1) -> None:
+        """Takes in ``value``, ``count`` times."""
+        self.count += count
+        self.sum += value * count
+        if value > self.maximum:
+            self.maximum = value
+        if value < self.minimum:
+            self.minimum = value
+        shift = max(value.bit_length() - BUCKET_BITS - 1, 0)
+        bucket = (shift << BUCKET_BITS) + (value >> shift)
+        self._counts[bucket] = self._counts.get(bucket, 0) + count
+
+    def merge(self, other: Distribution) -> None:
+        self.count += other.count
+        self.sum += other.sum
+        self.minimum = min(self.minimum, other.minimum)
+        self.maximum = max(self.maximum, other.maximum)
+        for bucket, count in other._counts.items():
+            self._counts[bucket] = self._counts.get(bucket, 0) + count
+
+    def percentile(self, percent: float) -> int:
+        """A value that ``percent`` of all do not exceed, at most 1/16 too high; 0 where there are none."""
+        rank = max(-(-self.count * percent // 100), 1)
+        seen = 0
+        for bucket in sorted(self._counts):
+            seen += self._counts[bucket]
+            if seen >= rank:
+                return max(min(_bucket_end(bucket), self.maximum), self.minimum)
+        return 0
+
+    def histogram(self) -> list[Bar]:
+        """Bars by powers of two, from the lowest to the highest that has values, empty ones between them too."""
+        by_bits: dict[int, int] = {}
+        for bucket, count in self._counts.items():
+            bits = _bucket_end(bucket).bit_length()
+            by_bits[bits] = by_bits.get(bits, 0) + count
+        if not by_bits:
+            return []
+        return [
+            Bar((1 << bits) >> 1, (1 << bits) - 1, by_bits.get(bits, 0))
+            for bits in range(min(by_bits), max(by_bits) + 1)
+        ]
+
+
+def _bucket_end(bucket: int) -> int:
+    """The greatest value in the bucket."""
+    shift = max((bucket >> BUCKET_BITS) - 1, 0)
+    return ((bucket - (shift << BUCKET_BITS) + 1) << shift) - 1
+
+
+@dataclass(slots=True)
+class CodecStats:
+    """The batches of one codec. The sizes of their records are 0 where nobody looked (without ``deep``; formats 0, 1).
+
+    ``size``: bytes of whole batches; ``records_size``: of their records as stored; ``uncompressed_size``: as they were.
+    """
+
+    batch_count: int = 0
+    size: int = 0
+    records_size: int = 0
+    uncompressed_size: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times smaller compression made the records; None where nobody looked."""
+        return self.uncompressed_size / self.records_size if self.records_size else None
+
+    def merge(self, other: CodecStats) -> None:
+        self.batch_count += other.batch_count
+        self.size += other.size
+        self.records_size += other.records_size
+        self.uncompressed_size += other.uncompressed_size
+
+
+@dataclass(slots=True)
+class RecordStats:
+    """Records one by one, those of control batches left out. A tombstone has a key, and no value."""
+
+    record_count: int = 0
+    keyed_count: int = 0
+    tombstone_count: int = 0
+    header_count: int = 0
+    key_sizes: Distribution = field(default_factory=Distribution)
+    value_sizes: Distribution = field(default_factory=Distribution)
+
+    def note(self, records: Iterable[Record]) -> None:
+        """Counts records, some thousands at a time: a batch may have millions."""
+        rest = iter(records)
+        while some := list(islice(rest, RECORDS_AT_A_TIME)):
+            keys = [record.key for record in some]
+            values = [record.value for record in some]
+            self.record_count += len(some)
+            self.keyed_count += len(some) - keys.count(None)
+            self.tombstone_count += [
+                (key is None, value is None) for key, value in zip(keys, values, strict=True)
+            ].count((False, True))
+            self.header_count += sum([len(record.headers) for record in some])
+            for sizes, parts in ((self.key_sizes, keys), (self.value_sizes, values)):
+                for size, count in Counter([len(part) for part in parts if part is not None]).items():
+                    sizes.add(size, count)
+
+    def merge(self, other: RecordStats) -> None:
+        self.record_count += other.record_count
+        self.keyed_count += other.keyed_count
+        self.tombstone_count += other.tombstone_count
+        self.header_count += other.header_count
+        self.key_sizes.merge(other.key_sizes)
+        self.value_sizes.merge(other.value_sizes)
+
+
+@dataclass(slots=True)
+class Stats:
+    """What was counted of a segment, a log, or all logs together. Sizes are bytes, times ms since the epoch.
+
+    ``record_count`` is what the batches say, markers of transactions too. ``start_offset`` and ``end_offset``, behind
+    the last batch, are NO_OFFSET where there is none, and of several logs together. ``records`` is None without
+    ``deep``. ``fenced_count``, ``lost_count`` and ``accepted_count`` are offsets: in damaged batches that were met, of
+    records that were durable and that no batch holds, and of losses that the user has accepted. ``findings`` are the
+    first FINDINGS_MAX of ``damage_count``. ``segments`` are in the order of offsets, and empty where they were not
+    asked for.
+    """
+
+    path: str
+    log_count: int = 0
+    segment_count: int = 0
+    size: int = 0
+    # By the suffix of the file: the segments' small files, and "" for what waits for removal or was set aside.
+    side_sizes: dict[str, int] = field(default_factory=dict)
+    start_offset: int = NO_OFFSET
+    end_offset: int = NO_OFFSET
+    first_timestamp: int = NO_TIMESTAMP
+    last_timestamp: int = NO_TIMESTAMP
+    batch_count: int = 0
+    empty_batch_count: int = 0
+    record_count: int = 0
+    producer_batch_count: int = 0
+    transactional_batch_count: int = 0
+    control_batch_count: int = 0
+    commit_count: int = 0
+    abort_count: int = 0
+    formats: dict[int, int] = field(default_factory=dict)
+    codecs: dict[str, CodecStats] = field(default_factory=dict)
+    segment_sizes: Distribution = field(default_factory=Distribution)
+    batch_sizes: Distribution = field(default_factory=Distribution)
+    batch_records: Distribution = field(default_factory=Distribution)
+    records: RecordStats | None = None
+    fenced_count: int = 0
+    lost_count: int = 0
+    accepted_count: int = 0
+    damage_count: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    segments: list[Stats] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether no damage was met; without ``deep`` that says little."""
+        return not self.damage_count
+
+    def add_finding(self, finding: Finding) -> None:
+        self.damage_count += 1
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+
+    def add_loss(self, finding: Finding, losses: LossRanges) -> None:
+        """Counts damage of batches, or lost ones, but for what of it is accepted."""
+        for part in split_loss(finding, losses):
+            if part.severity == "damage":
+                self.add_finding(part)
+                count = max(part.last, part.first) - part.first + 1
+                if part.kind == "lost":
+                    self.lost_count += count
+                else:
+                    self.fenced_count += count
+
+    def note(self, batch: Batch, record_count: int, codec: str, first_timestamp: int) -> None:
+        """Counts a batch."""
+        size = batch.size
+        self.batch_count += 1
+        self.record_count += record_count
+        self.batch_sizes.add(size)
+        self.batch_records.add(record_count)
+        self.formats[batch.magic] = self.formats.get(batch.magic, 0) + 1
+        known = self.codecs.get(codec)
+        if known is None:
+            known = self.codecs[codec] = CodecStats()
+        known.batch_count += 1
+        known.size += size
+        if not record_count:
+            self.empty_batch_count += 1
+        if batch.producer_id >= 0:
+            self.producer_batch_count += 1
+        if batch.is_transactional:
+            self.transactional_batch_count += 1
+        self._note_times(first_timestamp, batch.max_timestamp)
+        if self.start_offset == NO_OFFSET:
+            self.start_offset = batch.base_offset
+        self.end_offset = batch.last_offset + 1
+
+    def _note_times(self, first: int, last: int) -> None:
+        if first >= 0 and (self.first_timestamp == NO_TIMESTAMP or first < self.first_timestamp):
+            self.first_timestamp = first
+        if last > self.last_timestamp:
+            self.last_timestamp = last
+
+    def merge(self, other: Stats) -> None:
+        """Takes in what was counted of another segment or log; offsets are left to who knows what they mean."""
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in DISTRIBUTIONS:
+            getattr(self, name).merge(getattr(other, name))
+        for suffix, size in other.side_sizes.items():
+            self.side_sizes[suffix] = self.side_sizes.get(suffix, 0) + size
+        for magic, count in other.formats.items():
+            self.formats[magic] = self.formats.get(magic, 0) + count
+        for codec, found in other.codecs.items():
+            self.codecs.setdefault(codec, CodecStats()).merge(found)
+        self._note_times(other.first_timestamp, other.last_timestamp)
+        if other.records is not None:
+            self.records = self.records or RecordStats()
+            self.records.merge(other.records)
+        self.findings.extend(other.findings[: FINDINGS_MAX - len(self.findings)])
+
+
+SUMS = (
+    "log_count",
+    "segment_count",
+    "size",
+    "batch_count",
+    "empty_batch_count",
+    "record_count",
+    "producer_batch_count",
+    "transactional_batch_count",
+    "control_batch_count",
+    "commit_count",
+    "abort_count",
+    "fenced_count",
+    "lost_count",
+    "accepted_count",
+    "damage_count",
+)
+DISTRIBUTIONS = ("segment_sizes", "batch_sizes", "batch_records")
+
+
+def total(logs: Iterable[Stats], path: str = "") -> Stats:
+    """All of them together, without their segments."""
+    every = Stats(path)
+    for log in logs:
+        every.merge(log)
+    return every
+
+
+def log_stats(
+    directory: Path,
+    *,
+    deep: bool = False,
+    with_segments: bool = False,
+    fs: FileSystem = SYSTEM_FS,
+    advance: Advance = no_advance,
+) -> Stats:
+    """Statistics of the log in ``directory``, a partition's, which may be in use.
+
+    What cannot be read is a finding, and does not keep it from the rest.
+
+    Args:
+        deep: also check, decompress and count every record.
+        with_segments: keep those of each segment too.
+        advance: hears how many more bytes of ``.log`` were gone over.
+    """
+    log = Stats(str(directory), log_count=1)
+    try:
+        names = classify(fs.list(directory))
+    except StorageError as error:
+        log.add_finding(Finding("damage", "name", str(directory), str(error)))
+        return log
+    bases = names.bases[LOG_SUFFIX]
+    losses = _losses(fs, directory, names, log)
+    log.side_sizes = {
+        suffix: sum(_size(fs, f"{directory}/{segment_name(base, suffix)}") for base in names.bases[suffix])
+        for suffix in SEGMENT_SUFFIXES
+        if suffix != LOG_SUFFIX
+    }
+    log.side_sizes[""] = sum(_size(fs, f"{directory}/{name}") for name in (*map(str, names.unfinished), *names.cuts))
+    for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
+        is_live_end = following == OFFSET_MAX and is_live(fs, directory)
+        path = f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
+        segment = _segment_stats(fs, path, base_offset, following, is_live_end, deep, losses, advance)
+        if segment is None:
+            continue
+        log.merge(segment)
+        if segment.start_offset != NO_OFFSET:
+            if log.start_offset == NO_OFFSET:
+                log.start_offset = segment.start_offset
+            log.end_offset = segment.end_offset
+        if with_segments:
+            log.segments.append(segment)
+    return log
+
+
+def _losses(fs: FileSystem, directory: Path, names: DirectoryNames, log: Stats) -> LossRanges:
+    """What the log knows of its losses."""
+    losses = NO_LOSSES
+    if KSTORE_STATE in names.others:
+        try:
+            losses = losses_of(read_state(fs, directory / KSTORE_STATE))
+        except KstoreError as error:
+            log.add_finding(Finding("damage", "state", f"{directory}/{KSTORE_STATE}", f"cannot be read: {error}"))
+    log.accepted_count = span_size(losses.accepted)
+    return losses
+
+
+def _size(fs: FileSystem, path: str) -> int:
+    """A file's size; one that has gone meanwhile, or is out of reach, has none."""
+    try:
+        return fs.stat(path).size
+    except StorageError:
+        return 0
+
+
+def _segment_stats(
+    fs: FileSystem,
+    path: str,
+    base_offset: int,
+    offset_stop: int,
+    is_live_end: bool,
+    deep: bool,
+    losses: LossRanges,
+    advance: Advance,
+) -> Stats | None:
+    """Those of one segment; None where it has just been removed."""
+    segment = Stats(path, segment_count=1)
+    if deep:
+        segment.records = RecordStats()
+    done = 0
+    expected = base_offset
+    try:
+        file = fs.open(path)
+        segment.size = file.size()
+        segment.segment_sizes.add(segment.size)
+        for item in walk_headers(file, segment.size, next_offset=base_offset, offset_stop=offset_stop):
+            if isinstance(item, Damage):
+                if not (is_live_end and item.next_offset is None):
+                    segment.add_loss(damage_finding(path, item, offset_stop), losses)
+                expected = offset_stop if item.next_offset is None else item.next_offset
+                continue
+            position, batch = item
+            _note_lost(segment, losses, expected, _first_offset(batch), position)
+            expected = batch.last_offset + 1
+            if position - done >= STEP_BYTES:
+                advance(position - done)
+                done = position
+            try:
+                note_batch(segment, file, position, batch)
+            except CorruptDataError as error:
+                segment.add_loss(
+                    Finding("damage", "batch", path, error.reason, position, _first_offset(batch), batch.last_offset),
+                    losses,
+                )
+        _note_lost(segment, losses, expected, offset_stop, segment.size)
+        advance(segment.size - done)
+    except FileMissingError:
+        return None
+    except KstoreError as error:
+        segment.add_finding(Finding("damage", "batch", path, f"cannot be read: {error}"))
+    return segment
+
+
+def _note_lost(segment: Stats, losses: LossRanges, start: int, stop: int, position: int) -> None:
+    """Counts what is known to be lost of offsets that no batch holds."""
+    if losses.lost and start < stop:
+        for first, last in clipped(losses.lost, start, stop):
+            segment.add_loss(Finding("damage", "lost", segment.path, LOST, position, first, last), losses)
+
+
+def damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:
+    """Damage between the batches of a segment, as it is reported."""
+    first = damage.first_offset
+    if damage.next_offset is None and offset_stop == OFFSET_MAX:
+        return Finding("damage", "tail", path, damage.reason, damage.position, first)
+    last = (offset_stop if damage.next_offset is None else damage.next_offset) - 1
+    return Finding("damage", "batch", path, damage.reason, damage.position, first, max(last, first))
+
+
+def _first_offset(batch: Batch) -> int:
+    """Without a look at its records: a compressed message set knows only its last offset."""
+    return batch.base_offset if batch.magic == MAGIC else batch.last_offset
+
+
+def note_batch(segment: Stats, file: File, position: int, header: Batch) -> None:
+    """Counts a batch of which only the header was read. Raises: CorruptDataError; nothing was counted then."""
+    batch, records = header, segment.records
+    if records is not None or header.magic != MAGIC or header.is_control:
+        # How many messages a compressed set has, and what a marker says, is in their records.
+        batch = _whole(file, position, header)
+    codec = batch.codec
+    first_timestamp = batch.max_timestamp
+    if not isinstance(batch, RecordBatch):
+        batch.check(BATCH_BYTES_MAX)
+        segment.note(batch, batch.record_count, codec, first_timestamp)
+        if records is not None:
+            records.note(batch.records())
+        return
+    if batch.delete_horizon_ms is None and batch.timestamp_type != LOG_APPEND_TIME:
+        first_timestamp = batch.base_timestamp
+    if batch.is_control:
+        kinds = [parse_control_type(record.key) for record in batch.records()]
+        segment.control_batch_count += 1
+        segment.commit_count += kinds.count(ControlRecordType.COMMIT)
+        segment.abort_count += kinds.count(ControlRecordType.ABORT)
+    elif records is not None:
+        records_size, uncompressed_size = _note_records(records, batch)
+        segment.note(batch, batch.record_count, codec, first_timestamp)
+        segment.codecs[codec].records_size += records_size
+        segment.codecs[codec].uncompressed_size += uncompressed_size
+        return
+    segment.note(batch, batch.record_count, codec, first_timestamp)
+
+
+def _whole(file: File, position: int, header: Batch) -> Batch:
+    """The batch with its records. Raises: CorruptDataError."""
+    if header.size > BATCH_BYTES_MAX:
+        raise CorruptRecordError(f"a batch of {header.size} bytes, of which at most {BATCH_BYTES_MAX} are looked into")
+    batch = parse_batch(file.pread(header.size, position))
+    batch.ensure_valid()
+    return batch
+
+
+def _note_records(records: RecordStats, batch: RecordBatch) -> tuple[int, int]:
+    """Counts the records of a batch; the bytes that they take, and took before compression."""
+    header = batch.header
+    stored = batch.data[BATCH_HEADER_BYTES:]
+    payload: memoryview | bytes = stored
+    if batch.codec_id:
+        payload = CODECS_BY_NAME[batch.codec].decompress(stored, BATCH_BYTES_MAX, MAGIC)
+    records.note(
+        RecordCursor(
+            payload,
+            0,
+            len(payload),
+            header.record_count,
+            header.base_offset,
+            header.base_timestamp,
+            header.last_offset_delta,
+            TIMESTAMP_TYPES.index(batch.timestamp_type),
+            header.max_timestamp,
+            header.leader_epoch,
+        )
+    )
+    return len(stored), len(payload)
+
+
+def stats(
+    path: Path, *, deep: bool = False, with_segments: bool = False, fs: FileSystem = SYSTEM_FS
+) -> Iterator[Stats]:
+    """Statistics of the log in ``path``, or of all logs in it, one after the other (``log_stats``).
+
+    Raises: NotALogError, StorageError.
+    """
+    for log in find_logs(path, fs=fs):
+        yield log_stats(log, deep=deep, with_segments=with_segments, fs=fs)

@@ -1,0 +1,67 @@
+"""Verifying a whole directory: one log, or a store of many, with the checkpoints beside them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+from kstore.config import LogConfig
+from kstore.engine.opening import is_log
+from kstore.errors import CorruptDataError, NotALogError, StorageError
+from kstore.files.checkpoint import read_offset_checkpoint
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, REPLICATION_OFFSETS, classify
+from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
+from kstore.upkeep.verify.partition import no_advance, verify_log
+
+__all__ = ["find_logs", "verify", "verify_store_files"]
+
+CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, REPLICATION_OFFSETS, CLEANER_OFFSETS)
+
+
+def find_logs(path: Path, *, fs: FileSystem = SYSTEM_FS) -> list[Path]:
+    """``path`` itself where it is a log, else the logs that are directories in it, by name.
+
+    Raises: NotALogError where there is none; StorageError.
+    """
+    names = fs.list(path)
+    if is_log(classify(names)):
+        return [path]
+    found = []
+    for name in sorted(names):
+        inner = path / name
+        if fs.stat(inner).is_dir and is_log(classify(fs.list(inner))):
+            found.append(inner)
+    if not found:
+        raise NotALogError(errno.ENOTDIR, "no log, and no directory of logs", str(path))
+    return found
+
+
+def verify_store_files(path: Path, *, fs: FileSystem = SYSTEM_FS) -> LogVerification:
+    """What is wrong with the checkpoints of the store in ``path``; nothing where it is a log, or has none."""
+    store = LogVerification(str(path))
+    for name in CHECKPOINTS:
+        try:
+            read_offset_checkpoint(fs, path / name)
+        except (CorruptDataError, StorageError) as error:
+            store.findings.append(Finding("damage", "checkpoint", str(path / name), str(error)))
+    return store
+
+
+def verify(
+    path: Path, *, fs: FileSystem = SYSTEM_FS, config: LogConfig | None = None, advance: Advance = no_advance
+) -> Iterator[LogVerification]:
+    """Verifies the log in ``path``, or all logs in it, one after the other (``verify_log``).
+
+    What is wrong with the checkpoints of a store comes first, as findings about ``path`` itself.
+
+    Raises: NotALogError, StorageError.
+    """
+    logs = find_logs(path, fs=fs)
+    store = verify_store_files(path, fs=fs)
+    if store.findings:
+        yield store
+    for log in logs:
+        yield verify_log(log, fs=fs, config=config, advance=advance)

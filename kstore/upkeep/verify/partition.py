@@ -1,0 +1,240 @@
+"""Verifying one log: its segments in order, and what its small files say of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.config import LogConfig
+from kstore.engine.opening import OWN_NAMES, losses_of
+from kstore.errors import CorruptDataError, LockedError, StorageError, UnsupportedFormatError
+from kstore.files.boot import boot_id
+from kstore.files.checkpoint import read_leader_epochs, read_topic_id
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.log_lock import probe_log
+from kstore.files.paths import (
+    KSTORE_STATE,
+    LEADER_EPOCHS,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    SNAPSHOT_SUFFIX,
+    DirectoryNames,
+    classify,
+    segment_name,
+)
+from kstore.files.remote import RemoteFiles
+from kstore.record.batch import Batch
+from kstore.record.walk import OFFSET_MAX
+from kstore.rules.losses import LossRanges, holes, joined
+from kstore.state.kafka_marks import read_kafka_marks
+from kstore.state.log_state import LogState, read_state
+from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
+from kstore.upkeep.verify.producers import ProducerCheck
+from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
+
+__all__ = ["EpochOrder", "LogHead", "is_live", "lost_batches", "no_advance", "verify_head", "verify_log"]
+
+# Of many names of one kind, so many are told.
+NAMES_SHOWN = 5
+
+
+def no_advance(size: int) -> None:
+    """Nobody wants to know."""
+
+
+def verify_log(
+    directory: Path,
+    *,
+    fs: FileSystem = SYSTEM_FS,
+    config: LogConfig | None = None,
+    advance: Advance = no_advance,
+) -> LogVerification:
+    """Reads every file of the log in ``directory``, a partition's; writes nothing and takes no lock.
+
+    Args:
+        config: for ``max_batch_bytes_uncompressed``.
+        advance: hears how many more bytes of ``.log`` were read.
+
+    Raises: StorageError where the directory cannot be listed or a segment cannot be read.
+    """
+    limit = (config or LogConfig()).max_batch_bytes_uncompressed
+    head = verify_head(directory, fs=fs)
+    log, bases = head.log, head.bases
+    first_base = bases[0] if bases else 0
+    log.end_offset = log.start_offset
+    producers = ProducerCheck(fs, directory, head.snapshots, first_base)
+    epochs = EpochOrder(log)
+
+    def on_batch(batch: Batch) -> None:
+        producers.note(batch)
+        epochs.note(batch)
+
+    for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
+        is_last = following == OFFSET_MAX
+        files = SegmentFiles(
+            fs, directory, base_offset, following, is_last, is_last and is_live(fs, directory), limit, head.losses
+        )
+        before = lost_batches(log)
+        log.end_offset = verify_segment(files, log, advance, on_batch)
+        if lost_batches(log) != before:
+            producers.lose_track()
+        producers.end_segment(base_offset)
+    producers.end(log.end_offset)
+    log.findings.extend(producers.findings)
+    unstable = producers.first_unstable_offset
+    log.last_stable_offset = log.end_offset if unstable is None else min(unstable, log.end_offset)
+    head.hold_against_end()
+    return log
+
+
+def lost_batches(log: LogVerification) -> int:
+    """How much of the damage found so far is of batches, not of what only leads to them."""
+    # Batches are missing whether or not that is accepted.
+    accepted = sum(note.kind in ("batch", "lost") for note in log.notes)
+    return accepted + sum(damage.kind in ("batch", "tail", "lost") for damage in log.damages)
+
+
+class LogHead(NamedTuple):
+    """What the listing of a log and its small files say, before a batch is read.
+
+    ``bases`` are those of its segments, ``snapshots`` the offsets of its snapshots, both rising. ``log`` has what is
+    wrong with all that, and the start offset.
+    """
+
+    log: LogVerification
+    bases: list[int]
+    snapshots: list[int]
+    state: LogState | None
+    recovery_point: int | None
+
+    @property
+    def losses(self) -> LossRanges:
+        return losses_of(self.state)
+
+    def hold_against_end(self) -> None:
+        """Adds to ``log``, whose end is known by now, what was durable and is not there."""
+        _hold_against_ends(self.log, self.state, self.recovery_point)
+
+
+def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
+    """The first step of ``verify_log``. Raises: StorageError where the directory cannot be listed."""
+    log = LogVerification(str(directory))
+    names = classify(fs.list(directory))
+    bases = names.bases[LOG_SUFFIX]
+    state = _state(fs, directory, names, log)
+    marks = read_kafka_marks(fs, directory)
+    log.findings.extend(_names(directory, names))
+    log.start_offset = max((state.log_start_offset if state else marks.log_start_offset) or 0, bases[0] if bases else 0)
+    _check_epochs(fs, directory, log)
+    return LogHead(log, bases, names.bases[SNAPSHOT_SUFFIX], state, marks.recovery_point)
+
+
+def is_live(fs: FileSystem, directory: Path) -> bool:
+    """Whether a writer, kstore's or a broker's, is at work in a partition's directory, as far as can be known."""
+    if isinstance(fs, RemoteFiles):
+        return False  # there are no locks, and a path of this machine that reads the same is another
+    try:
+        probe_log(directory)
+    except LockedError:
+        return True
+    except StorageError:
+        pass  # the locks are out of reach
+    return False
+
+
+def _state(fs: FileSystem, directory: Path, names: DirectoryNames, log: LogVerification) -> LogState | None:
+    if KSTORE_STATE not in names.others:
+        return None
+    try:
+        state = read_state(fs, directory / KSTORE_STATE)
+    except UnsupportedFormatError as error:
+        log.findings.append(Finding("note", "state", str(directory / KSTORE_STATE), f"not checked: {error.reason}"))
+        return None
+    if state is None:
+        log.findings.append(
+            Finding("damage", "state", str(directory / KSTORE_STATE), "neither of its two records can be believed")
+        )
+    return state
+
+
+def _names(directory: Path, names: DirectoryNames) -> list[Finding]:
+    """What the listing shows beside the log's own files, a finding for each kind."""
+    bases = set(names.bases[LOG_SUFFIX])
+    orphans = [
+        segment_name(offset, suffix)
+        for suffix, offsets in names.bases.items()
+        if suffix not in (LOG_SUFFIX, SNAPSHOT_SUFFIX)
+        for offset in sorted(set(offsets) - bases)
+    ]
+    kinds = (
+        ("not a log's", [name for name in names.others if name not in OWN_NAMES]),
+        ("left by work that did not end", [str(name) for name in names.unfinished]),
+        ("set aside by a recovery", names.cuts),
+        ("an index without its segment", orphans),
+    )
+    found = []
+    for what, listed in kinds:
+        if listed:
+            shown = ", ".join(sorted(listed)[:NAMES_SHOWN])
+            more = f" and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
+            found.append(Finding("note", "name", str(directory), f"{what}: {shown}{more}"))
+    return found
+
+
+def _hold_against_ends(log: LogVerification, state: LogState | None, recovery_point: int | None) -> None:
+    """What was durable must be there."""
+    path = f"{log.path}/{KSTORE_STATE}"
+    # After a restart of the machine only "sync" promised more than a prefix.
+    is_binding = state is not None and (state.clean or state.durability == "sync" or state.boot_id == boot_id())
+    if state is not None and is_binding and state.durable_end > log.end_offset:
+        reason = f"the log was durable up to offset {state.durable_end}, but ends at {log.end_offset}"
+        # What is known to be lost was found at its place.
+        for first, last in holes(log.end_offset, state.durable_end - 1, joined(state.lost, state.accepted)):
+            log.findings.append(Finding("damage", "state", path, reason, first=first, last=last))
+    if state is None and recovery_point is not None and recovery_point > log.end_offset:
+        reason = f"the store's recovery point is {recovery_point}, but the log ends at {log.end_offset}"
+        log.findings.append(
+            Finding("damage", "checkpoint", log.path, reason, first=log.end_offset, last=recovery_point - 1)
+        )
+
+
+def _check_epochs(fs: FileSystem, directory: Path, log: LogVerification) -> None:
+    """The leader epochs of the checkpoint must rise; the topic's id beside it must be one."""
+    path = str(directory / LEADER_EPOCHS)
+    try:
+        entries = read_leader_epochs(fs, directory / LEADER_EPOCHS)
+        for one, two in pairwise(entries):
+            if two.epoch <= one.epoch or two.start_offset < one.start_offset:
+                reason = f"epoch {two.epoch} from {two.start_offset} on follows {one}"
+                log.findings.append(Finding("damage", "epochs", path, reason))
+    except (CorruptDataError, StorageError) as error:
+        log.findings.append(Finding("damage", "epochs", path, str(error)))
+    try:
+        if fs.exists(directory / PARTITION_METADATA):
+            read_topic_id(fs, directory / PARTITION_METADATA)
+    except (CorruptDataError, StorageError) as error:
+        log.findings.append(Finding("damage", "name", str(directory / PARTITION_METADATA), str(error)))
+
+
+class EpochOrder:
+    """The leader epochs of a log's batches, which should rise: the first that does not is a note."""
+
+    def __init__(self, log: LogVerification, last: int = -1) -> None:
+        """``last``: the greatest one before the first batch."""
+        self._log = log
+        self.last = last
+        self._is_reported = False
+
+    def note(self, batch: Batch) -> None:
+        """Takes in the next batch."""
+        self.take(batch.leader_epoch, batch.base_offset)
+
+    def take(self, epoch: int, offset: int) -> None:
+        """As ``note``, of the batch at ``offset``."""
+        if epoch < self.last and epoch >= 0 and not self._is_reported:
+            self._is_reported = True
+            reason = f"the batch at offset {offset} has epoch {epoch}, after epoch {self.last}"
+            self._log.findings.append(Finding("note", "epochs", f"{self._log.path}/{LEADER_EPOCHS}", reason))
+        self.last = max(self.last, epoch)

@@ -1,0 +1,157 @@
+"""Verifying one log in pieces, a segment each, which may be far apart: for logs that one process takes too long for.
+
+What a piece needs of those before it, producers and their open transactions, it takes from the snapshot at its first
+offset. Where there is none, nothing is held against producers in that piece: ``verify_log`` alone sees these too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.config import LogConfig
+from kstore.errors import KstoreError
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
+from kstore.record.batch import Batch
+from kstore.record.walk import OFFSET_MAX
+from kstore.rules.losses import NO_LOSSES, LossRanges
+from kstore.types import NO_OFFSET, AbortedTransaction
+from kstore.upkeep.verify.findings import Finding, LogVerification
+from kstore.upkeep.verify.partition import EpochOrder, LogHead, lost_batches, no_advance, verify_head
+from kstore.upkeep.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding
+from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
+
+__all__ = ["Piece", "PieceVerification", "join", "pieces_of", "verify_head", "verify_piece"]
+
+
+class Piece(NamedTuple):
+    """A segment of the log in ``directory``; offsets at or above ``offset_stop`` are the next one's.
+
+    ``snapshots`` are the offsets of the snapshots from its first offset to its last.
+    """
+
+    directory: str
+    base_offset: int
+    offset_stop: int
+    is_first: bool
+    is_live: bool
+    snapshots: tuple[int, ...]
+    losses: LossRanges = NO_LOSSES
+
+    @property
+    def is_last(self) -> bool:
+        return self.offset_stop == OFFSET_MAX
+
+
+@dataclass(slots=True)
+class PieceVerification:
+    """A piece as it was found: ``log`` is of this segment alone.
+
+    ``knows_producers``: whether it is known which there were before it. ``epochs``: the leader epoch of its first
+    batch, the offset of that, and the greatest epoch. ``open_records`` and ``unlisted``: see ``ProducerCheck``.
+    """
+
+    log: LogVerification
+    knows_producers: bool
+    epochs: tuple[int, int, int]
+    open_records: dict[int, int]
+    unlisted: list[AbortedTransaction]
+
+
+def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
+    """The pieces of a log, in order; ``is_live``: a writer may be at work in it."""
+    bases = head.bases
+    found = []
+    for number, base_offset in enumerate(bases):
+        stop = bases[number + 1] if number + 1 < len(bases) else OFFSET_MAX
+        is_first = number == 0
+        snapshots = tuple(at for at in head.snapshots if at <= stop and (is_first or at >= base_offset))
+        live_end = is_live and stop == OFFSET_MAX
+        found.append(Piece(head.log.path, base_offset, stop, is_first, live_end, snapshots, head.losses))
+    return found
+
+
+def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig | None = None) -> PieceVerification:
+    """Reads one segment with its indexes and snapshots; what cannot be read is damage too."""
+    directory = Path(piece.directory)
+    log = LogVerification(piece.directory, start_offset=piece.base_offset, end_offset=piece.base_offset)
+    limit = (config or LogConfig()).max_batch_bytes_uncompressed
+    first_epoch: list[tuple[int, int]] = []
+    epochs = EpochOrder(log)
+    knows_producers = piece.base_offset == 0 or piece.base_offset in piece.snapshots
+    unstable: int | None = None
+    open_records: dict[int, int] = {}
+    unlisted: list[AbortedTransaction] = []
+    try:
+        producers = ProducerCheck(fs, directory, piece.snapshots, piece.base_offset)
+
+        def on_batch(batch: Batch) -> None:
+            if not first_epoch:
+                first_epoch.append((batch.leader_epoch, batch.base_offset))
+            producers.note(batch)
+            epochs.note(batch)
+
+        files = SegmentFiles(
+            fs,
+            directory,
+            piece.base_offset,
+            piece.offset_stop,
+            piece.is_last,
+            piece.is_live,
+            limit,
+            piece.losses,
+        )
+        log.end_offset = verify_segment(files, log, no_advance, on_batch)
+        if lost_batches(log):
+            producers.lose_track()
+        producers.end_segment(piece.base_offset)
+        producers.end(log.end_offset if piece.is_last else piece.offset_stop)
+        unstable = producers.first_unstable_offset
+        open_records, unlisted = producers.open_records, producers.unlisted
+        own = f"{piece.directory}/{segment_name(piece.base_offset, SNAPSHOT_SUFFIX)}"
+        # The snapshot at its beginning is the end of the piece before it, which has told of it.
+        log.findings += [each for each in producers.findings if piece.is_first or each.path != own]
+    except KstoreError as error:
+        path = f"{piece.directory}/{segment_name(piece.base_offset, LOG_SUFFIX)}"
+        log.findings.append(Finding("damage", "batch", path, f"cannot be read: {error}", first=piece.base_offset))
+    epoch, offset = first_epoch[0] if first_epoch else (-1, NO_OFFSET)
+    log.last_stable_offset = log.end_offset if unstable is None else min(unstable, log.end_offset)
+    return PieceVerification(log, knows_producers, (epoch, offset, epochs.last), open_records, unlisted)
+
+
+def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem = SYSTEM_FS) -> LogVerification:
+    """The whole log, from what was found of its pieces, in order; what only shows in all of them is found here."""
+    log = head.log
+    log.end_offset = log.last_stable_offset = log.start_offset
+    epochs = EpochOrder(log)
+    # As in ``ProducerCheck``, of the pieces so far.
+    open_records: dict[int, int] = {}
+    for piece, base_offset in zip(pieces, head.bases, strict=True):
+        epoch, offset, last_epoch = piece.epochs
+        epochs.take(epoch, offset)
+        epochs.take(last_epoch, offset)
+        found = piece.log
+        log.segment_count += found.segment_count
+        log.batch_count += found.batch_count
+        log.record_count += found.record_count
+        log.size += found.size
+        log.end_offset = found.end_offset
+        log.last_stable_offset = found.last_stable_offset
+        log.findings += found.findings
+        path = f"{log.path}/{segment_name(base_offset, TXN_INDEX_SUFFIX)}"
+        log.findings += [
+            transaction_finding(path, aborted, NOT_LISTED)
+            for aborted in piece.unlisted
+            if open_records.get(aborted.producer_id, -1) >= aborted.first_offset
+        ]
+        open_records |= piece.open_records
+    if not pieces:
+        producers = ProducerCheck(fs, Path(log.path), head.snapshots, 0)
+        producers.end(log.end_offset)
+        log.findings += producers.findings
+    head.hold_against_end()
+    return log

@@ -1,0 +1,261 @@
+"""Verifying one segment: every batch of its ``.log``, and both searched indexes against them.
+
+An index entry is wrong where it would mislead a lookup. Brokers before 3.x gave one entry to a whole append, so the
+batch that an entry points at may end before the entry's offset; it must not begin behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kstore.errors import CorruptDataError, FileMissingError
+from kstore.files.fs import FileSystem, read_file
+from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from kstore.index import OffsetIndex, TimeIndex
+from kstore.record.batch import Batch
+from kstore.record.walk import OFFSET_MAX, Damage, walk
+from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, OffsetPosition, TimestampOffset
+from kstore.upkeep.verify.findings import Advance, Finding, LogVerification, Severity
+
+__all__ = ["SegmentFiles", "verify_segment"]
+
+# Long reads let go of what they have read, and say how far they are, in steps of this size.
+STEP_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """Where a segment's files are; offsets at or above ``offset_stop`` are the next one's.
+
+    ``is_last``: of its log; ``is_live``: and a writer may be writing to it.
+    """
+
+    fs: FileSystem
+    directory: Path
+    base_offset: int
+    offset_stop: int
+    is_last: bool
+    is_live: bool
+    max_batch_bytes_uncompressed: int
+    losses: LossRanges = NO_LOSSES
+
+    def path(self, suffix: str) -> str:
+        return f"{self.directory}/{segment_name(self.base_offset, suffix)}"
+
+
+def verify_segment(
+    files: SegmentFiles, log: LogVerification, advance: Advance, on_batch: Callable[[Batch], None]
+) -> int:
+    """Adds what is found to ``log``; gives each whole batch to ``on_batch``. Returns the offset behind the last one.
+
+    Raises: StorageError.
+    """
+    # The indexes first: entries that a live writer adds from here on point at bytes that are not looked at.
+    offsets = _OffsetEntries(files)
+    times = _TimeEntries(files)
+    file = files.fs.open(files.path(LOG_SUFFIX))
+    size = file.size()
+    next_offset = expected = files.base_offset
+    dropped = 0
+    for item in walk(file, 0, size, next_offset=next_offset, offset_stop=files.offset_stop, hints=offsets.positions):
+        if isinstance(item, Damage):
+            log.add_loss(_damage(files, item, size), files.losses)
+            expected = files.offset_stop if item.next_offset is None else item.next_offset
+            offsets.skip(item.position, item.stop)
+            times.skip(item.first_offset, item.next_offset)
+            continue
+        position, batch = item
+        if position - dropped >= STEP_BYTES:
+            if not files.is_last:
+                # What is read once should not push out of memory what others read often.
+                file.advise(dropped, position - dropped, "dontneed")
+            advance(position - dropped)
+            dropped = position
+        try:
+            batch.check(files.max_batch_bytes_uncompressed)
+        except CorruptDataError as error:
+            log.add_loss(
+                Finding(
+                    "damage",
+                    "batch",
+                    files.path(LOG_SUFFIX),
+                    error.reason,
+                    position,
+                    batch.base_offset,
+                    batch.last_offset,
+                ),
+                files.losses,
+            )
+        if batch.base_offset > expected:
+            _add_lost(files, log, expected, batch.base_offset, position)
+        offsets.note(position, batch)
+        times.note(batch)
+        on_batch(batch)
+        log.batch_count += 1
+        log.record_count += batch.record_count
+        next_offset = expected = batch.last_offset + 1
+    advance(size - dropped)
+    _add_lost(files, log, expected, files.offset_stop, size)
+    log.findings.extend(offsets.findings(size))
+    log.findings.extend(times.findings())
+    log.segment_count += 1
+    log.size += size
+    return next_offset
+
+
+def _add_lost(files: SegmentFiles, log: LogVerification, start: int, stop: int, position: int) -> None:
+    """Adds what is known to be lost of offsets that no batch holds; ``position`` is where they would be."""
+    for first, last in clipped(files.losses.lost, start, stop):
+        log.add_loss(Finding("damage", "lost", files.path(LOG_SUFFIX), LOST, position, first, last), files.losses)
+
+
+def _damage(files: SegmentFiles, damage: Damage, size: int) -> Finding:
+    """Damage between batches, or a tail: what is no whole batch at the end. A live writer may be writing just that."""
+    path = files.path(LOG_SUFFIX)
+    if damage.next_offset is None and files.is_last:
+        reason = f"{size - damage.position} bytes behind the last whole batch: {damage.reason}"
+        end_offset = files.losses.end_after(damage.first_offset, OFFSET_MAX)
+        is_known = end_offset > damage.first_offset
+        last = end_offset - 1 if is_known else NO_OFFSET
+        severity: Severity = "note" if files.is_live and not is_known else "damage"
+        return Finding(severity, "tail", path, reason, damage.position, damage.first_offset, last)
+    last = (damage.next_offset if damage.next_offset is not None else files.offset_stop) - 1
+    return Finding("damage", "batch", path, damage.reason, damage.position, damage.first_offset, last)
+
+
+def _read(files: SegmentFiles, suffix: str) -> bytes | None:
+    try:
+        return read_file(files.fs, files.path(suffix))
+    except FileMissingError:
+        return None
+
+
+def _shape(data: bytes | None, entry_size: int) -> Iterator[tuple[Severity, str]]:
+    """What the mere size of an index, and its end, say."""
+    if data is None:
+        yield "damage", "is missing"
+        return
+    room = len(data) - len(data.rstrip(b"\0"))
+    if len(data) % entry_size > room:
+        yield "damage", f"{len(data)} bytes, expected a multiple of {entry_size}"
+    if room > 2 * entry_size:
+        yield "note", f"{room} zero bytes at the end: room for entries that was not given back"
+
+
+class _OffsetEntries:
+    """The entries of the offset index, held against the batches as they pass."""
+
+    def __init__(self, files: SegmentFiles) -> None:
+        self._path = files.path(INDEX_SUFFIX)
+        data = _read(files, INDEX_SUFFIX)
+        self._findings = [Finding(severity, "index", self._path, reason) for severity, reason in _shape(data, 8)]
+        entries = list(OffsetIndex.from_bytes(data or b"", files.base_offset, path=self._path, live=True).entries())
+        previous = OffsetPosition(files.base_offset - 1, -1)
+        self._entries: list[OffsetPosition] = []
+        for number, entry in enumerate(entries):
+            if entry.offset <= previous.offset or entry.position <= previous.position:
+                self._add(f"{_place(entry)} does not follow the entry before it", number)
+                break
+            self._entries.append(entry)
+            previous = entry
+        # Up to these slots positions, and offsets, have been held against batches.
+        self._position_slot = self._offset_slot = 0
+
+    def positions(self) -> Sequence[int]:
+        """Where batches begin, as far as the entries are in order."""
+        return [entry.position for entry in self._entries]
+
+    def _add(self, reason: str, slot: int) -> None:
+        self._findings.append(Finding("damage", "index", self._path, reason, slot * 8))
+
+    def skip(self, start: int, stop: int) -> None:
+        """Leaves out entries into damage: nothing is there to hold them against."""
+        entries = self._entries
+        while self._position_slot < len(entries) and entries[self._position_slot].position < stop:
+            if entries[self._position_slot].position < start:
+                self._add(f"{_place(entries[self._position_slot])}, where no batch begins", self._position_slot)
+            self._position_slot += 1
+        self._offset_slot = max(self._offset_slot, self._position_slot)
+
+    def note(self, position: int, batch: Batch) -> None:
+        entries = self._entries
+        while self._position_slot < len(entries) and entries[self._position_slot].position <= position:
+            entry = entries[self._position_slot]
+            if entry.position < position:
+                self._add(f"{_place(entry)}, where no batch begins", self._position_slot)
+            elif batch.base_offset > entry.offset:
+                self._add(
+                    f"{_place(entry)}, where the batch of offsets {batch.base_offset} to {batch.last_offset} begins",
+                    self._position_slot,
+                )
+            self._position_slot += 1
+        while self._offset_slot < len(entries) and entries[self._offset_slot].offset <= batch.last_offset:
+            if entries[self._offset_slot].offset < batch.last_offset and self._offset_slot < self._position_slot:
+                self._add(f"{_place(entries[self._offset_slot])}, but no batch ends there", self._offset_slot)
+            self._offset_slot += 1
+
+    def findings(self, size: int) -> Sequence[Finding]:
+        """All of them, now that every batch was noted."""
+        left = self._entries[self._position_slot :]
+        if left:
+            more = f", and {len(left) - 1} entries more" if len(left) > 1 else ""
+            self._add(f"{_place(left[0])}, behind the last batch of {size} bytes{more}", self._position_slot)
+        return self._findings
+
+
+def _place(entry: OffsetPosition) -> str:
+    return f"offset {entry.offset} points at position {entry.position}"
+
+
+class _TimeEntries:
+    """The entries of the time index, held against the batches as they pass."""
+
+    def __init__(self, files: SegmentFiles) -> None:
+        self._path = files.path(TIME_INDEX_SUFFIX)
+        data = _read(files, TIME_INDEX_SUFFIX)
+        self._findings = [Finding(severity, "timeindex", self._path, reason) for severity, reason in _shape(data, 12)]
+        entries = list(TimeIndex.from_bytes(data or b"", files.base_offset, path=self._path, live=True).entries())
+        self._entries: list[TimestampOffset] = []
+        previous = TimestampOffset(NO_TIMESTAMP, files.base_offset)
+        for number, entry in enumerate(entries):
+            if entry.timestamp <= previous.timestamp or entry.offset < previous.offset:
+                self._add(f"entry {number} ({entry.timestamp}, {entry.offset}) does not follow the one before", number)
+                break
+            self._entries.append(entry)
+            previous = entry
+        self._at = 0
+        self._largest = NO_TIMESTAMP
+
+    def _add(self, reason: str, number: int) -> None:
+        self._findings.append(Finding("damage", "timeindex", self._path, reason, number * 12))
+
+    def skip(self, first_offset: int, next_offset: int | None) -> None:
+        """Leaves out entries for damaged batches."""
+        self._entries[self._at :] = [
+            entry
+            for entry in self._entries[self._at :]
+            if entry.offset < first_offset or (next_offset is not None and entry.offset >= next_offset)
+        ]
+
+    def note(self, batch: Batch) -> None:
+        while self._at < len(self._entries) and self._entries[self._at].offset <= batch.last_offset:
+            timestamp, offset = self._entries[self._at]
+            if self._largest >= timestamp:
+                self._add(f"{timestamp} ms at offset {offset}, but a record before it has {self._largest}", self._at)
+            elif batch.base_offset <= offset and batch.max_timestamp != timestamp:
+                self._add(
+                    f"{timestamp} ms at offset {offset}, but its batch has {batch.max_timestamp} at most", self._at
+                )
+            self._at += 1
+        self._largest = max(self._largest, batch.max_timestamp)
+
+    def findings(self) -> Sequence[Finding]:
+        """All of them, now that every batch was noted."""
+        left = self._entries[self._at :]
+        if left:
+            more = f", and {len(left) - 1} entries more" if len(left) > 1 else ""
+            self._add(f"{left[0].timestamp} ms at offset {left[0].offset}, behind the last batch{more}", self._at)
+        return self._findings
