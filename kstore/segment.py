@@ -5,8 +5,8 @@ A segment is *sealed* (its files are opened when first read, through the log's b
 reads take no lock: they use positions that were published before.
 
 An index is a hint. A lookup checks what it returns against the batch header found there. If an index is missing or
-turns out to be wrong, the lookup has it rebuilt (``engine.index_repairs``); if that fails, it walks the segment from its
-start. Lookups under the log's lock say ``repair=False``: a repair may take that lock, and scans the segment.
+turns out to be wrong, the lookup has it rebuilt (``engine.index_repairs``); if that fails, it walks the segment from
+its start. Lookups under the log's lock say ``repair=False``: a repair may take that lock, and scans the segment.
 """
 
 from __future__ import annotations

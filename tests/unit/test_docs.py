@@ -21,7 +21,7 @@ from kstore.engine.fetch import FetchSlice
 from kstore.files.local import SYSTEM_FS
 from kstore.indexes import offset_index, time_index, transaction_index
 from kstore.log import DURABILITIES, Log
-from kstore.producer.config import ProducerConfig, producer_settings
+from kstore.producer.config import producer_settings
 from kstore.producer.partitioner import Partitioner
 from kstore.record import batch, control, legacy
 from kstore.record.compression import CODECS, LZ4_FRAME_MAGIC, SNAPPY_HEADER
@@ -30,6 +30,8 @@ from kstore.state import log_state, producer_snapshot
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+# The README with the guides to a log and a store.
+GUIDES = README + "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("log.md", "store.md"))
 GUIDE = (ROOT / "docs" / "producer.md").read_text(encoding="utf-8")
 CONSUMER_GUIDE = (ROOT / "docs" / "consumer.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "FORMAT.md").read_text(encoding="utf-8")
@@ -82,60 +84,34 @@ def int_sizes(text: str) -> list[int]:
 # --- README.md --------------------------------------------------------------------------------------------------------
 
 
-def test_the_readme_s_example_runs(
+def test_the_readme_s_examples_print_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (example,) = code_blocks(section(README, "Ten lines").partition("###")[0], "python")
-    (tmp_path / "example.py").write_text(example)
+    blocks = [block for block in code_blocks(README, "python") if "kstore.spark" not in block]
+    assert len(blocks) == 2
+    (tmp_path / "example.py").write_text("\n\n".join(blocks))
     monkeypatch.chdir(tmp_path)
     runpy.run_path("example.py")
-    assert capsys.readouterr().out.splitlines() == [
-        "0 b'hello'",
-        "1 b'a'",
-        "2 b'b'",
-        "3 b'c'",
-        "0 4",
-        "[b'a', b'b', b'c']",
-    ]
+    said = re.findall(r"print\(.*\)  # (.*)", "\n".join(blocks))
+    assert len(said) == sum(block.count("print(") for block in blocks)
+    printed = [line for text in said for line in re.split(r", then |, (?=\d )", text)]
+    assert capsys.readouterr().out.splitlines() == printed
 
 
-def test_the_readme_s_example_of_a_store_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["log.md", "store.md"])
+def test_a_guide_s_examples_print_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    _, _, text = section(README, "Ten lines").partition("### Many logs")
-    (example,) = code_blocks(text.partition("###")[0], "python")
-    (tmp_path / "example.py").write_text("import kstore\n\n" + example)
+    blocks = code_blocks((ROOT / "docs" / name).read_text(encoding="utf-8"), "python")
+    (tmp_path / "example.py").write_text("\n\n".join(blocks))
     monkeypatch.chdir(tmp_path)
     runpy.run_path("example.py")
-    described, listed = capsys.readouterr().out.splitlines()
-    assert described.count("PartitionDescription(") == 4
-    assert listed == "['orders'] []"
+    said = re.findall(r"# -> (.*)", "\n".join(blocks))
+    assert len(said) == sum(block.count("print(") for block in blocks)
+    assert capsys.readouterr().out.splitlines() == said
 
 
-def test_the_readme_s_example_of_a_producer_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, _, text = section(README, "Ten lines").partition("### Producer")
-    (example,) = code_blocks(text.partition("###")[0], "python")
-    (tmp_path / "example.py").write_text("import kstore\n\n" + example)
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path("example.py")
-    first, counts = capsys.readouterr().out.splitlines()
-    assert (first, sorted(counts.split())) == ("0", ["0", "1000"])
-
-
-def test_the_readme_s_example_of_a_consumer_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, _, text = section(README, "Ten lines").partition("### Consumer")
-    (example,) = code_blocks(text.partition("###")[0], "python")
-    (tmp_path / "example.py").write_text("import kstore\n\n" + example)
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path("example.py")
-    assert capsys.readouterr().out.splitlines() == ["b'bill 0'", "{TopicPartition(topic='bills', partition=0): 2}"]
-
-
-def test_names_in_the_readme_are_settings_or_parts_of_the_library() -> None:
+def test_names_in_the_readme_and_its_first_guides_are_settings_or_parts_of_the_library() -> None:
     known = (
         {setting.name for setting in (*settings(), *store_settings(), *producer_settings())}
         | set(dir(kstore))
@@ -145,18 +121,17 @@ def test_names_in_the_readme_are_settings_or_parts_of_the_library() -> None:
     for method in (Log, Log.append, Log.append_many, Log.append_batches, Log.read, Log.fetch):
         known |= set(inspect.signature(method).parameters)
     known |= {"read_committed", "read_uncommitted"}
-    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", README, flags=re.DOTALL))
+    known |= set(dir(kstore.Store)) | {"file_delete_delay_ms", "retention_bytes_total"}
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", GUIDES, flags=re.DOTALL))
     named = {name for span in spans for name in re.findall(r"(?<![\w/.=-])[a-z]+(?:_[a-z]+)+\b(?!/|\.)", span)}
     assert {"segment_bytes", "append_batches", "on_corrupt", "flush_ms"} <= named
     assert named - known == set()
 
 
-def test_settings_in_the_readme_are_taken_as_they_are_written() -> None:
-    found = dict(re.findall(r'`(\w+)="([^"]+)"`', README))
-    assert {"segment_bytes", "compression_type", "acks"} <= set(found)
-    of_producers = {name: found.pop(name) for name in found.keys() - {setting.name for setting in settings()}}
+def test_settings_in_the_guides_are_taken_as_they_are_written() -> None:
+    found = dict(re.findall(r'`(\w+)="([^"]+)"`', GUIDES))
+    assert {"segment_bytes", "compression_type"} <= set(found)
     LogConfig.from_settings(**found)
-    ProducerConfig.from_settings(**of_producers)
 
 
 def test_the_durabilities_of_the_readme_are_those_that_there_are() -> None:
@@ -198,11 +173,13 @@ def test_links_lead_to_files(document: Path) -> None:
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
-def test_every_file_that_the_readme_tells_to_read_is_there() -> None:
+def test_every_file_that_the_readme_and_the_map_of_kafka_name_is_there() -> None:
+    table = (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8")
     named = re.findall(r"`(?:kstore/)?([\w/]+\.py)`", section(README, "Reading the code"))
-    assert named
+    named += re.findall(r"`([a-z]\w*(?:/\w*)?(?:\.pyx?|/))`", table)
+    assert len(named) > 30
     for name in named:
-        assert (ROOT / "kstore" / name).exists(), f"README names kstore/{name}"
+        assert (ROOT / "kstore" / name).exists(), f"kstore/{name} is not there"
 
 
 # --- docs/producer.md -------------------------------------------------------------------------------------------------

@@ -435,15 +435,3 @@ def test_the_guide_s_examples_print_what_it_says(
     monkeypatch.chdir(tmp_path)
     runpy.run_path("example.py")
     assert capsys.readouterr().out.splitlines() == re.findall(r"# -> (.*)", "\n".join(blocks))
-
-
-def test_the_readme_s_example_of_columns_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, _, text = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Columns")
-    example = text.partition("```python\n")[2].partition("```")[0]
-    (tmp_path / "example.py").write_text("import kstore\n\n" + example)
-    monkeypatch.chdir(tmp_path)
-    filled(tmp_path / "data" / "orders-0", 10).close()
-    runpy.run_path("example.py")
-    assert capsys.readouterr().out == f"10 {list(COLUMNS)}\n"
