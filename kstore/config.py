@@ -15,7 +15,6 @@ from kstore.errors import ConfigError
 from kstore.setting_rules import (
     COUNT,
     GIB,
-    INT32_MAX,
     KIB,
     MIB,
     NO_LIMIT,
@@ -34,7 +33,7 @@ from kstore.setting_rules import (
     whole,
     within,
 )
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME, TimestampType
+from kstore.types import CREATE_TIME, INT32_MAX, LOG_APPEND_TIME, TimestampType
 
 __all__ = [
     "NO_LIMIT",

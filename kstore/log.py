@@ -43,6 +43,7 @@ from kstore.rules.validate import split_batches, validate
 from kstore.segment import SegmentContext
 from kstore.shared.opening import open_shared_writer
 from kstore.types import (
+    DURABILITIES,
     NO_OFFSET,
     NO_TIMESTAMP,
     AppendInfo,
@@ -56,8 +57,6 @@ __all__ = ["Log", "TimePoint"]
 logger = logging.getLogger(__name__)
 
 # Long sequential work lets go of what it has read in steps of this size.
-DROP_BYTES = 8 << 20
-DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
 
 class Log(LogReads, LogTransactions):

@@ -28,9 +28,9 @@ from kstore.index import OffsetIndex, TimeIndex, TransactionIndex
 from kstore.indexes.rebuild import WALK_INTERVALS
 from kstore.metrics import LogCounters
 from kstore.record.batch import Batch
-from kstore.record.walk import OFFSET_MAX, Damage, walk
+from kstore.record.walk import Damage, walk
 from kstore.segment_tail import SegmentTail, TailState
-from kstore.types import NO_OFFSET, NO_TIMESTAMP, AbortedTransaction, OffsetPosition, TimestampOffset
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, AbortedTransaction, OffsetPosition, TimestampOffset
 
 __all__ = ["UNINDEXED_BYTES", "LogSegment", "SegmentContext"]
 

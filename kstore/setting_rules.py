@@ -14,11 +14,11 @@ from operator import index
 from typing import NamedTuple
 
 from kstore.errors import ConfigError
+from kstore.types import INT64_MAX
 
 __all__ = [
     "COUNT",
     "GIB",
-    "INT32_MAX",
     "KIB",
     "MIB",
     "NO_LIMIT",
@@ -39,10 +39,8 @@ __all__ = [
     "within",
 ]
 
-# Positions in an index and sizes in a batch are 32-bit, so no segment and no batch can be larger.
-INT32_MAX = 2**31 - 1
 # "Never" for a time or a count, as in Kafka.
-UNLIMITED = 2**63 - 1
+UNLIMITED = INT64_MAX
 # As Kafka writes "no limit" where 0 is a limit.
 NO_LIMIT = -1
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

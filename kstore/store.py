@@ -49,14 +49,11 @@ from kstore.producer.producer import Producer
 from kstore.queue.of_store import StoreQueues
 from kstore.queue.queue import Queue
 from kstore.rules.arguments import one_of
-from kstore.rules.topics import (
-    DURABILITIES,
-)
 from kstore.store_topics import PartitionDescription, StoreTopics, TopicDescription, TopicSummary
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.of_store import StoreCoordinator
-from kstore.types import Durability, RetentionResult
+from kstore.types import DURABILITIES, Durability, RetentionResult
 
 __all__ = ["PartitionDescription", "Store", "StoreStatus", "TopicDescription", "TopicSummary", "open"]
 

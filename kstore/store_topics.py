@@ -20,10 +20,9 @@ from kstore.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from kstore.files.paths import TopicPartition, validate_topic
+from kstore.files.paths import METADATA_TOPIC, TopicPartition, validate_topic
 from kstore.logs.directory import LogDirectory
 from kstore.logs.open_logs import OpenLogs
-from kstore.logs.root import METADATA_TOPIC
 from kstore.logs.scheduler import Scheduler
 from kstore.producer.of_store import StoreHost
 from kstore.queue.of_store import StoreQueues, journal_of

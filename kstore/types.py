@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 __all__ = [
     "CREATE_TIME",
+    "DURABILITIES",
+    "INT32_MAX",
+    "INT64_MAX",
+    "ISOLATION_LEVELS",
     "LOG_APPEND_TIME",
     "NO_OFFSET",
     "NO_TIMESTAMP",
     "NO_TIMESTAMP_TYPE",
+    "OFFSET_MAX",
+    "RECORD_OFFSET_MAX",
+    "RELATIVE_OFFSET_MAX",
+    "TIMESTAMP_MAX",
     "TIMESTAMP_TYPES",
     "AbortedTransaction",
     "AppendInfo",
@@ -28,8 +36,18 @@ __all__ = [
     "TimestampType",
 ]
 
+# Positions in an index and sizes in a batch are 32-bit, so no segment and no batch can be larger.
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
 NO_TIMESTAMP = -1
 NO_OFFSET = -1
+TIMESTAMP_MAX = INT64_MAX
+# The greatest end of a log. The end after a log's last record is an offset too, so no record has it.
+OFFSET_MAX = INT64_MAX
+RECORD_OFFSET_MAX = OFFSET_MAX - 1
+# What the four bytes of an index entry, and of a batch's last offset delta, can hold.
+RELATIVE_OFFSET_MAX = INT32_MAX
 
 TimestampType = Literal["CreateTime", "LogAppendTime", "NoTimestampType"]
 CREATE_TIME: TimestampType = "CreateTime"
@@ -39,7 +57,10 @@ NO_TIMESTAMP_TYPE: TimestampType = "NoTimestampType"
 TIMESTAMP_TYPES: tuple[TimestampType, ...] = (CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE)
 
 Durability = Literal["sync", "interval", "os"]
+# ``kstore.state`` stores a durability as an index into this table.
+DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
+ISOLATION_LEVELS: tuple[IsolationLevel, ...] = get_args(IsolationLevel)
 OnCorrupt = Literal["raise", "skip", "yield"]
 
 

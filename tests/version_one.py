@@ -8,7 +8,8 @@ from pathlib import Path
 
 import crc32c
 
-from kstore.state.log_state import DURABILITIES, LogState
+from kstore.state.log_state import LogState
+from kstore.types import DURABILITIES
 
 __all__ = ["encode_version_one", "restamp", "version_one_file"]
 

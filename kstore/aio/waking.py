@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from kstore.clock import Clock
-from kstore.consumer.waiting import POLL_SECONDS_MAX, POLL_SECONDS_MIN, TOLD_POLL_SECONDS, LogWaiter
+from kstore.consumer.waiting import LogWaiter
+from kstore.engine.following import POLL_SECONDS_MAX, POLL_SECONDS_MIN, TOLD_POLL_SECONDS
 from kstore.files.bell import Bell
 
 __all__ = ["LoopEvent", "LoopWaiter"]

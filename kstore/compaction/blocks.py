@@ -10,6 +10,7 @@ from kstore.config import LogConfig
 from kstore.errors import CorruptDataError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.paths import LOG_SUFFIX
+from kstore.indexes.offset_index import POSITION_MAX
 from kstore.record._compact import FilteredBatch, OffsetMap
 from kstore.record.batch import (
     ATTRIBUTE_CODEC,
@@ -19,7 +20,7 @@ from kstore.record.batch import (
     BATCH_HEADER_BYTES,
     CRC_START,
     LOG_OVERHEAD_BYTES,
-    MAGIC,
+    MAGIC_V2,
     Batch,
     RecordBatch,
     batch_crc,
@@ -30,15 +31,13 @@ from kstore.record.parse import parse_batch
 from kstore.rules.compact import BatchVerdict, CleanedTransactions, LastRecord, batch_verdict, keeps_empty
 from kstore.segment import LogSegment
 from kstore.types import LOG_APPEND_TIME as TYPE_LOG_APPEND_TIME
-from kstore.types import AbortedTransaction, CorruptRange
+from kstore.types import TIMESTAMP_MAX, AbortedTransaction, CorruptRange
 
 if TYPE_CHECKING:
     from kstore.record._compact import BlockBatch
 
 __all__ = ["BlockCleaner", "CleanedSegment", "CompactionReport", "Item", "block_batch"]
 
-TIME_MAX = 2**63 - 1
-POSITION_MAX = 2**31 - 1
 # What ``OffsetMap.filter_block`` is told of a batch.
 KEEP_ALL, DROP_TOMBSTONES, HAS_HORIZON, NEEDS_HORIZON, LOG_APPEND_TIME, KEEP_KEYLESS = 1, 2, 4, 8, 16, 32
 
@@ -100,7 +99,7 @@ class BlockCleaner:
         self._last_records = last_records
         self._keeps_keyless = keeps_keyless
         self._now_ms = now_ms
-        self._horizon = min(now_ms + config.delete_retention_ms, TIME_MAX)
+        self._horizon = min(now_ms + config.delete_retention_ms, TIMESTAMP_MAX)
         self.map = OffsetMap(0)
         self.map_end = -1
         self.uncleanable = 0
@@ -114,7 +113,7 @@ class BlockCleaner:
         if batch.attributes & ATTRIBUTE_CODEC and batch.record_count:
             try:
                 limit = self._config.max_batch_bytes_uncompressed
-                payload = CODECS_BY_NAME[batch.codec].decompress(payload, limit, MAGIC)
+                payload = CODECS_BY_NAME[batch.codec].decompress(payload, limit, MAGIC_V2)
             except CorruptDataError as error:
                 self.note_unreadable(batch, position, segment, error.reason)
                 return Item(position, batch, b"", False)

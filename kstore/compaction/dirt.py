@@ -5,11 +5,10 @@ from __future__ import annotations
 from kstore.engine.writer import Cleanable, LogWriter
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.rules.compact import SegmentFacts, first_uncleanable, is_due, measure_dirt, start_of_dirt
+from kstore.setting_rules import UNLIMITED
 from kstore.state.compaction_state import remembered_dirt
 
 __all__ = ["LogDirt", "look"]
-
-TIME_MAX = 2**63 - 1
 
 
 class LogDirt:
@@ -56,7 +55,7 @@ class LogDirt:
         if config.min_compaction_lag_ms:
             largest = segment.largest_timestamp(facts.size).timestamp
             facts = facts._replace(largest_timestamp=largest)
-        if config.max_compaction_lag_ms < TIME_MAX:
+        if config.max_compaction_lag_ms < UNLIMITED:
             facts = facts._replace(first_timestamp=segment.first_timestamp())
         return facts
 

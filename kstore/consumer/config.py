@@ -13,7 +13,6 @@ from kstore.consumer.assignor import STRATEGIES
 from kstore.consumer.deserializers import DESERIALIZERS
 from kstore.setting_rules import (
     COUNT,
-    INT32_MAX,
     MIB,
     SIZE,
     TIME,
@@ -27,14 +26,13 @@ from kstore.setting_rules import (
     within,
 )
 from kstore.transactions.wire import STRING_BYTES_MAX
-from kstore.types import IsolationLevel
+from kstore.types import INT32_MAX, ISOLATION_LEVELS, IsolationLevel
 
 __all__ = ["ConsumerConfig", "OffsetReset", "consumer_settings", "next_client_id"]
 
 OffsetReset = Literal["earliest", "latest", "none"]
 
 RESETS: tuple[OffsetReset, ...] = ("earliest", "latest", "none")
-ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
 ON_CORRUPT = ("raise", "skip")
 
 

@@ -29,8 +29,9 @@ from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
 from kstore.producer.producer import Producer
 from kstore.record._codec import Record
-from kstore.setting_rules import INT32_MAX, UNLIMITED
+from kstore.setting_rules import UNLIMITED
 from kstore.transactions.group_records import OffsetAndMetadata
+from kstore.types import INT32_MAX, OFFSET_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +47,6 @@ METADATA_SECONDS_MIN = 0.01
 QUIET_SECONDS = 0.002
 QUIET_PIECES = 64
 
-OFFSET_MAX = 2**63 - 1
 
 Found = TypeVar("Found")
 Partitions = Collection[TopicPartition]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from kstore.clock import Clock
 from kstore.consumer.fetching import PartitionReader
+from kstore.engine.following import POLL_SECONDS_MAX, POLL_SECONDS_MIN, TOLD_POLL_SECONDS
 from kstore.engine.writer import LogWriter
 from kstore.files.bell import Bell
 from kstore.files.watch import DirectoryWatch
@@ -14,11 +15,6 @@ from kstore.shared.writer import SharedWriter
 
 __all__ = ["LogWaiter"]
 
-# Where nobody tells of changes a log is looked at after so long, and then after twice as long, up to the longest.
-POLL_SECONDS_MIN = 0.001
-POLL_SECONDS_MAX = 0.05
-# Where changes are told it is looked at all the same, in case one was not.
-TOLD_POLL_SECONDS = 1.0
 # One watch may tell while the others are armed, and is armed again then; so often at most.
 ARM_TRIES_MAX = 4
 

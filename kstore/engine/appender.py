@@ -40,14 +40,13 @@ from kstore.errors import (
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.log_lock import WriteLock
 from kstore.record._codec import BatchBuffer, encode_single, patch_header
-from kstore.record.batch import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, MAGIC
+from kstore.record.batch import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, MAGIC_V2
 from kstore.record.builder import build_batches
 from kstore.record.parse import MAGIC_POSITION, parse_batch
-from kstore.record.walk import OFFSET_MAX
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.rules.sequence import ProducerBatch
 from kstore.segment_tail import SegmentTail
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, AppendInfo
+from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, OFFSET_MAX, AppendInfo
 
 __all__ = ["Headers", "LogAppender"]
 
@@ -179,7 +178,7 @@ class LogAppender(LogFiles):
                 return None
             position = tail.position
             self._last_append_ms = now_ms
-            head = BATCH_HEAD.pack(offset, size - LOG_OVERHEAD_BYTES, self.loaded.leader_epoch, MAGIC, crc)
+            head = BATCH_HEAD.pack(offset, size - LOG_OVERHEAD_BYTES, self.loaded.leader_epoch, MAGIC_V2, crc)
             try:
                 self._write_batches(tail, (head + body,), size)
                 tail.note(position, size, offset, now_ms)
@@ -417,7 +416,7 @@ class LogAppender(LogFiles):
         for view, (first_offset, _) in zip(append.views(), spans, strict=True):
             head = view[LEADER_EPOCH_POSITION : MAGIC_POSITION + 1]
             epoch = int.from_bytes(head[:4], "big", signed=True)
-            if head[-1] >= MAGIC and epoch >= 0:
+            if head[-1] >= MAGIC_V2 and epoch >= 0:
                 self.loaded.epochs.assign(epoch, first_offset)
 
     def _note_producers(self, batches: Sequence[ProducerBatch], end: int, stable_offset: int) -> None:

@@ -11,10 +11,10 @@ from kstore.engine.segments import LogSegments
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptDataError, InvalidOffsetError, NotLostError
 from kstore.record.batch import Batch
-from kstore.record.walk import OFFSET_MAX, Damage
+from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, LossRanges, holes, joined
 from kstore.segment import START, LogSegment, SegmentContext
-from kstore.types import CorruptRange, RecoveryReport
+from kstore.types import OFFSET_MAX, CorruptRange, RecoveryReport
 
 __all__ = ["CheckedLog", "accept_loss", "check_batches", "ensure_lost", "unreadable"]
 

@@ -17,9 +17,9 @@ from kstore.errors import TruncatedFileError
 from kstore.files.fs import File
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
-from kstore.record.walk import OFFSET_COUNT_MAX, OFFSET_MAX, Damage, walk
+from kstore.record.walk import OFFSET_COUNT_MAX, Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges, corrupt_batch_error
-from kstore.types import AbortedTransaction, CorruptRange
+from kstore.types import OFFSET_MAX, AbortedTransaction, CorruptRange
 
 __all__ = ["FetchSlice"]
 

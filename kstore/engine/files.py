@@ -36,7 +36,7 @@ from kstore.state.compaction_state import (
 )
 from kstore.state.kafka_marks import forget_clean_shutdown
 from kstore.state.log_state import LOST_MAX, LogState
-from kstore.types import NO_TIMESTAMP, RetentionResult
+from kstore.types import NO_TIMESTAMP, OFFSET_MAX, RetentionResult
 
 __all__ = ["LogFiles"]
 
@@ -205,7 +205,7 @@ class LogFiles:
 
     def _back_to(self, before: Published) -> None:
         """Removes the segments that a failed append has rolled into, and cuts the one that it began in."""
-        for segment in reversed(self.segments.range(before.base_offset, 2**63 - 1)):
+        for segment in reversed(self.segments.range(before.base_offset, OFFSET_MAX)):
             if segment.base_offset > before.base_offset:
                 segment.delete()
                 self.segments.remove([segment.base_offset])

@@ -9,10 +9,11 @@ from kstore.engine.published import Published
 from kstore.errors import StorageError
 from kstore.files.watch import DirectoryWatch
 
-__all__ = ["wait_beyond"]
+__all__ = ["POLL_SECONDS_MAX", "POLL_SECONDS_MIN", "TOLD_POLL_SECONDS", "wait_beyond"]
 
-# How long a follower waits before it looks again. Where changes are told it only looks in case one was not; but how
-# far the log is durable comes untold, soon behind the bytes themselves.
+# How long a follower waits before it looks again, twice as long after each look that finds nothing. Where the system
+# reports changes it looks only in case a report was lost; but how far the log is durable comes without one, soon after
+# the bytes themselves.
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.05
 TOLD_POLL_SECONDS = 1.0

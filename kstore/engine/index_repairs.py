@@ -21,8 +21,9 @@ from kstore.files.handles import MEMORY_BYTES_MAX
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.rebuild import IndexBuilder, RebuiltIndexes
-from kstore.record.walk import OFFSET_MAX, Damage, walk
+from kstore.record.walk import Damage, walk
 from kstore.segment import LogSegment
+from kstore.types import OFFSET_MAX
 
 __all__ = ["IndexOwner", "IndexRepairs", "ScannedSegment", "replace_indexes", "scan_segment"]
 

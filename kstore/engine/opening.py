@@ -52,7 +52,7 @@ from kstore.files.paths import (
     parse_segment_name,
 )
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
-from kstore.record.batch import MAGIC, Batch
+from kstore.record.batch import MAGIC_V2, Batch
 from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges
@@ -62,7 +62,7 @@ from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_sta
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import LOST_MAX, UNCONFIRMED_MAX, UNKNOWN_TXN_BYTES, LogState, StateFile
-from kstore.types import CorruptRange, CutRange, Durability, RecoveryReport
+from kstore.types import OFFSET_MAX, CorruptRange, CutRange, Durability, RecoveryReport
 
 __all__ = [
     "LACKING_INDEX",
@@ -359,7 +359,7 @@ def _epochs_in(segments: Iterable[LogSegment]) -> list[EpochEntry]:
 
 def _note_epoch(found: list[EpochEntry], batch: Batch) -> None:
     """Takes in the next batch of a log (LogSegment.recover)."""
-    if batch.magic >= MAGIC and batch.leader_epoch > (found[-1].epoch if found else -1):
+    if batch.magic >= MAGIC_V2 and batch.leader_epoch > (found[-1].epoch if found else -1):
         found.append(EpochEntry(batch.leader_epoch, batch.base_offset))
 
 
@@ -430,7 +430,7 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
         if marks.recovery_point is not None and marks.recovery_point > first:
             report.notes.append("a Kafka checkpoint does not fit: the whole log is checked")
     started = loaded.context.clock.monotonic()
-    scanned = loaded.segments.range(doubt.recovery_point, 2**63 - 1)
+    scanned = loaded.segments.range(doubt.recovery_point, OFFSET_MAX)
     transactions = TransactionRebuild(loaded.producers)
     epochs: list[EpochEntry] = []
     findings = []
@@ -518,7 +518,7 @@ def _scan(
         0,
         tail.position,
         next_offset=next_offset,
-        offset_stop=following.base_offset if following else 2**63 - 1,
+        offset_stop=following.base_offset if following else OFFSET_MAX,
         hints=hints,
     ):
         if isinstance(item, Damage):

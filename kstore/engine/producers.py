@@ -21,7 +21,7 @@ from kstore.index import TransactionIndex
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.record.batch import Batch
 from kstore.record.plain import behind_plain
-from kstore.record.walk import OFFSET_MAX, Damage
+from kstore.record.walk import Damage
 from kstore.rules.sequence import (
     REMEMBERED_MAX,
     Producer,
@@ -38,7 +38,7 @@ from kstore.rules.sequence import (
 from kstore.segment import START, Located, LogSegment, SegmentContext
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.state.producer_state import ProducerState
-from kstore.types import AbortedTransaction
+from kstore.types import OFFSET_MAX, AbortedTransaction
 
 __all__ = ["LogProducers", "PendingProducers", "TransactionRebuild", "UnsyncedIndex"]
 
@@ -420,7 +420,7 @@ class LogProducers:
         if not self.in_use:
             return ()  # of ten thousand segments none is asked
         found: list[AbortedTransaction] = []
-        for segment in self._segments.range(start, 2**63 - 1):
+        for segment in self._segments.range(start, OFFSET_MAX):
             result = segment.transaction_index().collect_aborted(start, stop)
             found.extend(result.transactions)
             if result.is_complete:

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.files.fs import File
 from kstore.metrics import LogCounters
-from kstore.record.batch import MAGIC, Batch
+from kstore.record.batch import MAGIC_V2, Batch
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, LossRanges, corrupt_batch_error
@@ -352,7 +352,7 @@ class _Course(Generic[Item]):
         except CorruptDataError as error:
             # The CRC holds, so it was written like this; still nothing of it can be served.
             # Where a compressed message set begins cannot be told then.
-            first = max(batch.base_offset, self._offset) if batch.magic == MAGIC else self._offset
+            first = max(batch.base_offset, self._offset) if batch.magic == MAGIC_V2 else self._offset
             lost = CorruptRange(first, batch.last_offset, position, error.reason, str(path))
             yield from self._leave_out(lost, stop)
         else:
@@ -365,7 +365,7 @@ class _Course(Generic[Item]):
         count = stop - self._offset
         if count > 1:
             last = batch.last_offset
-            if batch.magic == MAGIC or batch.codec == NO_CODEC:
+            if batch.magic == MAGIC_V2 or batch.codec == NO_CODEC:
                 count, first = batch.record_count, batch.base_offset
                 if first < self._offset or last >= stop:
                     count = min(count, min(last + 1, stop) - max(first, self._offset))
@@ -396,7 +396,7 @@ class _Course(Generic[Item]):
 
 def _stop_in(batch: Batch, stop: int) -> int:
     """``stop``, or less where the messages in a compressed one may claim offsets that belong to others."""
-    return stop if batch.magic == MAGIC else min(stop, batch.last_offset + 1)
+    return stop if batch.magic == MAGIC_V2 else min(stop, batch.last_offset + 1)
 
 
 class Aborted:

@@ -19,11 +19,10 @@ from kstore.engine.times import first_at, latest_record
 from kstore.errors import CorruptIndexError, OffsetOutOfRangeError
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
-from kstore.record.walk import OFFSET_MAX
 from kstore.rules.arguments import milliseconds, one_of
 from kstore.rules.losses import LossRanges
 from kstore.segment import LogSegment
-from kstore.types import AbortedTransaction, IsolationLevel, OnCorrupt
+from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, IsolationLevel, OnCorrupt
 
 __all__ = ["LogReads", "TimePoint", "looked_up"]
 
@@ -31,7 +30,6 @@ Found = TypeVar("Found")
 TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
 
 FETCH_BYTES = 1 << 20
-ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip", "yield")
 
 

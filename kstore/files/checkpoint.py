@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 from kstore.errors import CorruptFileError, FileInTheWayError, FileMissingError, PathLike, StorageError
 from kstore.files.fs import FileSystem, read_file
-from kstore.files.paths import OFFSET_MAX, PARTITION_MAX, TEMPORARY_SUFFIX, TopicPartition
+from kstore.files.paths import PARTITION_MAX, TEMPORARY_SUFFIX, TopicPartition
+from kstore.types import OFFSET_MAX
 
 __all__ = [
     "EpochEntry",

@@ -36,6 +36,7 @@ RELIEF_COUNT = 8
 
 UNSEEN = object()
 
+# No descriptor is left: of this process, of the system.
 EXHAUSTED_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 
 Result = TypeVar("Result")

@@ -6,7 +6,6 @@ when the last reader is through, and never under one: its number would be anothe
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import weakref
@@ -14,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kstore.files.descriptors import add_reliever, soft_limit
+from kstore.files.descriptors import EXHAUSTED_ERRNOS, add_reliever, soft_limit
 
 if TYPE_CHECKING:
     Cached = OrderedDict[Hashable, tuple[Any, int]]
@@ -25,8 +24,6 @@ Handle = TypeVar("Handle")
 
 # What read indexes may keep of the memory; one larger than this is used once and not kept. 2 MiB index 1 GiB of log.
 MEMORY_BYTES_MAX = 16 << 20
-# No descriptor left: of this process, of the system.
-EXHAUSTED_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 # All caches together keep no more than this share of the descriptors that the process may have.
 KEPT_SHARE = 4
 

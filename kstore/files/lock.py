@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 from kstore.errors import ClosedError, ForkedError, LockedError, PathLike, StorageError
 from kstore.files.descriptors import relieved
-from kstore.files.fs import storage_error
+from kstore.files.fs import REFUSED_ERRNOS, storage_error
 from kstore.files.mounts import foreign_type
 from kstore.files.paths import LOCK
 
@@ -53,7 +53,6 @@ SOMEBODY = "a broker or another program"
 MEMBERS, LIVE, TURN = ((os.SEEK_SET, byte, 1, 0) for byte in range(3))
 
 TAKEN_ERRNOS = frozenset({errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK})
-REFUSED_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 # What a probe meets where there is no lock file; with any other error, as too many open files, nothing is known.
 NO_FILE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 

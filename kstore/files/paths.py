@@ -24,8 +24,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kstore.errors import ConfigError
+from kstore.types import OFFSET_MAX
 
 __all__ = [
+    "CHECKPOINTS",
     "CLEANED_SUFFIX",
     "CLEANER_OFFSETS",
     "CLEAN_SHUTDOWN",
@@ -39,8 +41,8 @@ __all__ = [
     "LOCK",
     "LOG_START_OFFSETS",
     "LOG_SUFFIX",
+    "METADATA_TOPIC",
     "META_PROPERTIES",
-    "OFFSET_MAX",
     "PARTITION_METADATA",
     "PRODUCER_IDS",
     "RECOVERY_POINTS",
@@ -65,8 +67,6 @@ __all__ = [
     "validate_topic",
 ]
 
-# The end of the fullest log: no record and no segment begins there.
-OFFSET_MAX = (1 << 63) - 1
 PARTITION_MAX = (1 << 31) - 1
 
 LOG_SUFFIX = ".log"
@@ -91,9 +91,12 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 REPLICATION_OFFSETS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, REPLICATION_OFFSETS, CLEANER_OFFSETS)
 META_PROPERTIES = "meta.properties"
 PRODUCER_IDS = "kstore.producer-ids"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+# A broker's own log of its cluster's metadata: no topic, and not kstore's to write to.
+METADATA_TOPIC = "__cluster_metadata"
 
 DELETE_MARK = "-delete"
 STRAY_MARK = "-stray"

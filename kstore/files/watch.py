@@ -51,7 +51,7 @@ IN_CLOEXEC = os.O_CLOEXEC
 EVENT = struct.Struct("@iIII")
 READ_BYTES = 64 * 1024
 # Not for lack of a directory: then there is nothing to watch anywhere.
-EXHAUSTED_ERRNOS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+NO_WATCH_ERRNOS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class DirectoryWatch:
@@ -184,7 +184,7 @@ class _Hub:
             self.mutex.release()
 
     def _warn(self, code: int, path: bytes) -> None:
-        if code in EXHAUSTED_ERRNOS and not self._warned:
+        if code in NO_WATCH_ERRNOS and not self._warned:
             self._warned = True
             logger.warning("%s: changes are asked for, not told: inotify: %s", os.fsdecode(path), os.strerror(code))
 

@@ -14,7 +14,7 @@ import struct
 from kstore.errors import InvalidOffsetError
 from kstore.files.paths import INDEX_SUFFIX
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
-from kstore.types import OffsetPosition
+from kstore.types import INT32_MAX, OffsetPosition
 
 __all__ = ["OffsetIndex"]
 
@@ -25,7 +25,7 @@ assert ENTRY.size == 8
 assert TWO_ENTRIES.size == 2 * ENTRY.size
 
 POSITION_AT = 4
-POSITION_MAX = (1 << 31) - 1
+POSITION_MAX = INT32_MAX
 
 
 class OffsetIndex(EntryIndex[OffsetPosition]):

@@ -14,7 +14,7 @@ import struct
 from kstore.errors import IndexFullError, InvalidOffsetError, InvalidTimestampError
 from kstore.files.paths import TIME_INDEX_SUFFIX
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
-from kstore.types import NO_TIMESTAMP, TimestampOffset
+from kstore.types import NO_TIMESTAMP, TIMESTAMP_MAX, TimestampOffset
 
 __all__ = ["TimeIndex"]
 
@@ -24,7 +24,6 @@ INT64 = struct.Struct(">q")
 assert ENTRY.size == 12
 
 DELTA_AT = 8
-TIMESTAMP_MAX = (1 << 63) - 1
 
 
 class TimeIndex(EntryIndex[TimestampOffset]):

@@ -40,16 +40,18 @@ from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_past_lone_writers
 from kstore.files.meta import random_id, read_meta_properties, write_meta_properties
 from kstore.files.paths import (
+    CHECKPOINTS,
     CLEAN_SHUTDOWN,
     DELETE_MARK,
     LOCK,
     META_PROPERTIES,
+    METADATA_TOPIC,
     PARTITION_METADATA,
     TEMPORARY_SUFFIX,
     TopicPartition,
     marked_dir_name,
 )
-from kstore.logs.root import CHECKPOINTS, METADATA_TOPIC, LogRoot
+from kstore.logs.root import LogRoot
 from kstore.rules.topics import (
     KSTORE_TOPICS,
     TopicEntry,

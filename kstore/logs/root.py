@@ -36,19 +36,18 @@ from kstore.files.checkpoint import (
 )
 from kstore.files.fs import FileSystem
 from kstore.files.paths import (
+    CHECKPOINTS,
     CLEAN_SHUTDOWN,
-    CLEANER_OFFSETS,
     DELETE_MARK,
     KSTORE_STATE,
     LOCK,
     LOG_START_OFFSETS,
     LOG_SUFFIX,
     META_PROPERTIES,
-    OFFSET_MAX,
+    METADATA_TOPIC,
     PARTITION_METADATA,
     PRODUCER_IDS,
     RECOVERY_POINTS,
-    REPLICATION_OFFSETS,
     TEMPORARY_SUFFIX,
     TopicPartition,
     classify,
@@ -66,16 +65,13 @@ from kstore.rules.topics import (
 )
 from kstore.state.kafka_marks import KafkaMarks
 from kstore.state.log_state import read_state
-from kstore.types import NO_TIMESTAMP
+from kstore.types import NO_TIMESTAMP, OFFSET_MAX
 
-__all__ = ["CHECKPOINTS", "METADATA_TOPIC", "LogRoot"]
+__all__ = ["LogRoot"]
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, REPLICATION_OFFSETS, CLEANER_OFFSETS)
 OWN_NAMES = frozenset({LOCK, META_PROPERTIES, KSTORE_TOPICS, PRODUCER_IDS, CLEAN_SHUTDOWN, *CHECKPOINTS})
-# A broker's own log of its cluster's metadata: no topic, and not kstore's to write to.
-METADATA_TOPIC = "__cluster_metadata"
 DAMAGED_TOPICS = KSTORE_TOPICS + ".damaged"
 
 Checkpoints = dict[str, dict[TopicPartition, int]]

@@ -8,12 +8,18 @@ from collections.abc import Callable, Iterable, Iterator
 from kstore.clock import Clock
 from kstore.config import NO_LIMIT, LogConfig, StoreConfig
 from kstore.errors import ClosedError, ConfigError, KstoreError, TopicNotFoundError
-from kstore.files.paths import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, REPLICATION_OFFSETS, TopicPartition
+from kstore.files.paths import (
+    CHECKPOINTS,
+    CLEANER_OFFSETS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    REPLICATION_OFFSETS,
+    TopicPartition,
+)
 from kstore.log import Log
 from kstore.logs.cleaning import StoreCleaner, first_dirty
 from kstore.logs.directory import LogDirectory
 from kstore.logs.open_logs import OpenLogs
-from kstore.logs.root import CHECKPOINTS
 from kstore.rules.retain import SegmentAge, over_total, passed_by_all
 from kstore.types import Durability, RetentionResult
 

@@ -14,7 +14,6 @@ from typing import Any, Final, Literal
 from kstore.errors import ConfigError
 from kstore.setting_rules import (
     COUNT,
-    INT32_MAX,
     KIB,
     MIB,
     SIZE,
@@ -32,6 +31,7 @@ from kstore.setting_rules import (
     within,
 )
 from kstore.transactions.wire import STRING_BYTES_MAX
+from kstore.types import INT32_MAX
 
 __all__ = ["Acks", "ProducerCompression", "ProducerConfig", "next_client_id", "producer_settings"]
 

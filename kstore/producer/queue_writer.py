@@ -40,6 +40,7 @@ from kstore.producer.counters import ProducerCounters
 from kstore.producer.failures import without_frames
 from kstore.producer.waiting import Wakeup
 from kstore.record._codec import BatchBuffer, EncodedBatch
+from kstore.record.batch import SEQUENCE_COUNT
 from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
 __all__ = ["ProducerIds", "QueueWriter"]
@@ -47,7 +48,6 @@ __all__ = ["ProducerIds", "QueueWriter"]
 logger = logging.getLogger(__name__)
 
 WRITE_BYTES_MAX: Final = 1 << 20
-SEQUENCE_COUNT: Final = 1 << 31
 # Not EMFILE: what could be closed for it was closed before it was reported, and the program should hear of it at once.
 RETRIABLE_ERRNOS: Final = frozenset({errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
 

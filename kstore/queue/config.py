@@ -10,7 +10,6 @@ from typing import Any
 
 from kstore.setting_rules import (
     COUNT,
-    INT32_MAX,
     MIB,
     SIZE,
     Rule,
@@ -20,6 +19,7 @@ from kstore.setting_rules import (
     table,
     within,
 )
+from kstore.types import INT32_MAX
 
 __all__ = ["SECONDS_MAX", "QueueConfig", "queue_settings", "seconds_of"]
 

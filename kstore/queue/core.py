@@ -28,7 +28,7 @@ from kstore.queue.leases import Claim, Retry
 from kstore.queue.snapshot import snapshot_of
 from kstore.queue.state import QueueState
 from kstore.record._codec import Record
-from kstore.record.batch import MAGIC, Batch
+from kstore.record.batch import MAGIC_V2, Batch
 from kstore.types import CorruptRange
 
 if TYPE_CHECKING:
@@ -508,6 +508,6 @@ class QueueCore:
 
 def _extents(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Sequence[tuple[int, int]]:
     """The ranges of offsets, ends included, that hold the records of ``batch`` which are wanted."""
-    if batch.magic == MAGIC and batch.record_count == batch.last_offset - batch.base_offset + 1:
+    if batch.magic == MAGIC_V2 and batch.record_count == batch.last_offset - batch.base_offset + 1:
         return ((max(batch.base_offset, first_offset), min(batch.last_offset, stop_offset - 1)),)
     return [(record.offset, record.offset) for record in batch.records(first_offset, stop_offset, limit)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kstore.record._codec import Record
+from kstore.types import INT64_MAX
 
 __all__ = ["NOTHING", "Headers", "Marks", "Shown", "marks_of", "of_user", "with_marks"]
 
@@ -77,4 +78,4 @@ def with_marks(headers: Headers, marks: Marks, dead_from: str = "") -> Headers:
 def _number(value: bytes | None) -> int | None:
     if not value or len(value) > NUMBER_BYTES_MAX or not value.isdigit():
         return None
-    return min(int(value), 2**63 - 1)
+    return min(int(value), INT64_MAX)

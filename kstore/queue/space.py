@@ -18,7 +18,7 @@ from kstore.queue.items import Marks, marks_of, with_marks
 from kstore.queue.journal import SEGMENT_BYTES
 from kstore.queue.leases import Retry
 from kstore.record._codec import Record
-from kstore.record.walk import OFFSET_MAX
+from kstore.types import OFFSET_MAX
 
 if TYPE_CHECKING:
     from kstore.queue.queue import Queue

@@ -37,7 +37,7 @@ from kstore.record._codec import (
     decode_values,
 )
 from kstore.record.compression import CODECS, Codec
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME, TIMESTAMP_TYPES, TimestampType
+from kstore.types import CREATE_TIME, LOG_APPEND_TIME, OFFSET_MAX, TIMESTAMP_TYPES, TimestampType
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -53,9 +53,8 @@ __all__ = [
     "CODEC_NAMES",
     "CRC_START",
     "LOG_OVERHEAD_BYTES",
-    "MAGIC",
+    "MAGIC_V2",
     "MAX_BYTES_UNCOMPRESSED",
-    "OFFSET_MAX",
     "OFFSET_MIN",
     "Batch",
     "BatchHeader",
@@ -71,7 +70,7 @@ BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 BATCH_HEADER_BYTES = 61
 # Base offset and size: the part of every entry that its size field leaves out.
 LOG_OVERHEAD_BYTES = 12
-MAGIC = 2
+MAGIC_V2 = 2
 CRC_START = 21
 assert BATCH_HEADER.size == BATCH_HEADER_BYTES
 assert struct.calcsize(">qiibI") == CRC_START
@@ -87,8 +86,6 @@ assert TIMESTAMP_TYPES[:2] == (CREATE_TIME, LOG_APPEND_TIME)
 CODEC_NAMES = tuple([codec.name for codec in CODECS])
 
 OFFSET_MIN = -(2**63)
-# No record has this offset, because the end offset behind the last record is an offset too.
-OFFSET_MAX = 2**63 - 1
 SEQUENCE_COUNT = 2**31
 MAX_BYTES_UNCOMPRESSED = 64 << 20
 # A CRC runs at 20 GB/s, so this much takes 50 us; giving the GIL away can cost 5 ms when another thread is busy.
@@ -191,7 +188,7 @@ class RecordBatch:
 
     __slots__ = ("_buffer", "_position", "base_offset", "header", "last_offset", "size")
 
-    magic = MAGIC
+    magic = MAGIC_V2
 
     def __init__(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
         self._buffer = buffer
@@ -388,7 +385,7 @@ class RecordBatch:
         stop = self._position + self.size
         if not self.header.attributes & ATTRIBUTE_CODEC:
             return self._buffer, start, stop
-        records = self._codec().decompress(memoryview(self._buffer)[start:stop], max_bytes_uncompressed, MAGIC)
+        records = self._codec().decompress(memoryview(self._buffer)[start:stop], max_bytes_uncompressed, MAGIC_V2)
         return records, 0, len(records)
 
 

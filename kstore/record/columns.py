@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kstore.errors import ConfigError, MissingExtraError
 from kstore.record._columns import BytesColumn, ColumnBuffer, ColumnBuilder, HeadersColumn
-from kstore.record.batch import ATTRIBUTE_LOG_APPEND_TIME, MAX_BYTES_UNCOMPRESSED, OFFSET_MAX, OFFSET_MIN, RecordBatch
-from kstore.types import TIMESTAMP_TYPES
+from kstore.record.batch import ATTRIBUTE_LOG_APPEND_TIME, MAX_BYTES_UNCOMPRESSED, OFFSET_MIN, RecordBatch
+from kstore.types import OFFSET_MAX, TIMESTAMP_TYPES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kstore.errors import CorruptDataError
-from kstore.record.batch import MAGIC, Batch
+from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch
 from kstore.record.parse import parse_batch
 from kstore.record.scan import Source, find_next_batch
-from kstore.record.walk import OFFSET_COUNT_MAX, OFFSET_MAX, Damage, is_far
+from kstore.record.walk import OFFSET_COUNT_MAX, Damage, is_far
+from kstore.types import OFFSET_MAX
 
 __all__ = ["BATCH_BYTES_MAX", "walk_headers"]
 
 # Small batches are read many at a time. Behind a larger one just a header is read: a call costs less than its bytes.
 CHUNK_BYTES = 64 << 10
 LARGE_BATCH_BYTES = 8 << 10
-HEADER_BYTES = 61
 # A larger batch is never read as a whole.
 BATCH_BYTES_MAX = 64 << 20
 # What all searches behind damage may read: so many times the segment, and a batch.
@@ -70,14 +70,14 @@ def walk_headers(
     held_from = next_offset
     while position < stop:
         at = position - chunk_start
-        if not 0 <= at <= len(chunk) - HEADER_BYTES:
-            wanted = CHUNK_BYTES if held is None or held[1].size < LARGE_BATCH_BYTES else HEADER_BYTES
+        if not 0 <= at <= len(chunk) - BATCH_HEADER_BYTES:
+            wanted = CHUNK_BYTES if held is None or held[1].size < LARGE_BATCH_BYTES else BATCH_HEADER_BYTES
             chunk, chunk_start, at = source.pread(min(wanted, stop - position), position), position, 0
         torn = False
         try:
             batch = parse_batch(chunk, at, header_only=True)
             # Of a compressed message set the first offset is known only when it is decompressed.
-            offset = batch.base_offset if batch.magic == MAGIC else batch.last_offset
+            offset = batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
             torn = batch.size > stop - position
             reason = _misplaced(batch, offset, next_offset, offset_stop, stop - position)
         except CorruptDataError as error:
@@ -123,8 +123,8 @@ def walk_headers(
         if found is None:
             yield Damage(damaged_from, stop, next_offset, None, reason, torn)
             return
-        header = parse_batch(source.pread(min(HEADER_BYTES, stop - found), found), header_only=True)
-        behind = header.base_offset if header.magic == MAGIC else max(next_offset, 0)
+        header = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - found), found), header_only=True)
+        behind = header.base_offset if header.magic == MAGIC_V2 else max(next_offset, 0)
         yield Damage(damaged_from, found, next_offset, behind, reason, False)
         position, next_offset = found, behind
     if held is not None and is_far(held[1].last_offset, held_from, offset_stop):

@@ -26,15 +26,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.errors import CorruptBatchError, CorruptDataError, CorruptRecordError, UnsupportedCodecError
 from kstore.record._codec import Record, RecordsSummary
-from kstore.record.batch import CODEC_NAMES, MAX_BYTES_UNCOMPRESSED, OFFSET_MAX, OFFSET_MIN
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TimestampType
+from kstore.record.batch import CODEC_NAMES, LOG_OVERHEAD_BYTES, MAX_BYTES_UNCOMPRESSED, OFFSET_MIN
+from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OFFSET_MAX, TimestampType
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = ["LegacyBatch", "has_size_of_fields", "parse_legacy"]
 
-LOG_OVERHEAD_BYTES = 12
 PREFIX = struct.Struct(">qiIbb")
 PREFIX_BYTES = 18
 CRC_START = 16

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import struct
 
+from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC_V2
 from kstore.record.scan import Source
 
 __all__ = ["behind_plain"]
 
 # Base offset, size, format version, last offset delta, producer id.
 HEAD = struct.Struct(">qi4xb6xi16xq")
-HEADER_SIZE = 61
-LOG_OVERHEAD = 12
-MAGIC_V2 = 2
 BLOCK_BYTES = 4096
 
 
@@ -31,13 +29,13 @@ def behind_plain(source: Source, start: int, stop: int) -> tuple[int, int] | Non
     while position < stop:
         block = source.pread(min(block_size, stop - position), position)
         at = 0
-        while at + HEADER_SIZE <= len(block):
+        while at + BATCH_HEADER_BYTES <= len(block):
             base_offset, size, magic, last_offset_delta, producer_id = HEAD.unpack_from(block, at)
-            size += LOG_OVERHEAD
+            size += LOG_OVERHEAD_BYTES
             follows = expected is None or base_offset == expected
             if not (magic == MAGIC_V2 and follows and last_offset_delta >= 0 and base_offset >= 0):
                 return None
-            if not HEADER_SIZE <= size <= stop - position - at:
+            if not BATCH_HEADER_BYTES <= size <= stop - position - at:
                 return None
             if producer_id != -1:
                 return position + at, base_offset
@@ -47,5 +45,5 @@ def behind_plain(source: Source, start: int, stop: int) -> tuple[int, int] | Non
             return None  # fewer bytes than a header
         position += at
         # Behind a large batch the next one is large too, as a rule: then its header alone is read.
-        block_size = HEADER_SIZE if at > BLOCK_BYTES else BLOCK_BYTES
+        block_size = BATCH_HEADER_BYTES if at > BLOCK_BYTES else BLOCK_BYTES
     return (stop, expected) if expected is not None else None

@@ -13,9 +13,10 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from kstore.errors import CorruptBatchError, CorruptDataError
-from kstore.record.batch import LOG_OVERHEAD_BYTES, OFFSET_MAX, Batch
+from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC_V2, Batch
 from kstore.record.legacy import SIZE_MIN, has_size_of_fields
 from kstore.record.parse import MAGIC_POSITION, parse_batch
+from kstore.types import OFFSET_MAX
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -36,14 +37,12 @@ __all__ = [
 CHUNK_BYTES = 1 << 20
 # Offset, size, epoch or CRC, and the magic that chooses the parser.
 PREFIX_BYTES = MAGIC_POSITION + 1
-HEADER_BYTES = 61
 # Behind damage, a batch may begin at any byte: so much is searched at a time, and at first less, for it may be near.
 SEARCH_BYTES = 1 << 20
 SEARCH_BYTES_FIRST = 1 << 14
 # What may be checksummed in vain: so many times what is searched, and so much besides.
 SEARCH_PASSES = 4
 VAIN_BYTES_MIN = 64 << 20
-MAGIC_V2 = 2
 # Behind the offset; the size counts the bytes after the field, of which a message of version 0 has the fewest.
 SIZE_POSITION = 8
 SIZE_FIELD_MIN = 14
@@ -339,15 +338,15 @@ class _Fitting:
 
     def is_followed(self, position: int, stop: int, last_offset: int, window: bytes, window_start: int) -> bool:
         """Whether the range ends at ``position``, or another header that fits is there, or too few bytes for one."""
-        if stop - position < HEADER_BYTES:
+        if stop - position < BATCH_HEADER_BYTES:
             return True
         head = self._parse(position, stop, window, window_start)
         return head is not None and head.last_offset > last_offset
 
     def _parse(self, position: int, stop: int, window: bytes, window_start: int) -> Batch | None:
         at = position - window_start
-        if not 0 <= at <= len(window) - HEADER_BYTES:
-            window, at = self._source.pread(min(HEADER_BYTES, stop - position), position), 0
+        if not 0 <= at <= len(window) - BATCH_HEADER_BYTES:
+            window, at = self._source.pread(min(BATCH_HEADER_BYTES, stop - position), position), 0
         try:
             return parse_batch(window, at, header_only=True)
         except CorruptDataError:

@@ -12,18 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from kstore.errors import CorruptDataError
-from kstore.record.batch import Batch
+from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch
 from kstore.record.parse import parse_batch
 from kstore.record.scan import SearchBudget, Source, find_next_batch, scan
+from kstore.types import OFFSET_MAX, RELATIVE_OFFSET_MAX
 
-__all__ = ["OFFSET_COUNT_MAX", "OFFSET_MAX", "Damage", "is_far", "walk"]
+__all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "walk"]
 
-OFFSET_MAX = 2**63 - 1
 # The offsets of a segment are stored relative to its base, as int32.
-OFFSET_COUNT_MAX = 2**31
-MAGIC_V2 = 2
-# Every header is whole within this many bytes, and so is a legacy message's prefix.
-HEADER_PEEK_BYTES = 61
+OFFSET_COUNT_MAX = RELATIVE_OFFSET_MAX + 1
 # Behind damage there may be more of it soon.
 FIRST_BYTES_BEHIND = 1 << 12
 NOT_SEARCHED = "; there is so much damage that the rest was not searched"
@@ -121,7 +118,7 @@ def _misplaced(
     if successor >= stop:
         return alone
     try:
-        behind = parse_batch(source.pread(min(HEADER_PEEK_BYTES, stop - successor), successor), 0, header_only=True)
+        behind = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - successor), successor), 0, header_only=True)
         if behind.magic != MAGIC_V2:
             # Where a compressed message set begins, only its messages tell.
             behind = parse_batch(source.pread(min(behind.size, stop - successor), successor))
@@ -168,5 +165,5 @@ def _next_fitting(
             )
     if found is None:
         return None
-    size = parse_batch(source.pread(min(HEADER_PEEK_BYTES, stop - found), found), header_only=True).size
+    size = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - found), found), header_only=True).size
     return found, parse_batch(source.pread(size, found)).base_offset

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from kstore.config import LogConfig
 from kstore.record.batch import Batch
 from kstore.record.control import ControlRecordType, parse_control_type
-from kstore.types import NO_OFFSET, NO_TIMESTAMP, AbortedTransaction
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, RELATIVE_OFFSET_MAX, AbortedTransaction
 
 __all__ = [
     "BatchVerdict",
@@ -37,8 +37,6 @@ __all__ = [
     "start_of_dirt",
 ]
 
-# What an index entry and a batch's last offset delta can hold.
-RELATIVE_OFFSET_MAX = 2**31 - 1
 
 Name = TypeVar("Name")
 

@@ -24,6 +24,7 @@ from kstore.files.paths import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    METADATA_TOPIC,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -45,8 +46,6 @@ __all__ = [
     "sort_store",
 ]
 
-# The broker's own directories beside the partitions.
-METADATA_TOPIC = "__cluster_metadata"
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
 # A broker takes the part before these for an offset, or dies of it.

@@ -22,9 +22,9 @@ from collections.abc import Callable
 
 from kstore.config import LogConfig
 from kstore.errors import BatchTooLargeError, InvalidOffsetError
+from kstore.types import RECORD_OFFSET_MAX, RELATIVE_OFFSET_MAX
 
 __all__ = [
-    "RELATIVE_OFFSET_MAX",
     "RollReason",
     "ensure_fits",
     "idle_reason",
@@ -32,11 +32,6 @@ __all__ = [
     "roll_reason",
     "segment_ms_max",
 ]
-
-# What the four bytes of an index entry, and of a batch's last offset delta, can hold.
-RELATIVE_OFFSET_MAX = 2**31 - 1
-# The end offset behind the last record is an offset too.
-OFFSET_MAX = 2**63 - 2
 
 
 class RollReason(enum.Enum):
@@ -129,5 +124,5 @@ def ensure_fits(config: LogConfig, *, size: int, first_offset: int, last_offset:
         raise InvalidOffsetError(
             f"a batch from offset {first_offset} to {last_offset}, expected at most {RELATIVE_OFFSET_MAX} between them"
         )
-    if last_offset > OFFSET_MAX:
-        raise InvalidOffsetError(f"a batch up to offset {last_offset}, expected at most {OFFSET_MAX}")
+    if last_offset > RECORD_OFFSET_MAX:
+        raise InvalidOffsetError(f"a batch up to offset {last_offset}, expected at most {RECORD_OFFSET_MAX}")

@@ -20,7 +20,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 from uuid import UUID
 
 import crc32c
@@ -29,7 +29,7 @@ from kstore.config import LogConfig
 from kstore.errors import ConfigError, CorruptFileError, PathLike, UnsupportedFormatError
 from kstore.files.paths import PARTITION_MAX, validate_topic
 from kstore.rules.arguments import one_of
-from kstore.types import Durability
+from kstore.types import DURABILITIES, Durability
 
 __all__ = [
     "KEEP_EVERYTHING",
@@ -56,7 +56,6 @@ HEAD = re.compile(rb"kstore\.topics ([0-9]{1,9}) ([0-9a-f]{8})\n")
 VERSION = 1
 FIELDS = frozenset({"partitions", "made", "topic_id", "settings", "deleting", "settings_lost"})
 DURABILITY = "durability"
-DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 # What a topic goes by whose own settings were lost, or that must keep all it has: the store's may be stricter.
 KEEP_EVERYTHING = {"cleanup_policy": "delete", "retention_bytes": -1, "retention_ms": -1}
 

@@ -41,7 +41,7 @@ from kstore.record.batch import (
     BATCH_HEADER_BYTES,
     CRC_START,
     LOG_OVERHEAD_BYTES,
-    MAGIC,
+    MAGIC_V2,
     Batch,
     RecordBatch,
     batch_crc,
@@ -51,7 +51,7 @@ from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.parse import MAGIC_POSITION, parse_batch
 from kstore.record.scan import check_size_field
 from kstore.rules.roll import ensure_fits
-from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP
+from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, TIMESTAMP_MAX
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -63,7 +63,6 @@ NO_CODEC = "none"
 RECORD_ERRORS_SHOWN = 3
 # Millions of bad records must not become millions of objects: further ones are counted only.
 RECORD_ERRORS_MAX = 10_000
-TIMESTAMP_MAX = 2**63 - 1
 # No limit of kstore's: a batch's size field holds no more.
 BATCH_BYTES_MAX = 2**31 - 1
 
@@ -140,9 +139,9 @@ def validate(
     record_count = 0
     for number, batch in enumerate(batches):
         _check_batch(batch, number, config, batches[0].magic, record_count)
-        record_count += batch.record_count if batch.magic == MAGIC else 0
+        record_count += batch.record_count if batch.magic == MAGIC_V2 else 0
     limits = _Limits.of(config, now_ms)
-    if batches and batches[0].magic != MAGIC:
+    if batches and batches[0].magic != MAGIC_V2:
         encoded.extend(_rebuild_legacy(buffer, batches, config, limits, now_ms))
     else:
         for number, batch in enumerate(batches):
@@ -165,7 +164,9 @@ def validate(
         log_append_time=now_ms if stamped and batches else NO_TIMESTAMP,
         source_codec=source_codec,
         target_codec=config.target_codec(source_codec),
-        size_changed=any(batch.magic != MAGIC or config.target_codec(batch.codec) != batch.codec for batch in batches),
+        size_changed=any(
+            batch.magic != MAGIC_V2 or config.target_codec(batch.codec) != batch.codec for batch in batches
+        ),
     )
 
 
@@ -179,12 +180,12 @@ def _check_batch(batch: Batch, number: int, config: LogConfig, magic: int, place
     batch.ensure_valid()
     if batch.magic != magic:
         raise InvalidRecordError(f"batch {number} has magic {batch.magic}, expected the first one's, {magic}")
-    problem = _problem(batch, place) if batch.magic == MAGIC else None
+    problem = _problem(batch, place) if batch.magic == MAGIC_V2 else None
     if problem is not None:
         raise InvalidRecordError(f"batch {number} {problem}")
     if batch.timestamp_type == LOG_APPEND_TIME:
         message = "stamped LogAppendTime, which is the log's to do, expected CreateTime"
-        count = batch.record_count if batch.magic == MAGIC else 1
+        count = batch.record_count if batch.magic == MAGIC_V2 else 1
         errors = [RecordError(index, message) for index in range(min(count, RECORD_ERRORS_MAX))]
         raise InvalidTimestampError(f"batch {number} is {message}", errors)
 
@@ -288,7 +289,7 @@ def _place(
     try:
         records = body
         if source.name != NO_CODEC:
-            records = source.decompress(body, config.max_batch_bytes_uncompressed, MAGIC)
+            records = source.decompress(body, config.max_batch_bytes_uncompressed, MAGIC_V2)
         size = memoryview(records).nbytes
         summary = check_records(records, 0, size, header.record_count, header.last_offset_delta, header.base_timestamp)
     except CorruptRecordError as error:
@@ -413,7 +414,7 @@ def _keep_offsets(batches: Sequence[Batch], config: LogConfig, next_offset: int)
 def _kept_records(batch: Batch, number: int, bytes_max: int) -> tuple[int, int, int]:
     """First offset, number of records, and the offset, relative to the first, of the record with the greatest time."""
     try:
-        if batch.magic == MAGIC:
+        if batch.magic == MAGIC_V2:
             summary = batch.check(bytes_max)
             is_stamped = batch.timestamp_type == LOG_APPEND_TIME or not batch.record_count
             delta = batch.last_offset - batch.base_offset if is_stamped else summary.max_timestamp_offset_delta

@@ -33,6 +33,7 @@ from kstore.segment import LogSegment
 from kstore.segment_tail import SegmentTail
 from kstore.shared.catch_up import CatchingUp
 from kstore.state.shared_slot import SharedSlot, SharedState
+from kstore.types import OFFSET_MAX
 
 __all__ = ["SharedWriter"]
 
@@ -251,7 +252,8 @@ class SharedWriter(CatchingUp):
     def _unsynced(self) -> list[tuple[Path, SegmentTail | None]]:
         """Whatever may not be on disk, no matter who wrote it."""
         return [
-            (segment.path(LOG_SUFFIX), segment.tail) for segment in self.segments.range(self._recovery_point, 2**63 - 1)
+            (segment.path(LOG_SUFFIX), segment.tail)
+            for segment in self.segments.range(self._recovery_point, OFFSET_MAX)
         ]
 
     def _sync_segments(self, segments: Iterable[tuple[Path, SegmentTail | None]]) -> None:

@@ -33,7 +33,7 @@ from kstore.record.batch import (
     BATCH_HEADER_BYTES,
     CRC_START,
     LOG_OVERHEAD_BYTES,
-    MAGIC,
+    MAGIC_V2,
     BatchHeader,
     batch_crc,
     increment_sequence,
@@ -300,7 +300,7 @@ def _stamped(data: bytes, path: str, span: Span, producer: tuple[int, int], sequ
     header = BatchHeader._make(BATCH_HEADER.unpack_from(data)) if len(data) > BATCH_HEADER_BYTES else None
     if (
         header is None
-        or header.magic != MAGIC
+        or header.magic != MAGIC_V2
         or header.batch_length != len(data) - LOG_OVERHEAD_BYTES
         or header.attributes & ATTRIBUTE_CONTROL
         or header.record_count != span.record_count

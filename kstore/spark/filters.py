@@ -34,8 +34,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from kstore.files.paths import OFFSET_MAX
 from kstore.spark.places import LogPlace
+from kstore.types import OFFSET_MAX
 
 __all__ = ["EVERYTHING", "SoftPushdown", "Wanted", "wanted_by"]
 

@@ -15,7 +15,8 @@ from typing import Any, NoReturn, TypeVar
 
 from kstore.errors import ConfigError
 from kstore.files.paths import TopicPartition
-from kstore.setting_rules import shown
+from kstore.setting_rules import TIME_UNITS_MS, shown
+from kstore.types import INT32_MAX, INT64_MAX
 
 __all__ = [
     "STORAGE_PREFIX",
@@ -40,23 +41,12 @@ __all__ = [
 
 Value = TypeVar("Value")
 
-INT64_MAX = 2**63 - 1
-INT32_MAX = 2**31 - 1
 # How alike a name must be to be offered in the place of an unknown one (difflib's ratio).
 NEAR = 0.6
 
 STORAGE_PREFIX = "storage_options."
 
 # Spark's own words for times (JavaUtils.timeStringAs) and sizes (byteStringAs); a number alone is ms, or bytes.
-TIME_UNITS_MS = {
-    "": 1,
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-}
 SIZE_UNITS = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 TIME = re.compile(r"([0-9]{1,19}) *([a-z]*)", re.ASCII)

@@ -15,7 +15,6 @@ from typing import Any, Literal, Self, cast
 from kstore.errors import ConfigError
 from kstore.files.paths import TopicPartition
 from kstore.spark.option_values import (
-    INT32_MAX,
     Options,
     check_names,
     shown_partitions,
@@ -33,7 +32,7 @@ from kstore.spark.option_values import (
     to_timestamps,
     to_topics,
 )
-from kstore.types import IsolationLevel
+from kstore.types import INT32_MAX, IsolationLevel
 
 __all__ = [
     "EARLIEST",

@@ -18,11 +18,10 @@ from kstore.engine.opening import is_log
 from kstore.errors import ConfigError, CorruptFileError, LogNotFoundError, NotALogError, StorageError
 from kstore.files.checkpoint import read_small_file
 from kstore.files.fs import FileStat
-from kstore.files.paths import TopicPartition, classify, marked_topic_partition, topic_partition
+from kstore.files.paths import METADATA_TOPIC, TopicPartition, classify, marked_topic_partition, topic_partition
 from kstore.files.remote import Location, is_remote, open_remote
 from kstore.files.remote_stores import without_password
 from kstore.log import Log
-from kstore.logs.root import METADATA_TOPIC
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, TopicEntry, decode_topics
 from kstore.transactions.placement import is_internal
 

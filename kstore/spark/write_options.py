@@ -35,9 +35,10 @@ from kstore.files.paths import validate_topic
 from kstore.files.remote import is_remote, open_remote
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.setting_rules import shown
-from kstore.spark.option_values import INT32_MAX, Options, check_names, to_choice, to_duration_ms, to_int, to_size
+from kstore.spark.option_values import Options, check_names, to_choice, to_duration_ms, to_int, to_size
 from kstore.spark.schema import HEADERS, SPARK_TYPES
 from kstore.transactions.placement import is_internal
+from kstore.types import INT32_MAX, INT64_MAX
 
 __all__ = ["WriteOptions", "check_sink_columns"]
 
@@ -164,7 +165,7 @@ def _app_id(given: Options, *, streaming: bool) -> str | None:
 
 
 def _to_version(name: str, text: str) -> int:
-    if not re.fullmatch("[0-9]{1,19}", text.strip()) or int(text) > 2**63 - 1:
+    if not re.fullmatch("[0-9]{1,19}", text.strip()) or int(text) > INT64_MAX:
         raise ConfigError(f"{name} is {shown(text)}, expected a whole number from 0 on")
     return int(text)
 

@@ -31,7 +31,8 @@ from kstore.errors import (
 )
 from kstore.files.checkpoint import read_offset_checkpoint, read_small_file, replace_file
 from kstore.files.fs import FileSystem
-from kstore.files.paths import CLEANER_OFFSETS, OFFSET_MAX, topic_partition
+from kstore.files.paths import CLEANER_OFFSETS, topic_partition
+from kstore.types import OFFSET_MAX
 
 __all__ = ["KSTORE_COMPACTION", "CompactionState", "read_compaction_state", "remembered_dirt", "write_compaction_state"]
 

@@ -66,7 +66,7 @@ import crc32c
 from kstore.errors import StorageError, UnsupportedFormatError
 from kstore.files.fs import FileStat, FileSystem, Mapping, read_file
 from kstore.rules.losses import OffsetSpan
-from kstore.types import NO_OFFSET, Durability
+from kstore.types import DURABILITIES, NO_OFFSET, Durability
 
 __all__ = [
     "ACCEPTED_MAX",
@@ -84,7 +84,6 @@ __all__ = [
 MAGIC = b"KST1"
 LIVE_MAGIC = b"KSL1"
 VERSION = 2
-DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 CLEAN_FLAG = 1
 EPOCHS_FLAG = 2
 

@@ -37,13 +37,13 @@ from kstore.transactions.group_records import (
 from kstore.transactions.placement import OFFSETS, partition_for
 from kstore.transactions.state_log import EnsureTopic, LogOf, PartitionCount
 from kstore.transactions.wire import check_string
+from kstore.types import OFFSET_MAX
 
 __all__ = ["GroupOffsets"]
 
 logger = logging.getLogger(__name__)
 
 FETCH_BYTES = 1 << 20
-OFFSET_MAX = 2**63 - 1
 # Kafka: offset.metadata.max.bytes.
 METADATA_BYTES_MAX = 4096
 # Read whole when a group is first asked for.

@@ -30,6 +30,7 @@ from kstore.files.checkpoint import read_small_file
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import PRODUCER_IDS, SNAPSHOT_SUFFIX, classify, segment_name
 from kstore.state.producer_snapshot import decode_snapshot
+from kstore.types import INT64_MAX
 
 __all__ = ["FIRST_PRODUCER_ID", "NO_ID", "ProducerIds", "highest_in_snapshots"]
 
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 VERSION = 1
 HEAD = re.compile(rb"kstore\.producer-ids ([0-9]{1,9}) ([0-9a-f]{8})\n")
 BODY = re.compile(rb"(0|[1-9][0-9]{0,18})\n")
-ID_MAX = 2**63 - 1
+ID_MAX = INT64_MAX
 NO_ID = -1
 
 # A cluster counts from 0: when a broker takes over logs of kstore's, its producers must not be taken for theirs.

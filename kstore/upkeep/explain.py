@@ -17,7 +17,7 @@ from kstore.record._codec import Record
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
 from kstore.segment import Located, LogSegment
-from kstore.types import TimestampOffset
+from kstore.types import OFFSET_MAX, TimestampOffset
 
 __all__ = ["Explanation", "Step", "explain_offset", "explain_time"]
 
@@ -117,7 +117,7 @@ def _add_segment(explanation: Explanation, segment: LogSegment, limit: int, why:
         f"{path}, {limit:,} bytes: {why}",
         path=str(path),
         base_offset=segment.base_offset,
-        next_base_offset=end if end < 2**63 - 1 else None,
+        next_base_offset=end if end < OFFSET_MAX else None,
         size=limit,
     )
 

@@ -34,11 +34,10 @@ from kstore.files.paths import (
     topic_partition,
 )
 from kstore.metrics import LogCounters
-from kstore.record.walk import OFFSET_MAX
 from kstore.rules.losses import LossRanges, OffsetSpan, joined
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, decode_topics
 from kstore.segment import SegmentContext
-from kstore.types import RecoveryReport
+from kstore.types import OFFSET_MAX, RecoveryReport
 
 __all__ = ["Accept", "Rebuild", "plan_recovery", "recover_log", "topic_index_interval"]
 

@@ -20,15 +20,15 @@ from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SEGMENT_SUFFIXES, DirectoryNames, classify, segment_name
 from kstore.record._codec import Record, RecordCursor
-from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC, Batch, RecordBatch
+from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch, RecordBatch
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.control import ControlRecordType, parse_control_type
 from kstore.record.headers import BATCH_BYTES_MAX, walk_headers
 from kstore.record.parse import parse_batch
-from kstore.record.walk import OFFSET_MAX, Damage
+from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped, span_size
 from kstore.state.log_state import read_state
-from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, TIMESTAMP_TYPES
+from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, TIMESTAMP_TYPES
 from kstore.upkeep.verify import Finding, find_logs
 from kstore.upkeep.verify.findings import Advance, split_loss
 from kstore.upkeep.verify.partition import is_live, no_advance
@@ -457,13 +457,13 @@ def damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:
 
 def _first_offset(batch: Batch) -> int:
     """Without a look at its records: a compressed message set knows only its last offset."""
-    return batch.base_offset if batch.magic == MAGIC else batch.last_offset
+    return batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
 
 
 def note_batch(segment: Stats, file: File, position: int, header: Batch) -> None:
     """Counts a batch of which only the header was read. Raises: CorruptDataError; nothing was counted then."""
     batch, records = header, segment.records
-    if records is not None or header.magic != MAGIC or header.is_control:
+    if records is not None or header.magic != MAGIC_V2 or header.is_control:
         # How many messages a compressed set has, and what a marker says, is in their records.
         batch = _whole(file, position, header)
     codec = batch.codec
@@ -505,7 +505,7 @@ def _note_records(records: RecordStats, batch: RecordBatch) -> tuple[int, int]:
     stored = batch.data[BATCH_HEADER_BYTES:]
     payload: memoryview | bytes = stored
     if batch.codec_id:
-        payload = CODECS_BY_NAME[batch.codec].decompress(stored, BATCH_BYTES_MAX, MAGIC)
+        payload = CODECS_BY_NAME[batch.codec].decompress(stored, BATCH_BYTES_MAX, MAGIC_V2)
     records.note(
         RecordCursor(
             payload,

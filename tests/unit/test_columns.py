@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kstore.errors import ConfigError, CorruptDataError, CorruptRecordError
 from kstore.record._codec import Record
 from kstore.record._columns import ColumnBuilder
-from kstore.record.batch import MAGIC, Batch
+from kstore.record.batch import MAGIC_V2, Batch
 from kstore.record.builder import build_batch
 from kstore.record.columns import COLUMNS, ArrowDecoder, ColumnOptions
 from kstore.record.parse import parse_batch
@@ -236,7 +236,7 @@ def _same_verdict(payload: bytes, count: int, before: Batch, subset: int, max_re
     header = bytearray(build_batch([Record(number, TIME) for number in range(count)])[:61])
     header[8:12] = (49 + len(payload)).to_bytes(4, "big")
     batch = parse_batch(bytes(header) + payload)
-    assert batch.magic == MAGIC
+    assert batch.magic == MAGIC_V2
     columns = tuple(name for index, name in enumerate(COLUMNS) if subset >> index & 1)
     decoder = ArrowDecoder(ColumnOptions(columns=columns, max_records=max_records))
     chunks = list(decoder.add(before))

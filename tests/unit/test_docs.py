@@ -20,12 +20,14 @@ from kstore.consumer.wanted import RebalanceListener
 from kstore.engine.fetch import FetchSlice
 from kstore.files.local import SYSTEM_FS
 from kstore.indexes import offset_index, time_index, transaction_index
-from kstore.log import DURABILITIES, Log
+from kstore.log import Log
 from kstore.producer.config import producer_settings
 from kstore.producer.partitioner import Partitioner
 from kstore.record import batch, control, legacy
+from kstore.record.batch import LOG_OVERHEAD_BYTES
 from kstore.record.compression import CODECS, LZ4_FRAME_MAGIC, SNAPPY_HEADER
 from kstore.state import log_state, producer_snapshot
+from kstore.types import DURABILITIES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")])
@@ -293,7 +295,7 @@ def test_the_example_of_a_batch_is_one() -> None:
 def test_the_table_of_old_messages_fits_the_prefix_in_the_code() -> None:
     fields = layout("Message sets, versions 0 and 1")
     assert fields[:4] == [(0, 12, "offset, size"), (12, 4, "crc"), (16, 1, "magic"), (17, 1, "attributes")]
-    assert (fields[0][1], fields[4][0]) == (legacy.LOG_OVERHEAD_BYTES, legacy.PREFIX_BYTES)
+    assert (fields[0][1], fields[4][0]) == (LOG_OVERHEAD_BYTES, legacy.PREFIX_BYTES)
 
 
 def test_the_table_of_codecs_is_that_of_the_code() -> None:

@@ -9,7 +9,6 @@ from kstore.files import paths
 from kstore.files.paths import (
     DELETE_MARK,
     FUTURE_MARK,
-    OFFSET_MAX,
     STRAY_MARK,
     SegmentName,
     TopicPartition,
@@ -22,6 +21,7 @@ from kstore.files.paths import (
     topic_partition,
     validate_topic,
 )
+from kstore.types import OFFSET_MAX
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 # 20 digits that int() understands and that are none of ours.

@@ -27,9 +27,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from kstore.files.paths import OFFSET_MAX
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
 from kstore.spark.places import LogPlace
+from kstore.types import OFFSET_MAX
 from tests.evidence import Lost
 
 OFFSET, TIMESTAMP, TOPIC, PARTITION = ("offset",), ("timestamp",), ("topic",), ("partition",)

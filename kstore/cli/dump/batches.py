@@ -25,7 +25,7 @@ from kstore.record.batch import (
     CODEC_NAMES,
     CRC_START,
     LOG_OVERHEAD_BYTES,
-    MAGIC,
+    MAGIC_V2,
     MAX_BYTES_UNCOMPRESSED,
     BatchHeader,
     RecordBatch,
@@ -150,7 +150,7 @@ class V2DumpBatch:
         data, position = entry.data, entry.at + BATCH_HEADER_BYTES
         stop = entry.at + entry.size
         if header.attributes & ATTRIBUTE_CODEC:
-            data, position = _decompressed(self.codec, memoryview(data)[position:stop], MAGIC), 0
+            data, position = _decompressed(self.codec, memoryview(data)[position:stop], MAGIC_V2), 0
             stop = len(data)
         for index in range(header.record_count):
             if position >= stop:
@@ -228,7 +228,7 @@ class LegacyDumpBatch:
         """Raises UnsupportedFormatError for a magic that nobody knows."""
         if self.entry.magic < 0:
             found = self.entry.magic & 0xFF
-            raise UnsupportedFormatError(f"magic {found}, expected 0 to {MAGIC}", position=self.entry.position)
+            raise UnsupportedFormatError(f"magic {found}, expected 0 to {MAGIC_V2}", position=self.entry.position)
         if self.entry.magic == 0:
             return NO_TIMESTAMP_TYPE
         return LOG_APPEND_TIME if self.attributes & ATTRIBUTE_LOG_APPEND_TIME else CREATE_TIME
@@ -288,7 +288,7 @@ DumpBatch = V2DumpBatch | LegacyDumpBatch
 
 def read_batch(entry: Entry, file: File) -> DumpBatch:
     """The batch that an entry is. Raises CorruptBatchError where its header cannot be there."""
-    if entry.magic >= MAGIC:
+    if entry.magic >= MAGIC_V2:
         return V2DumpBatch(entry, file)
     return LegacyDumpBatch(entry, file)
 

@@ -12,7 +12,7 @@ from kstore.cli.dump.reports import FileReport, Mismatch
 from kstore.errors import CorruptDataError
 from kstore.files.fs import File, read_file
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX
-from kstore.record.batch import MAGIC, RecordBatch
+from kstore.record.batch import MAGIC_V2, RecordBatch
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, AbortedTransaction
 
 __all__ = ["dump_offset_index", "dump_time_index", "dump_transaction_index"]
@@ -143,7 +143,7 @@ class _Log:
         batch = read_batch(whole, self._file)
         if not isinstance(batch, V2DumpBatch):
             return max([message.record.timestamp for message in batch.messages()], default=NO_TIMESTAMP)
-        if batch.entry.magic == MAGIC and whole.is_whole:
+        if batch.entry.magic == MAGIC_V2 and whole.is_whole:
             try:
                 _, timestamps = RecordBatch(whole.data, whole.at, batch.header).offsets_and_timestamps()
                 return max(timestamps, default=NO_TIMESTAMP)
@@ -228,7 +228,7 @@ def _compare_time_entry(report: FileReport, times: Mismatch, offset: int, log: _
     if last_offset != offset:
         report.missing_offsets.append(Mismatch(offset, last_offset))
         # Up to 2.8 an entry could have the offset of a record within a compressed message.
-        return entry.magic >= MAGIC
+        return entry.magic >= MAGIC_V2
     timestamp = log.max_timestamp(entry)
     if timestamp != times.found:
         report.timestamps.append(Mismatch(times.found, timestamp))

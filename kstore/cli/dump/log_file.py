@@ -12,7 +12,7 @@ from kstore.cli.dump.job import MAX_BYTES, FileProblem, Job, base_offset_of
 from kstore.cli.dump.reports import FileReport
 from kstore.errors import CorruptBatchError, CorruptDataError
 from kstore.record._codec import Record
-from kstore.record.batch import MAGIC
+from kstore.record.batch import MAGIC_V2
 from kstore.record.scan import SearchBudget, find_next_batch
 
 __all__ = ["dump_log", "dump_metadata_snapshot"]
@@ -171,8 +171,8 @@ class _Gaps:
 
 def _problems(batch: DumpBatch, computed_crc: int, next_offset: int) -> Iterator[str]:
     """What makes a batch one that no log serves, though its lines can be printed."""
-    if batch.entry.magic > MAGIC:
-        yield f"magic {batch.entry.magic}, expected 0 to {MAGIC}"
+    if batch.entry.magic > MAGIC_V2:
+        yield f"magic {batch.entry.magic}, expected 0 to {MAGIC_V2}"
     if computed_crc != batch.crc:
         yield f"bad crc: stored {batch.crc}, computed {computed_crc}"
     if batch.entry.offset < next_offset:

@@ -9,7 +9,7 @@ from kstore.errors import ConfigError
 from kstore.files.paths import LOG_SUFFIX, classify, segment_name
 from kstore.files.remote import Location, is_remote, open_remote
 from kstore.spark.places import LogPlace, find_places, open_place
-from kstore.types import IsolationLevel
+from kstore.types import OFFSET_MAX, IsolationLevel
 from kstore.upkeep.verify import find_logs
 from kstore.upkeep.verify.partition import is_live
 
@@ -100,7 +100,7 @@ def segments_of(location: Location) -> list[Segment]:
     sizes = [stats[segment_name(base_offset, LOG_SUFFIX)].size for base_offset in bases]
     return [
         Segment(base_offset, stop, size)
-        for base_offset, stop, size in zip(bases, [*bases[1:], 2**63 - 1], sizes, strict=False)
+        for base_offset, stop, size in zip(bases, [*bases[1:], OFFSET_MAX], sizes, strict=False)
     ]
 
 

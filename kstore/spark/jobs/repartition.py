@@ -18,6 +18,7 @@ import pyarrow as pa
 from kstore.errors import ConfigError
 from kstore.files.paths import TopicPartition
 from kstore.producer.partitioner import partition_for_key
+from kstore.rules.topics import PARTITIONS_MAX
 from kstore.spark.jobs.command import OK, job_parser, run, settings_of, storage_options, summary
 from kstore.spark.jobs.frames import ORDER_TIME, frame_of, ranges_of
 from kstore.spark.jobs.logs import places_of
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "repartition", "slot_of"]
 
-PARTITIONS_MAX = 100_000
 # So many records without a key follow each other into one partition: batches stay large.
 KEYLESS_RUN = 1000
 TYPES = {

@@ -25,6 +25,7 @@ from kstore.files.remote import is_remote, open_remote
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
+from kstore.setting_rules import UNLIMITED
 from kstore.store import Store
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ BATCH_BYTES = 256 << 10
 BATCH_RECORDS = 5000
 RESULT_SCHEMA = "slot int, directory string, records bigint, size bigint"
 # A log takes what another one held: its times, and its largest record.
-TAKES_ALL = {"message_timestamp_after_max_ms": 2**63 - 1, "max_message_bytes": 2**30, "retention_ms": -1}
+TAKES_ALL = {"message_timestamp_after_max_ms": UNLIMITED, "max_message_bytes": 2**30, "retention_ms": -1}
 
 
 class Target(NamedTuple):

@@ -18,18 +18,15 @@ from kstore.files.checkpoint import read_topic_id
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import (
+    CHECKPOINTS,
     CLEAN_SHUTDOWN,
-    CLEANER_OFFSETS,
     KSTORE_GROUPS,
     KSTORE_STATE,
     LEADER_EPOCHS,
     LOCK,
-    LOG_START_OFFSETS,
     META_PROPERTIES,
     PARTITION_METADATA,
     PRODUCER_IDS,
-    RECOVERY_POINTS,
-    REPLICATION_OFFSETS,
 )
 from kstore.rules.handover import format_topic_id, is_broker_last
 from kstore.rules.topics import KSTORE_TOPICS
@@ -40,7 +37,6 @@ from kstore.upkeep.handover.store import Store
 
 __all__ = ["from_broker"]
 
-CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, REPLICATION_OFFSETS, CLEANER_OFFSETS)
 KNOWN_IN_ROOT = frozenset(
     {*CHECKPOINTS, META_PROPERTIES, CLEAN_SHUTDOWN, LOCK, "bootstrap.checkpoint", KSTORE_TOPICS, PRODUCER_IDS}
 )

@@ -12,17 +12,17 @@ from typing import Literal, NamedTuple
 
 from kstore.errors import TruncatedFileError
 from kstore.files.fs import File
+from kstore.record.batch import BATCH_HEADER_BYTES
 from kstore.record.parse import parse_batch
 from kstore.record.scan import SearchBudget, find_next_batch
-from kstore.record.walk import OFFSET_MAX, Damage, walk
+from kstore.record.walk import Damage, walk
+from kstore.types import OFFSET_MAX
 
 __all__ = ["Fit", "checked_chunks", "ends_equal", "fit", "plain_chunks"]
 
 COPY_BYTES = 1 << 20
 # The last batch lies within, unless it is larger than brokers take by default.
 LAST_BYTES = (1 << 20) + 4096
-# Of any version.
-HEADER_BYTES = 61
 # What a check may read ahead of what was handed out; beyond it, the bytes are read again.
 PENDING_BYTES_MAX = 8 << 20
 
@@ -56,7 +56,7 @@ def _foreign_batch(source: File, target: File, position: int, stop: int, base_of
         if found is None:
             # What was not searched may be foreign.
             return position if budget.is_spent else None
-        size = parse_batch(target.pread(HEADER_BYTES, found), header_only=True).size
+        size = parse_batch(target.pread(BATCH_HEADER_BYTES, found), header_only=True).size
         if source.pread(size, found) != target.pread(size, found):
             return found
         position = found + size

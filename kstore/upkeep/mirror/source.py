@@ -26,9 +26,9 @@ from kstore.files.paths import (
 )
 from kstore.files.remote import Location
 from kstore.metrics import LogCounters
-from kstore.record.walk import OFFSET_MAX
 from kstore.rules.mirror import SegmentFile
 from kstore.segment import SegmentContext
+from kstore.types import OFFSET_MAX
 
 __all__ = ["SMALL_FILES", "SourceLog"]
 

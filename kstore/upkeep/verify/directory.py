@@ -12,13 +12,14 @@ from kstore.errors import CorruptDataError, NotALogError, StorageError
 from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.files.paths import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, REPLICATION_OFFSETS, classify
+from kstore.files.paths import (
+    CHECKPOINTS,
+    classify,
+)
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
 from kstore.upkeep.verify.partition import no_advance, verify_log
 
 __all__ = ["find_logs", "verify", "verify_store_files"]
-
-CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, REPLICATION_OFFSETS, CLEANER_OFFSETS)
 
 
 def find_logs(path: Path, *, fs: FileSystem = SYSTEM_FS) -> list[Path]:

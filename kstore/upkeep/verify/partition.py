@@ -26,10 +26,10 @@ from kstore.files.paths import (
 )
 from kstore.files.remote import RemoteFiles
 from kstore.record.batch import Batch
-from kstore.record.walk import OFFSET_MAX
 from kstore.rules.losses import LossRanges, holes, joined
 from kstore.state.kafka_marks import read_kafka_marks
 from kstore.state.log_state import LogState, read_state
+from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
 from kstore.upkeep.verify.producers import ProducerCheck
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment

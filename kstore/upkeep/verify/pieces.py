@@ -17,9 +17,8 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.record.batch import Batch
-from kstore.record.walk import OFFSET_MAX
 from kstore.rules.losses import NO_LOSSES, LossRanges
-from kstore.types import NO_OFFSET, AbortedTransaction
+from kstore.types import NO_OFFSET, OFFSET_MAX, AbortedTransaction
 from kstore.upkeep.verify.findings import Finding, LogVerification
 from kstore.upkeep.verify.partition import EpochOrder, LogHead, lost_batches, no_advance, verify_head
 from kstore.upkeep.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding

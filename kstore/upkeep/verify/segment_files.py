@@ -15,9 +15,9 @@ from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.record.batch import Batch
-from kstore.record.walk import OFFSET_MAX, Damage, walk
+from kstore.record.walk import Damage, walk
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped
-from kstore.types import NO_OFFSET, NO_TIMESTAMP, OffsetPosition, TimestampOffset
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification, Severity
 
 __all__ = ["SegmentFiles", "verify_segment"]
