@@ -1,4 +1,4 @@
-"""The metrics that there are, a row for each, by what tells them; ``docs/metrics.md`` has them as tables."""
+"""All metrics, one row each, grouped by the object that reports them; ``docs/metrics.md`` shows them as tables."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = [
 
 
 class Metric(NamedTuple):
-    """One metric. The unit stands at the name's end, as Prometheus wants it, where it is bytes, seconds or a ratio.
+    """One metric. If the unit is bytes, seconds or a ratio, the name ends with it, as Prometheus expects.
 
     ``label`` is the name of its one label, "" where it has none.
 
-    ``is_summed``: of many logs the sum means something.
+    ``is_summed``: whether a sum over several logs means something.
     """
 
     name: str
@@ -34,7 +34,8 @@ class Metric(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """How many values were at most ``bounds[i]`` and above the bound before: ``counts[i]``; the last are above all."""
+    """``counts[i]`` values were above ``bounds[i - 1]`` and at most ``bounds[i]``; the last count is above all
+    bounds."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -44,72 +45,79 @@ class Histogram(NamedTuple):
 MetricValue = int | float | dict[str, float] | Histogram
 
 METRICS = (
-    Metric("appends", "counter", "appends", "Appends that were published; repetitions of a producer are not."),
-    Metric("append_batches", "counter", "batches", "Batches that were appended."),
-    Metric("append_records", "counter", "records", "Records that were appended."),
-    Metric("append_bytes", "counter", "bytes", "Bytes of the batches that were appended, as they are stored."),
-    Metric("append_duplicates", "counter", "appends", "Appends that repeated what the log had, and changed nothing."),
-    Metric("append_errors", "counter", "appends", "Appends that failed, by the type of their error.", label="error"),
+    Metric("appends", "counter", "appends", "Published appends, without a producer's repetitions."),
+    Metric("append_batches", "counter", "batches", "Appended batches."),
+    Metric("append_records", "counter", "records", "Appended records."),
+    Metric("append_bytes", "counter", "bytes", "Bytes of the appended batches, as stored."),
+    Metric(
+        "append_duplicates",
+        "counter",
+        "appends",
+        "Appends that repeated batches already in the log and changed nothing.",
+    ),
+    Metric("append_errors", "counter", "appends", "Failed appends, by the type of error.", label="error"),
     Metric("group_appends", "histogram", "appends", "Appends that shared one write and sync (group commit)."),
-    Metric("sync_seconds", "histogram", "seconds", "What a sync of a .log took; with its write where both are one."),
-    Metric("rolls", "counter", "segments", "New segments that were begun."),
-    Metric("truncations", "counter", "truncations", "Truncations, partly or fully."),
-    Metric("segments_deleted", "counter", "segments", "Segments that retention, delete_records or a truncation took."),
-    Metric("retention_segments", "counter", "segments", "Those of them that retention took, by time or size."),
-    Metric("retention_deleted_bytes", "counter", "bytes", "Bytes of .log files in those."),
-    Metric("compactions", "counter", "compactions", "Compactions that had something to do."),
-    Metric("compaction_seconds", "counter", "seconds", "What they took, all together."),
-    Metric("compaction_records_read", "counter", "records", "Records that they went through."),
-    Metric("compaction_records_removed", "counter", "records", "Records among those that did not stay."),
-    Metric("compaction_damaged", "counter", "segments", "Segments that a compaction left as they are, for damage."),
+    Metric(
+        "sync_seconds", "histogram", "seconds", "Time of one sync of a .log, including its write if both are one step."
+    ),
+    Metric("rolls", "counter", "segments", "Segments created by a roll."),
+    Metric("truncations", "counter", "truncations", "Truncations, partial or full."),
+    Metric("segments_deleted", "counter", "segments", "Segments deleted by retention, delete_records or a truncation."),
+    Metric("retention_segments", "counter", "segments", "Segments deleted by retention, by time or size."),
+    Metric("retention_deleted_bytes", "counter", "bytes", "Bytes of .log files that retention deleted."),
+    Metric("compactions", "counter", "compactions", "Compactions that had work to do."),
+    Metric("compaction_seconds", "counter", "seconds", "Total time of compactions."),
+    Metric("compaction_records_read", "counter", "records", "Records that compactions have read."),
+    Metric("compaction_records_removed", "counter", "records", "Records that compactions have removed."),
+    Metric("compaction_damaged", "counter", "segments", "Segments that a compaction left unchanged because of damage."),
     Metric("segments_compacted", "counter", "segments", "Segments that compaction has replaced."),
-    Metric("index_failures", "counter", "segments", "Indexes that could not be written, and were given up."),
-    Metric("reads", "counter", "reads", "Iterators and fetches that were asked for."),
-    Metric("read_batches", "counter", "batches", "Batches that iterators have handed out."),
+    Metric("index_failures", "counter", "segments", "Indexes that could not be written and were abandoned."),
+    Metric("reads", "counter", "reads", "Iterators and fetches requested."),
+    Metric("read_batches", "counter", "batches", "Batches returned by iterators."),
     Metric(
         "read_records",
         "counter",
         "records",
-        "Records in them, within the offsets asked for; of a compacted batch that was asked for in part, at most.",
+        "Records in them within the requested offsets; an upper bound for a partly requested compacted batch.",
     ),
-    Metric("read_bytes", "counter", "bytes", "Bytes of the batches that were handed out, and of fetched slices."),
-    Metric("corrupt_ranges", "counter", "ranges", "Damaged ranges that reads have met; they were told, or left out."),
-    Metric("recoveries", "counter", "recoveries", "1 where opening had to check the log, else 0."),
-    Metric("recovery_seconds", "gauge", "seconds", "What opening the log took."),
-    Metric("recovery_cut_bytes", "gauge", "bytes", "Bytes that opening has cut from the end, set aside or not."),
-    Metric("fenced_ranges", "gauge", "ranges", "Damaged ranges that opening has found, and that are never served."),
-    Metric("fenced_offsets", "gauge", "offsets", "Offsets in those, unless their loss is accepted."),
+    Metric("read_bytes", "counter", "bytes", "Bytes of the returned batches and of fetched slices."),
+    Metric("corrupt_ranges", "counter", "ranges", "Damaged ranges that reads have met, whether raised or skipped."),
+    Metric("recoveries", "counter", "recoveries", "1 if opening had to check the log, else 0."),
+    Metric("recovery_seconds", "gauge", "seconds", "Time that opening the log took."),
+    Metric("recovery_cut_bytes", "gauge", "bytes", "Bytes that opening cut from the end, whether set aside or not."),
+    Metric("fenced_ranges", "gauge", "ranges", "Damaged ranges that opening found; they are never served."),
+    Metric("fenced_offsets", "gauge", "offsets", "Offsets in fenced ranges, unless their loss is accepted."),
     Metric("lost_offsets", "gauge", "offsets", "Offsets of durable records that the disk has lost, unless accepted."),
-    Metric("accepted_offsets", "gauge", "offsets", "Offsets that reads pass over, since their loss was accepted."),
+    Metric("accepted_offsets", "gauge", "offsets", "Offsets that reads skip because their loss was accepted."),
     Metric("segments", "gauge", "segments", "Segments of the log."),
     Metric("size_bytes", "gauge", "bytes", "Bytes of their .log files."),
     Metric("start_offset", "gauge", "offset", "The first offset that can be read.", is_summed=False),
     Metric("end_offset", "gauge", "offset", "The offset that the next record gets.", is_summed=False),
     Metric("high_watermark", "gauge", "offset", "Where reads stop.", is_summed=False),
     Metric("last_stable_offset", "gauge", "offset", "Where committed reads stop.", is_summed=False),
-    Metric("recovery_point", "gauge", "offset", "Below it the next open checks nothing.", is_summed=False),
+    Metric("recovery_point", "gauge", "offset", "The next open checks nothing below it.", is_summed=False),
     Metric("flush_lag_records", "gauge", "records", "Offsets below the end that are not known to be on disk."),
-    Metric("dirty_bytes", "gauge", "bytes", "Bytes that the next compaction could go through; of compacted logs only."),
-    Metric("dirty_ratio", "gauge", "ratio", "Their share in what is clean or could be cleaned.", is_summed=False),
+    Metric("dirty_bytes", "gauge", "bytes", "Bytes that the next compaction could read; compacted logs only."),
+    Metric("dirty_ratio", "gauge", "ratio", "Dirty bytes as a share of clean and cleanable bytes.", is_summed=False),
     Metric(
         "last_compaction_timestamp_seconds",
         "gauge",
         "seconds",
-        "When the last compaction that had something to do ended, since the epoch; 0 for never.",
+        "When the last compaction with work to do ended, since the epoch; 0 for never.",
         is_summed=False,
     ),
     Metric("open_handles", "gauge", "files", "Files of sealed segments that are kept open."),
     Metric("followers", "gauge", "readers", "Readers that wait for the next append."),
-    Metric("poisoned", "gauge", "logs", "1 where a failure of unknown outcome has ended all writes, else 0."),
+    Metric("poisoned", "gauge", "logs", "1 if a failure of unknown outcome has ended all writes, else 0."),
 )
 
 STORE_METRICS = (
     Metric("topics", "gauge", "topics", "Topics of the store."),
     Metric("partitions", "gauge", "partitions", "Their partitions."),
-    Metric("open_logs", "gauge", "logs", "Logs that are open; what is said of logs is said of these."),
+    Metric("open_logs", "gauge", "logs", "Open logs; metrics about logs cover these."),
     Metric("task_runs", "counter", "runs", "Runs of background work, by task.", label="task"),
-    Metric("task_errors", "counter", "runs", "Those of them that failed.", label="task"),
-    Metric("task_last_run_seconds", "gauge", "seconds", "What the task's last run took.", label="task"),
+    Metric("task_errors", "counter", "runs", "Failed runs of background work.", label="task"),
+    Metric("task_last_run_seconds", "gauge", "seconds", "Time of the task's last run.", label="task"),
     Metric(
         "task_last_run_timestamp_seconds",
         "gauge",
@@ -117,66 +125,90 @@ STORE_METRICS = (
         "When the task's last run began, since the epoch; 0 for never.",
         label="task",
     ),
-    Metric("ignored_names", "gauge", "names", "Names in the store's directory that are somebody else's."),
-    Metric("notes", "gauge", "notes", "What was found amiss in the store's directory, as its status tells."),
+    Metric("ignored_names", "gauge", "names", "Names in the store's directory that kstore does not own."),
+    Metric("notes", "gauge", "notes", "Problems found in the store's directory; its status lists them."),
 )
 
-# Averages, and what is the greatest, are over the producer's life.
+# Averages and maxima cover the producer's life.
 PRODUCER_METRICS = (
-    Metric("records", "counter", "records", "Records that were written."),
-    Metric("bytes", "counter", "bytes", "Bytes of their batches, as they are stored."),
+    Metric("records", "counter", "records", "Written records."),
+    Metric("bytes", "counter", "bytes", "Bytes of their batches, as stored."),
     Metric("batches", "counter", "batches", "Their batches."),
-    Metric("writes", "counter", "writes", "Appends to logs; one takes what waits for a partition, up to 1 MiB."),
-    Metric("records_per_write", "gauge", "records", "Records in one of them, on average."),
-    Metric("batch_avg_bytes", "gauge", "bytes", "Bytes of a batch, as it is stored, on average."),
-    Metric("batch_max_bytes", "gauge", "bytes", "Bytes of the largest."),
-    Metric("compression_ratio", "gauge", "ratio", "Stored bytes by bytes before compression; 1 where nothing is."),
-    Metric("queue_seconds", "counter", "seconds", "What batches have waited, from their begin to their write."),
-    Metric("queue_avg_seconds", "gauge", "seconds", "What a batch has waited, on average."),
-    Metric("queue_max_seconds", "gauge", "seconds", "What a batch has waited at most."),
-    Metric("append_seconds", "counter", "seconds", "What writes took, with their syncs."),
-    Metric("append_avg_seconds", "gauge", "seconds", "What a write took, on average."),
-    Metric("append_max_seconds", "gauge", "seconds", "What a write took at most."),
-    Metric("retries", "counter", "writes", "Writes that failed, and that are tried again."),
-    Metric("splits", "counter", "batches", "Batches that were split, since the log takes none that large."),
-    Metric("failed_records", "counter", "records", "Records that failed, those that were never in a batch too."),
-    Metric("flush_seconds", "counter", "seconds", "What calls of flush took."),
-    Metric("transaction_init_seconds", "counter", "seconds", "What calls of init_transactions took."),
-    Metric("transaction_begin_seconds", "counter", "seconds", "What calls of begin_transaction took."),
-    Metric("transaction_send_offsets_seconds", "counter", "seconds", "What calls of send_offsets took."),
-    Metric("transaction_commit_seconds", "counter", "seconds", "What commits took, with the writes they waited for."),
-    Metric("transaction_abort_seconds", "counter", "seconds", "What aborts took."),
-    Metric("metadata_wait_seconds", "counter", "seconds", "What sends took to look topics up, and to wait for them."),
-    Metric("buffer_total_bytes", "gauge", "bytes", "Bytes of memory that batches may take."),
-    Metric("buffer_available_bytes", "gauge", "bytes", "Bytes of it that none has."),
-    Metric("buffer_waiting_threads", "gauge", "threads", "Threads that wait for some."),
-    Metric("buffer_exhausted", "counter", "records", "Records that failed, since there was none in time."),
-    Metric("buffer_wait_seconds", "counter", "seconds", "What threads have waited for it, all together."),
+    Metric("writes", "counter", "writes", "Appends to logs; each takes up to 1 MiB of a partition's waiting batches."),
+    Metric("records_per_write", "gauge", "records", "Average number of records per write."),
+    Metric("batch_avg_bytes", "gauge", "bytes", "Average size of a batch, as stored."),
+    Metric("batch_max_bytes", "gauge", "bytes", "Size of the largest batch, as stored."),
+    Metric(
+        "compression_ratio",
+        "gauge",
+        "ratio",
+        "Stored bytes divided by bytes before compression; 1 without compression.",
+    ),
+    Metric("queue_seconds", "counter", "seconds", "Total wait of batches, from their first record to their write."),
+    Metric("queue_avg_seconds", "gauge", "seconds", "Average wait of a batch."),
+    Metric("queue_max_seconds", "gauge", "seconds", "Longest wait of a batch."),
+    Metric("append_seconds", "counter", "seconds", "Total time of writes, including their syncs."),
+    Metric("append_avg_seconds", "gauge", "seconds", "Average time of a write."),
+    Metric("append_max_seconds", "gauge", "seconds", "Longest time of a write."),
+    Metric("retries", "counter", "writes", "Failed writes that are retried."),
+    Metric("splits", "counter", "batches", "Batches that were split because the log refused their size."),
+    Metric("failed_records", "counter", "records", "Failed records, including those that never reached a batch."),
+    Metric("flush_seconds", "counter", "seconds", "Total time of calls to flush."),
+    Metric("transaction_init_seconds", "counter", "seconds", "Total time of calls to init_transactions."),
+    Metric("transaction_begin_seconds", "counter", "seconds", "Total time of calls to begin_transaction."),
+    Metric("transaction_send_offsets_seconds", "counter", "seconds", "Total time of calls to send_offsets."),
+    Metric(
+        "transaction_commit_seconds",
+        "counter",
+        "seconds",
+        "Total time of commits, including the writes they waited for.",
+    ),
+    Metric("transaction_abort_seconds", "counter", "seconds", "Total time of aborts."),
+    Metric(
+        "metadata_wait_seconds",
+        "counter",
+        "seconds",
+        "Total time that sends spent looking up topics and waiting for them.",
+    ),
+    Metric("buffer_total_bytes", "gauge", "bytes", "Bytes of memory that batches may use."),
+    Metric("buffer_available_bytes", "gauge", "bytes", "Bytes of that memory that are free."),
+    Metric("buffer_waiting_threads", "gauge", "threads", "Threads that wait for buffer memory."),
+    Metric(
+        "buffer_exhausted", "counter", "records", "Records that failed because no buffer memory became free in time."
+    ),
+    Metric("buffer_wait_seconds", "counter", "seconds", "Total time that threads waited for buffer memory."),
     Metric("waiting_batches", "gauge", "batches", "Batches that have no result yet."),
 )
 
 PRODUCER_TOPIC_METRICS = (
-    Metric("records", "counter", "records", "Records that were written to the topic."),
-    Metric("bytes", "counter", "bytes", "Bytes of their batches, as they are stored."),
-    Metric("retries", "counter", "writes", "Writes to it that failed, and that are tried again."),
-    Metric("failed_records", "counter", "records", "Records for it that failed."),
-    Metric("compression_ratio", "gauge", "ratio", "Stored bytes by bytes before compression; 1 where nothing is."),
+    Metric("records", "counter", "records", "Records written to the topic."),
+    Metric("bytes", "counter", "bytes", "Bytes of their batches, as stored."),
+    Metric("retries", "counter", "writes", "Failed writes to the topic that are retried."),
+    Metric("failed_records", "counter", "records", "Failed records for the topic."),
+    Metric(
+        "compression_ratio",
+        "gauge",
+        "ratio",
+        "Stored bytes divided by bytes before compression; 1 without compression.",
+    ),
 )
 
 CONSUMER_METRICS = (
-    Metric("records", "counter", "records", "Records that were handed out; in an iteration by their offsets."),
-    Metric("bytes", "counter", "bytes", "Bytes of the batches they came from, as stored; of columns, in memory."),
-    Metric("commits", "counter", "commits", "Commits that had something to commit."),
-    Metric("commit_errors", "counter", "commits", "Those of them that failed."),
-    Metric("commit_seconds", "counter", "seconds", "What they took."),
-    Metric("rebalances", "counter", "rebalances", "How often its partitions have changed, as one of a group."),
-    Metric("partitions", "gauge", "partitions", "Partitions that it has."),
-    Metric("lag_records", "gauge", "records", "Offsets that lie before it, in all of them."),
-    Metric("lag_max_records", "gauge", "records", "Offsets that lie before it in the one where most do."),
-    Metric("last_poll_age_seconds", "gauge", "seconds", "How long ago it has last asked for records."),
+    Metric("records", "counter", "records", "Returned records; an iteration counts them by offsets."),
+    Metric(
+        "bytes", "counter", "bytes", "Bytes of the batches they came from, as stored; for columns, bytes in memory."
+    ),
+    Metric("commits", "counter", "commits", "Commits that had offsets to commit."),
+    Metric("commit_errors", "counter", "commits", "Failed commits."),
+    Metric("commit_seconds", "counter", "seconds", "Total time of commits."),
+    Metric("rebalances", "counter", "rebalances", "Changes of its partitions as a member of a group."),
+    Metric("partitions", "gauge", "partitions", "Assigned partitions."),
+    Metric("lag_records", "gauge", "records", "Offsets still to read, summed over its partitions."),
+    Metric("lag_max_records", "gauge", "records", "Offsets still to read in the partition with the most."),
+    Metric("last_poll_age_seconds", "gauge", "seconds", "Time since it last requested records."),
 )
 
 CONSUMER_PARTITION_METRICS = (
-    Metric("position", "gauge", "offset", "The offset of the next record, as of the last look."),
-    Metric("lag_records", "gauge", "records", "Offsets between it and the end."),
+    Metric("position", "gauge", "offset", "The offset of the next record, as last observed."),
+    Metric("lag_records", "gauge", "records", "Offsets from the position to the end."),
 )

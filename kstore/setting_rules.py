@@ -1,6 +1,6 @@
-"""How settings are read: rules for single values, and the errors that say what was found and what was expected.
+"""How settings are parsed: rules for single values, and errors that say what was found and what was expected.
 
-A configuration is a frozen dataclass, with a table of rules beside it that has a row for each of its fields.
+A configuration is a frozen dataclass, with a table of rules that has a row for each of its fields.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
 
 # "Never" for a time or a count, as in Kafka.
 UNLIMITED = INT64_MAX
-# As Kafka writes "no limit" where 0 is a limit.
+# Kafka's way to write "no limit" where 0 is a limit.
 NO_LIMIT = -1
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-# How alike a name must be to be offered in the place of an unknown one (difflib's ratio).
+# How similar a name must be to be suggested for an unknown one (difflib's ratio).
 NEAR = 0.75
 
 SIZE_UNITS = {
@@ -65,7 +65,7 @@ QUANTITY = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)", re.ASCII)
 
 
 class Setting(NamedTuple):
-    """One row of the table: ``kafka_name`` is "" for what Kafka does not have; ``expected`` says what is accepted."""
+    """One row of the table: ``kafka_name`` is "" if Kafka has no such setting; ``expected`` says what is accepted."""
 
     name: str
     kafka_name: str
@@ -75,7 +75,7 @@ class Setting(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How the value of one setting is read: ``parse`` raises TypeError or ValueError for what it cannot be."""
+    """How one setting's value is parsed: ``parse`` raises TypeError or ValueError for an invalid one."""
 
     kafka_name: str
     parse: Callable[[object], object]
@@ -86,7 +86,7 @@ class Rule(NamedTuple):
 def whole(value: object) -> int:
     if isinstance(value, bool):
         raise TypeError
-    return index(value)  # type: ignore[arg-type]  # of other types it raises the TypeError that is wanted
+    return index(value)  # type: ignore[arg-type]  # for other types it raises the desired TypeError
 
 
 def _quantity(value: str, units: Mapping[str, int]) -> int:
@@ -119,7 +119,7 @@ def _time(value: object) -> int:
 
 def gzip_level(value: object) -> int:
     level = whole(value)
-    if level == 0:  # zlib's "stored", which Kafka does not take
+    if level == 0:  # zlib's "stored", which Kafka refuses
         raise ValueError
     return level
 
@@ -131,7 +131,7 @@ def _same(value: object) -> object:
 def within(
     low: int, high: int, kind: tuple[Callable[[object], int], str], kafka_name: str, doc: str, *, or_never: bool = False
 ) -> Rule:
-    """A number from ``low`` to ``high``; with ``or_never`` None stands for ``high``, which is "no limit"."""
+    """A number from ``low`` to ``high``; with ``or_never``, None stands for ``high``, which means "no limit"."""
     convert, what = kind
 
     def parse(value: object) -> int:
@@ -145,7 +145,7 @@ def within(
 
 
 def or_none(kind: tuple[Callable[[object], object], str], kafka_name: str, doc: str) -> Rule:
-    """A number from 0 on, or -1 (None too) for no limit, as Kafka writes it."""
+    """A number from 0, or -1 (or None) for no limit, as Kafka writes it."""
     convert, what = kind
 
     def parse(value: object) -> object:
@@ -168,7 +168,7 @@ def one_of(choices: Sequence[str], kafka_name: str, doc: str, *, convert: Callab
 
 
 def shown(value: object) -> str:
-    """A value in an error message, cut to one short line."""
+    """A value for an error message, cut to one short line."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -182,7 +182,7 @@ COUNT = (whole, "an int")
 
 
 def parse_fields(config: object, rules: Mapping[str, Rule]) -> None:
-    """Reads each field of a new, frozen dataclass by its rule. Raises: ConfigError."""
+    """Parses each field of a new, frozen dataclass by its rule. Raises: ConfigError."""
     for name, rule in rules.items():
         value = getattr(config, name)
         try:
@@ -196,7 +196,7 @@ def check_known(names: Iterable[str], rules: Mapping[str, Rule], whose: str = ""
     """Raises: ConfigError for a setting that does not exist, with the nearest one that does."""
     for name in names:
         if name not in rules:
-            # Kafka's own spelling, segment.bytes, is as near as it can be.
+            # Kafka's own spelling, segment.bytes, is the nearest possible.
             nearest = difflib.get_close_matches(name.replace(".", "_"), rules, n=1, cutoff=NEAR)
             hint = f", did you mean {nearest[0]!r}?" if nearest else f": there are {', '.join(rules)}"
             raise ConfigError(f"there is no setting {shown(name)}{whose}{hint}")

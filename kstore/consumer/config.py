@@ -38,9 +38,9 @@ ON_CORRUPT = ("raise", "skip")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """What a consumer is told. Immutable; every value is checked, whichever way the object is made.
+    """A consumer's settings. Immutable; every value is checked, however the object is made.
 
-    Sizes are bytes, times ms, both as in ``LogConfig``. Raises ConfigError for a value that a setting cannot have.
+    Sizes are bytes, times ms, both as in ``LogConfig``. Raises ConfigError for an invalid value.
     """
 
     auto_commit_interval_ms: int = 5000
@@ -81,7 +81,7 @@ _numbers = itertools.count(1)
 
 
 def next_client_id(config: ConsumerConfig, group: str | None) -> str:
-    """What a new consumer is called: its own name, or by its group, and a number that counts up."""
+    """The name of a new consumer: its own, or one from its group and a counter."""
     return config.client_id or f"consumer{f'-{group}' if group else ''}-{next(_numbers)}"
 
 
@@ -105,7 +105,7 @@ def _name(value: object) -> str:
 
 
 def _deserializer(value: object) -> object:
-    """One of the names, an object with ``deserialize``, or something to call; a class is none of them."""
+    """Accepts one of the names, an object with ``deserialize``, or a callable that is not a class."""
     if isinstance(value, str):
         if value not in DESERIALIZERS:
             raise ValueError
@@ -121,50 +121,55 @@ DESERIALIZER = "'bytes', 'str', 'json', a function of bytes, or an object with d
 # In the order of ConsumerConfig.
 RULES: dict[str, Rule] = {
     "auto_commit_interval_ms": within(
-        0, UNLIMITED, TIME, "auto.commit.interval.ms", "With enable_auto_commit, so often positions are committed."
+        0, UNLIMITED, TIME, "auto.commit.interval.ms", "With enable_auto_commit, the interval between commits."
     ),
     "auto_offset_reset": one_of(
         RESETS, "auto.offset.reset",
-        "Where reading begins without a committed offset, or with one below the log's start: its first record, its "
-        "end, or nowhere: NoOffsetError, OffsetOutOfRangeError.",
+        "Where to start without a committed offset, or with one below the log's start: the first record, the end, or "
+        "an error (NoOffsetError, OffsetOutOfRangeError).",
     ),
     "client_id": Rule(
-        "client.id", _name, "a str of at most 32767 bytes", "The name in the group and in messages; '' makes one."
+        "client.id", _name, "a str of at most 32767 bytes", "The name in the group and in messages; '' generates one."
     ),
     "enable_auto_commit": Rule(
         "enable.auto.commit", _bool, BOOL,
-        "Positions are committed by poll and by iteration, of what was handed out before, and by close.",
+        "poll and iteration commit the position after the records they returned before; close commits the rest.",
     ),
     "heartbeat_interval_ms": within(
-        1, INT32_MAX, TIME, "heartbeat.interval.ms", "So often a member of a group looks whether the others live."
+        1, INT32_MAX, TIME, "heartbeat.interval.ms", "How often a member of a group checks that the others are alive."
     ),
     "isolation_level": one_of(
         ISOLATION_LEVELS, "isolation.level",
-        "'read_committed' leaves out records of transactions that were aborted, and stops before those that are open.",
+        "'read_committed' skips records of aborted transactions and stops before open ones.",
     ),
     "iteration_timeout_ms": within(
-        0, UNLIMITED, TIME, "", "Iteration ends when nothing came for so long; 0: at the end.", or_never=True
+        0, UNLIMITED, TIME, "",
+        "Iteration ends after this long without a record; 0 ends it at the log's end.", or_never=True,
     ),
-    "key_deserializer": Rule("key.deserializer", _deserializer, DESERIALIZER, "What is made of a key's bytes."),
+    "key_deserializer": Rule("key.deserializer", _deserializer, DESERIALIZER, "Converts a key's bytes."),
     "max_partition_fetch_bytes": within(
         1, INT32_MAX, SIZE, "max.partition.fetch.bytes",
-        "So much is read of one partition before the next one has its turn; always a whole batch.",
+        "The number of bytes read from one partition before the next has its turn; always whole batches.",
     ),
     "max_poll_interval_ms": within(
         1, INT32_MAX, TIME, "max.poll.interval.ms",
-        "A member of a group that asks for no records for so long loses its partitions to the others.",
+        "A member of a group that requests no records for this long loses its partitions to the others.",
     ),
-    "max_poll_records": within(1, INT32_MAX, COUNT, "max.poll.records", "So many records a poll returns at most."),
+    "max_poll_records": within(
+        1, INT32_MAX, COUNT, "max.poll.records",
+        "The largest number of records that a poll returns.",
+    ),
     "metadata_max_age_ms": within(
         0, UNLIMITED, TIME, "metadata.max.age.ms",
-        "Where another process makes the topics, so often the consumer looks for new ones.",
+        "How often the consumer looks for topics that another process creates.",
     ),
     "on_corrupt": one_of(
-        ON_CORRUPT, "", "At a damaged batch: raise a CorruptBatchError, again and again until a seek; or leave it out."
+        ON_CORRUPT, "",
+        "At a damaged batch, 'raise' a CorruptBatchError on each read until a seek, or 'skip' the batch.",
     ),
     "partition_assignment_strategy": one_of(
-        STRATEGIES, "partition.assignment.strategy", "How a group shares partitions; all of its members must agree."
+        STRATEGIES, "partition.assignment.strategy", "How a group shares partitions; all its members must use the same."
     ),
-    "value_deserializer": Rule("value.deserializer", _deserializer, DESERIALIZER, "What is made of a value's bytes."),
+    "value_deserializer": Rule("value.deserializer", _deserializer, DESERIALIZER, "Converts a value's bytes."),
 }  # fmt: skip
 assert tuple(RULES) == tuple(row.name for row in fields(ConsumerConfig))

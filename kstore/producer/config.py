@@ -50,11 +50,11 @@ DELIVERY_TIMEOUT_MS = 120_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """What a producer is told. Immutable; every value is checked, whichever way the object is made.
+    """A producer's settings. Immutable; every value is checked, however the object is made.
 
-    Sizes are bytes, times ms, both as in ``LogConfig``. Where ``enable_idempotence`` or ``delivery_timeout_ms`` is not
-    given it is what fits the rest. Raises ConfigError for a value that a setting cannot have, and for two that
-    contradict each other.
+    Sizes are bytes, times ms, both as in ``LogConfig``. If ``enable_idempotence`` or ``delivery_timeout_ms`` is not
+    given, it is derived from the rest. Raises ConfigError for an invalid value, and for two values that contradict each
+    other.
     """
 
     acks: Acks = ACKS_ALL
@@ -65,10 +65,10 @@ class ProducerConfig:
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
-    # None, and then 120,000, or linger_ms where that is longer.
-    delivery_timeout_ms: int = None  # type: ignore[assignment]  # never None once it was made
-    # None, and then whether acks and retries allow it.
-    enable_idempotence: bool = None  # type: ignore[assignment]  # never None once it was made
+    # None means 120,000, or linger_ms if that is longer.
+    delivery_timeout_ms: int = None  # type: ignore[assignment]  # never None after __post_init__
+    # None means on if acks and retries allow it.
+    enable_idempotence: bool = None  # type: ignore[assignment]  # never None after __post_init__
     interceptors: tuple[Any, ...] = ()
     key_serializer: Any = "bytes"
     linger_ms: int = 5
@@ -119,7 +119,7 @@ class ProducerConfig:
         object.__setattr__(self, "delivery_timeout_ms", self.linger_ms)
 
     def _settle_idempotence(self, is_asked_for: bool) -> None:
-        """Off where it cannot be and nobody asked for it, as in Kafka."""
+        """Turns idempotence off, as Kafka does, if it is impossible and was not requested."""
         if self.enable_idempotence:
             conflict = None
             if self.retries == 0:
@@ -148,7 +148,7 @@ _numbers = itertools.count(1)
 
 
 def next_client_id(config: ProducerConfig) -> str:
-    """What a new producer is called: its own name, or by its transactional id, or by a number that counts up."""
+    """The name of a new producer: its own, or its transactional id, or a counter."""
     return config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
 
 
@@ -186,11 +186,11 @@ def _name(value: object) -> str:
 def _name_or_none(value: object) -> str | None:
     if value is not None and not _name(value):
         raise ValueError
-    return value  # type: ignore[return-value]  # _name has looked
+    return value  # type: ignore[return-value]  # _name has checked it
 
 
 def _object_with(methods: tuple[str, ...], names: tuple[str, ...]) -> Callable[[object], object]:
-    """One of ``names``, an object with one of ``methods``, or something to call; a class is none of them."""
+    """Accepts one of ``names``, an object with one of ``methods``, or a callable that is not a class."""
 
     def parse(value: object) -> object:
         if isinstance(value, str):
@@ -211,7 +211,7 @@ def _interceptors(value: object) -> tuple[object, ...]:
         raise TypeError
     interceptors = tuple(value)
     for interceptor in interceptors:
-        # All of the protocol: one that was misspelt would never be called.
+        # Both methods are required: a misspelt one would never be called.
         methods = ("on_send", "on_acknowledgement")
         if isinstance(interceptor, type) or not all(callable(getattr(interceptor, name, None)) for name in methods):
             raise TypeError
@@ -227,7 +227,7 @@ def _int32_time(value: object) -> object:
 
 
 def _linger(value: object) -> int:
-    """Kafka takes more than an int holds, and makes it the greatest int."""
+    """Kafka accepts more than an int holds, and caps it at the largest int."""
     linger_ms = within(0, UNLIMITED, TIME, "", "").parse(value)
     assert isinstance(linger_ms, int)
     return min(linger_ms, INT32_MAX)
@@ -241,42 +241,43 @@ _serializer = _object_with(("serialize",), SERIALIZERS)
 RULES: dict[str, Rule] = {
     "acks": Rule(
         "acks", _acks, "'all' (or -1), 1 or 0, as a str or an int",
-        "When a record is delivered: handed over (0), written (1), or as durable as its log makes it ('all').",
+        "When a record counts as delivered: handed over (0), written (1), or as durable as its log makes it ('all').",
     ),
     "batch_size": within(
         0, INT32_MAX, SIZE, "batch.size",
-        "Records for a partition are gathered in batches of at most this size; 0 gives each record its own.",
+        "The largest size of a batch of records for one partition; 0 gives each record its own batch.",
     ),
     "buffer_memory": within(
-        0, UNLIMITED, SIZE, "buffer.memory", "The memory for records that are not written yet; send waits for it."
+        0, UNLIMITED, SIZE, "buffer.memory", "Memory for records that are not written yet; send waits if it is full."
     ),
     "client_id": Rule(
-        "client.id", _name, "a str of at most 32767 bytes", "The name in metrics and messages; '' makes one."
+        "client.id", _name, "a str of at most 32767 bytes", "The name in metrics and messages; '' generates one."
     ),
-    "compression_type": one_of(COMPRESSION_TYPES, "compression.type", "How batches are compressed."),
+    "compression_type": one_of(COMPRESSION_TYPES, "compression.type", "The codec that compresses batches."),
     "compression_gzip_level": within(
-        -1, 9, (gzip_level, "an int other than 0"), "compression.gzip.level", "gzip's level; -1 is the library's own."
+        -1, 9, (gzip_level, "an int other than 0"), "compression.gzip.level",
+        "The gzip level; -1 is the library's default.",
     ),
     "compression_lz4_level": within(
-        1, 17, COUNT, "compression.lz4.level", "lz4's level; 9 is the fast compressor, all others the thorough one."
+        1, 17, COUNT, "compression.lz4.level", "The lz4 level; 9 uses the fast compressor, all others the thorough one."
     ),
-    "compression_zstd_level": within(-131_072, 22, COUNT, "compression.zstd.level", "zstd's level."),
+    "compression_zstd_level": within(-131_072, 22, COUNT, "compression.zstd.level", "The zstd level."),
     "delivery_timeout_ms": Rule(
         "delivery.timeout.ms", _timeout, f"{TIME[1]}, from 0 to {INT32_MAX}",
-        "A record that is not in its log for so long after its batch was begun fails; linger_ms is the least.",
+        "A record fails if it is not in its log this long after its batch was started; at least linger_ms.",
     ),
     "enable_idempotence": Rule(
         "enable.idempotence", _bool_or_true, BOOL,
-        "Batches are numbered, so that none is in its log twice; needs acks 'all' and retries.",
+        "Batches are numbered, so that a log never holds one twice; needs acks 'all' and retries.",
     ),
     "interceptors": Rule(
         "interceptor.classes", _interceptors, "a sequence of objects with on_send and on_acknowledgement",
-        "What sees, and may change, each record before it is sent, and sees what became of it.",
+        "Objects that see, and may change, each record before it is sent, and that see its outcome.",
     ),
-    "key_serializer": Rule("key.serializer", _serializer, SERIALIZER, "What makes bytes of a key."),
+    "key_serializer": Rule("key.serializer", _serializer, SERIALIZER, "Converts a key to bytes."),
     "linger_ms": Rule(
         "linger.ms", _linger, f"{TIME[1]}, from 0 to {UNLIMITED}",
-        "A batch that is not full waits for so long for more records.",
+        "How long a batch that is not full waits for more records.",
     ),
     "max_block_ms": within(
         0, UNLIMITED, TIME, "max.block.ms",
@@ -287,36 +288,36 @@ RULES: dict[str, Rule] = {
         0, INT32_MAX, SIZE, "max.request.size", "The largest record, and the largest batch with more than one."
     ),
     "metadata_max_idle_ms": within(
-        5000, UNLIMITED, TIME, "metadata.max.idle.ms", "A topic that was not sent to for so long is looked up again."
+        5000, UNLIMITED, TIME, "metadata.max.idle.ms", "A topic is looked up again after this long without a send."
     ),
     "partitioner": Rule(
         "partitioner.class", _object_with(("partition",), PARTITIONERS),
         "'sticky', 'round_robin', a function, or an object with partition(topic, key, value, partition_count)",
-        "What chooses the partition of a record that names none.",
+        "Chooses the partition of a record that names none.",
     ),
     "partitioner_adaptive_partitioning_enable": Rule(
         "partitioner.adaptive.partitioning.enable", _bool, BOOL,
-        "Without keys, partitions with less to write get more; ignored with another partitioner than 'sticky'.",
+        "Records without keys prefer partitions with less to write; only 'sticky' uses this.",
     ),
     "partitioner_ignore_keys": Rule(
-        "partitioner.ignore.keys", _bool, BOOL, "Records with a key go where those without one go."
+        "partitioner.ignore.keys", _bool, BOOL, "Treat records with a key as if they had none."
     ),
-    "retries": within(0, INT32_MAX, COUNT, "retries", "So often a batch that could not be written is tried again."),
+    "retries": within(0, INT32_MAX, COUNT, "retries", "How many times a batch that could not be written is retried."),
     "retry_backoff_ms": within(
-        0, UNLIMITED, TIME, "retry.backoff.ms", "The first try after a failure comes so much later, each further one "
-        "twice as late.",
+        0, UNLIMITED, TIME, "retry.backoff.ms", "The pause before the first retry; each further retry waits twice as "
+        "long.",
     ),
     "retry_backoff_max_ms": within(
-        0, UNLIMITED, TIME, "retry.backoff.max.ms", "The longest that a try waits for the one before it."
+        0, UNLIMITED, TIME, "retry.backoff.max.ms", "The longest pause between two attempts."
     ),
     "transaction_timeout_ms": Rule(
         "transaction.timeout.ms", _int32_time, f"{TIME[1]}, from 0 to {INT32_MAX}",
-        "A transaction that is open for so long may be aborted.",
+        "A transaction that is open for longer may be aborted.",
     ),
     "transactional_id": Rule(
         "transactional.id", _name_or_none, "a str of 1 to 32767 bytes, or None",
-        "The name under which transactions go on after a restart; it needs idempotence.",
+        "The name under which transactions continue after a restart; needs idempotence.",
     ),
-    "value_serializer": Rule("value.serializer", _serializer, SERIALIZER, "What makes bytes of a value."),
+    "value_serializer": Rule("value.serializer", _serializer, SERIALIZER, "Converts a value to bytes."),
 }  # fmt: skip
 assert tuple(RULES) == tuple(row.name for row in fields(ProducerConfig))

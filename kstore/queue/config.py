@@ -23,13 +23,13 @@ from kstore.types import INT32_MAX
 
 __all__ = ["SECONDS_MAX", "QueueConfig", "queue_settings", "seconds_of"]
 
-# A year: beyond it a number is a mistake.
+# A year: a larger number is a mistake.
 SECONDS_MAX = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """What a queue is told. Immutable; every value is checked. Raises ConfigError for a value that cannot be."""
+    """A queue's settings. Immutable; every value is checked. Raises ConfigError for an invalid value."""
 
     dead_letters: str = ""
     durability: str = ""
@@ -55,7 +55,7 @@ def queue_settings() -> tuple[Setting, ...]:
 
 
 def seconds_of(value: object) -> float:
-    """Raises: TypeError, ValueError for what is no number of seconds from 0 to ``SECONDS_MAX``."""
+    """Raises: TypeError, ValueError for anything but a number of seconds from 0 to ``SECONDS_MAX``."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"seconds are {value!r:.80}, expected a number")
     if not 0 <= value <= SECONDS_MAX:
@@ -94,24 +94,28 @@ def _lease(value: object) -> float:
 # In the order of QueueConfig.
 RULES: dict[str, Rule] = {
     "dead_letters": Rule(
-        "", _name, "the name of a topic", "Where items go that were delivered too often; '' is <name>.dead."
+        "", _name, "the name of a topic",
+        "The queue for items that were delivered too many times; '' means <name>.dead.",
     ),
     "durability": Rule(
-        "", _durability, "'sync', 'interval', 'os', or ''", "Of the queue's logs, when they are made; '': the store's."
+        "", _durability, "'sync', 'interval', 'os', or ''",
+        "The durability of the queue's logs, fixed at creation; '' means the store's.",
     ),
     "lease_seconds": Rule(
-        "", _lease, f"seconds, above 0 and up to {SECONDS_MAX:.0f}", "So long who got an item has it to himself."
+        "", _lease, f"seconds, above 0 and up to {SECONDS_MAX:.0f}",
+        "How long a lease lasts: its holder alone has the item.",
     ),
     "max_deliveries": within(
-        0, INT32_MAX, COUNT, "", "An item that was delivered so often, and not acked, is a dead letter; 0: never."
+        0, INT32_MAX, COUNT, "",
+        "An item delivered this many times without an ack becomes a dead letter; 0 means never.",
     ),
-    "maxsize": within(0, INT32_MAX, COUNT, "", "A put waits while so many items wait; 0: no limit."),
+    "maxsize": within(0, INT32_MAX, COUNT, "", "A put waits while this many items wait; 0 means no limit."),
     "note_deliveries": Rule(
         "", _bool, "True or False",
-        "Each delivery is written down before it is made, so that what kills its process is counted too.",
+        "Each delivery is recorded before it is made, so that one that kills its process counts too.",
     ),
     "segment_bytes": within(
-        1 << 14, INT32_MAX, SIZE, "segment.bytes", "Space comes back in such pieces; taken when the queue is made."
+        1 << 14, INT32_MAX, SIZE, "segment.bytes", "Space is freed in units of this size; fixed at creation."
     ),
 }  # fmt: skip
 assert tuple(RULES) == tuple(row.name for row in fields(QueueConfig))
