@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from kstore.consumer.assignor import STRATEGIES
 from kstore.consumer.deserializers import DESERIALIZERS
+from kstore.messages.primitives import STRING_BYTES_MAX
 from kstore.setting_rules import (
     COUNT,
     MIB,
@@ -25,7 +26,6 @@ from kstore.setting_rules import (
     table,
     within,
 )
-from kstore.transactions.wire import STRING_BYTES_MAX
 from kstore.types import INT32_MAX, ISOLATION_LEVELS, IsolationLevel
 
 __all__ = ["ConsumerConfig", "OffsetReset", "consumer_settings", "next_client_id"]

@@ -23,7 +23,7 @@ from kstore.consumer.wanted import RebalanceListener, Wanted, topic_partition, t
 from kstore.errors import ClosedError, ConfigError, ConsumerStateError, KstoreError, WakeupError
 from kstore.files.fork import ForkGuard
 from kstore.files.paths import TopicPartition
-from kstore.transactions.wire import check_string
+from kstore.messages.primitives import check_string
 
 __all__ = ["GroupMetadata", "Sharing"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
 from kstore.errors import ConfigError
+from kstore.messages.primitives import STRING_BYTES_MAX
 from kstore.setting_rules import (
     COUNT,
     KIB,
@@ -30,7 +31,6 @@ from kstore.setting_rules import (
     whole,
     within,
 )
-from kstore.transactions.wire import STRING_BYTES_MAX
 from kstore.types import INT32_MAX
 
 __all__ = ["Acks", "ProducerCompression", "ProducerConfig", "next_client_id", "producer_settings"]

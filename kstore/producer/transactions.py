@@ -13,10 +13,10 @@ from enum import Enum
 
 from kstore.errors import InvalidTransactionStateError, ProducerFencedError
 from kstore.files.paths import TopicPartition
+from kstore.messages.primitives import check_string
 from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.config import ProducerConfig
 from kstore.producer.host import Coordinator, ProducerHost
-from kstore.transactions.wire import check_string
 
 __all__ = ["TransactionManager", "TransactionState"]
 

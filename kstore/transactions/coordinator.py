@@ -30,12 +30,12 @@ from kstore.errors import (
 )
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
+from kstore.messages.primitives import check_string
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.transactions.metadata import TransactionMetadata, TransactionState
 from kstore.transactions.producer_ids import NO_ID, ProducerIds
 from kstore.transactions.state_log import EnsureTopic, LogOf, PartitionCount, StateLog
-from kstore.transactions.wire import check_string
 
 __all__ = ["TransactionCoordinator"]
 

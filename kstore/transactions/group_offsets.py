@@ -22,6 +22,7 @@ from kstore.errors import (
 )
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
+from kstore.messages.primitives import check_string
 from kstore.record._codec import Record
 from kstore.record.batch import SEQUENCE_COUNT, Batch
 from kstore.record.builder import build_batch
@@ -36,7 +37,6 @@ from kstore.transactions.group_records import (
 )
 from kstore.transactions.placement import OFFSETS, partition_for
 from kstore.transactions.state_log import EnsureTopic, LogOf, PartitionCount
-from kstore.transactions.wire import check_string
 from kstore.types import OFFSET_MAX
 
 __all__ = ["GroupOffsets"]

@@ -10,12 +10,12 @@ stands for any: topics get their cluster's id when they are handed over, and off
 
 from __future__ import annotations
 
-import struct
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict, cast
 
 from kstore.errors import UnsupportedFormatError
 from kstore.files.paths import TopicPartition
-from kstore.transactions.wire import Reader, compact_string, string, tagged_fields
+from kstore.messages.primitives import INT16, Reader
+from kstore.messages.schema import load_messages
 from kstore.types import NO_TIMESTAMP
 
 __all__ = [
@@ -32,10 +32,22 @@ KEY_TYPE = 1
 VERSION = 4
 NO_LEADER_EPOCH = -1
 
-KEY_HEAD = struct.Struct(">h")
-PARTITION = struct.Struct(">i")
-VALUE_HEAD = struct.Struct(">hqi")
-TIME = struct.Struct(">q")
+
+class _Key(TypedDict):
+    """The fields of an OffsetCommitKey."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class _Value(TypedDict):
+    """The fields of an OffsetCommitValue that kstore uses."""
+
+    offset: int
+    leaderEpoch: NotRequired[int]
+    metadata: str
+    commitTimestamp: int
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -56,16 +68,18 @@ class GroupPartition(NamedTuple):
 
 def encode_offset_key(group: str, owner: TopicPartition) -> bytes:
     """Raises: ValueError for a group that has no such key."""
-    return KEY_HEAD.pack(KEY_TYPE) + string(group) + string(owner.topic) + PARTITION.pack(owner.partition)
+    fields = _Key(group=group, topic=owner.topic, partition=owner.partition)
+    return INT16.pack(KEY_TYPE) + load_messages("group")["OffsetCommitKey"].write(fields, 0)
 
 
 def encode_offset_value(committed: OffsetAndMetadata) -> bytes:
-    return (
-        VALUE_HEAD.pack(VERSION, committed.offset, committed.leader_epoch)
-        + compact_string(committed.metadata)
-        + TIME.pack(committed.commit_timestamp)
-        + tagged_fields({})
+    fields = _Value(
+        offset=committed.offset,
+        leaderEpoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commitTimestamp=committed.commit_timestamp,
     )
+    return INT16.pack(VERSION) + load_messages("group")["OffsetCommitValue"].write(fields, VERSION)
 
 
 def decode_offset_key(key: bytes) -> GroupPartition | None:
@@ -76,8 +90,8 @@ def decode_offset_key(key: bytes) -> GroupPartition | None:
     reader = Reader(key)
     if reader.int16() not in KEY_TYPES:
         return None
-    group = reader.string()
-    return GroupPartition(group, TopicPartition(reader.string(), reader.int32()))
+    fields = cast(_Key, load_messages("group")["OffsetCommitKey"].read(reader, 0))
+    return GroupPartition(fields["group"], TopicPartition(fields["topic"], fields["partition"]))
 
 
 def decode_offset_value(value: bytes) -> OffsetAndMetadata:
@@ -86,7 +100,6 @@ def decode_offset_value(value: bytes) -> OffsetAndMetadata:
     version = reader.int16()
     if not 0 <= version <= VERSION:
         raise UnsupportedFormatError(f"a committed offset of version {version}, expected 0 to {VERSION}")
-    offset = reader.int64()
-    leader_epoch = reader.int32() if version >= 3 else NO_LEADER_EPOCH
-    metadata = reader.string(is_flexible=version >= 4)
-    return OffsetAndMetadata(offset, metadata, leader_epoch, reader.int64())
+    fields = cast(_Value, load_messages("group")["OffsetCommitValue"].read(reader, version))
+    leader_epoch = fields.get("leaderEpoch", NO_LEADER_EPOCH)
+    return OffsetAndMetadata(fields["offset"], fields["metadata"], leader_epoch, fields["commitTimestamp"])

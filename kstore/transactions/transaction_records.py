@@ -12,63 +12,87 @@ No value: the transactional id is forgotten. Version 0 of the value, of older br
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
+from typing import NotRequired, TypedDict, cast
 
 from kstore.errors import CorruptRecordError, UnsupportedFormatError
 from kstore.files.paths import TopicPartition
+from kstore.messages.primitives import INT16, Reader
+from kstore.messages.schema import load_messages
 from kstore.transactions.metadata import NO_EPOCH, NO_PRODUCER_ID, TransactionMetadata, TransactionState
-from kstore.transactions.wire import Reader, compact_length, compact_string, string, tagged_fields
 
 __all__ = ["decode_transaction_key", "decode_transaction_value", "encode_transaction_key", "encode_transaction_value"]
 
 KEY_TYPE = 0
 VERSION = 1
-HEAD = struct.Struct(">hqhib")
-TIMES = struct.Struct(">qq")
-INT16, INT32, INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
-# The number of a tagged field, its form, its default.
-PREVIOUS_PRODUCER_ID = (0, INT64, NO_PRODUCER_ID)
-NEXT_PRODUCER_ID = (1, INT64, NO_PRODUCER_ID)
-CLIENT_VERSION = (2, INT16, 0)
-NEXT_PRODUCER_EPOCH = (3, INT16, NO_EPOCH)
+
+
+class _Key(TypedDict):
+    """The field of a TransactionLogKey."""
+
+    transactionalId: str
+
+
+class _Partitions(TypedDict):
+    """The partitions of one topic in a transaction."""
+
+    topic: str
+    partitionIds: list[int]
+
+
+class _Value(TypedDict):
+    """The fields of a TransactionLogValue; those that may be left out are tagged, and absent when they are defaults."""
+
+    producerId: int
+    previousProducerId: NotRequired[int]
+    nextProducerId: NotRequired[int]
+    producerEpoch: int
+    nextProducerEpoch: NotRequired[int]
+    transactionTimeoutMs: int
+    transactionStatus: int
+    transactionPartitions: list[_Partitions] | None
+    transactionLastUpdateTimestampMs: int
+    transactionStartTimestampMs: int
+    clientTransactionVersion: NotRequired[int]
 
 
 def encode_transaction_key(transactional_id: str) -> bytes:
     """Raises: ValueError for an id that has no such key."""
-    return INT16.pack(KEY_TYPE) + string(transactional_id)
+    fields = _Key(transactionalId=transactional_id)
+    return INT16.pack(KEY_TYPE) + load_messages("transaction")["TransactionLogKey"].write(fields, 0)
 
 
 def encode_transaction_value(metadata: TransactionMetadata) -> bytes:
-    head = HEAD.pack(VERSION, metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, metadata.state)
-    values = (
-        (PREVIOUS_PRODUCER_ID, metadata.previous_producer_id),
-        (NEXT_PRODUCER_ID, metadata.next_producer_id),
-        (CLIENT_VERSION, metadata.client_transaction_version),
-        (NEXT_PRODUCER_EPOCH, metadata.next_producer_epoch),
-    )
-    tagged = {tag: form.pack(value) for (tag, form, default), value in values if value != default}
     is_empty = metadata.state == TransactionState.EMPTY
-    partitions = compact_length(-1) if is_empty else _encode_partitions(metadata.partitions)
-    times = TIMES.pack(metadata.last_update_timestamp, metadata.start_timestamp)
-    return head + partitions + times + tagged_fields(tagged)
+    fields = _Value(
+        producerId=metadata.producer_id,
+        previousProducerId=metadata.previous_producer_id,
+        nextProducerId=metadata.next_producer_id,
+        producerEpoch=metadata.producer_epoch,
+        nextProducerEpoch=metadata.next_producer_epoch,
+        transactionTimeoutMs=metadata.timeout_ms,
+        transactionStatus=metadata.state,
+        transactionPartitions=None if is_empty else _by_topic(metadata.partitions),
+        transactionLastUpdateTimestampMs=metadata.last_update_timestamp,
+        transactionStartTimestampMs=metadata.start_timestamp,
+        clientTransactionVersion=metadata.client_transaction_version,
+    )
+    return INT16.pack(VERSION) + load_messages("transaction")["TransactionLogValue"].write(fields, VERSION)
 
 
-def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[_Partitions]:
     by_topic: dict[str, list[int]] = {}
     for owner in sorted(partitions):
         by_topic.setdefault(owner.topic, []).append(owner.partition)
-    rows = [
-        compact_string(topic) + compact_length(len(numbers)) + b"".join(map(INT32.pack, numbers)) + tagged_fields({})
-        for topic, numbers in by_topic.items()
-    ]
-    return compact_length(len(rows)) + b"".join(rows)
+    return [_Partitions(topic=topic, partitionIds=numbers) for topic, numbers in by_topic.items()]
 
 
 def decode_transaction_key(key: bytes) -> str | None:
     """The transactional id; None for a record of another type. Raises: CorruptRecordError."""
     reader = Reader(key)
-    return reader.string() if reader.int16() == KEY_TYPE else None
+    if reader.int16() != KEY_TYPE:
+        return None
+    return cast(_Key, load_messages("transaction")["TransactionLogKey"].read(reader, 0))["transactionalId"]
 
 
 def decode_transaction_value(transactional_id: str, value: bytes) -> TransactionMetadata:
@@ -77,45 +101,25 @@ def decode_transaction_value(transactional_id: str, value: bytes) -> Transaction
     version = reader.int16()
     if not 0 <= version <= VERSION:
         raise UnsupportedFormatError(f"a transaction's record of version {version}, expected 0 to {VERSION}")
-    is_flexible = version > 0
-    producer_id, epoch, timeout_ms, number = reader.int64(), reader.int16(), reader.int32(), reader.int8()
+    fields = cast(_Value, load_messages("transaction")["TransactionLogValue"].read(reader, version))
+    number = fields["transactionStatus"]
     if number not in TransactionState.__members__.values():
         raise CorruptRecordError(f"a transaction in state {number}, expected 0 to {max(TransactionState):d}")
-    partitions = _decode_partitions(reader, is_flexible=is_flexible)
-    last_update, start = reader.int64(), reader.int64()
-    tagged = reader.tagged() if is_flexible else {}
     return TransactionMetadata(
         transactional_id,
-        producer_id,
-        epoch,
-        timeout_ms,
+        fields["producerId"],
+        fields["producerEpoch"],
+        fields["transactionTimeoutMs"],
         TransactionState(number),
-        partitions,
-        last_update,
-        start,
-        _tagged(tagged, *PREVIOUS_PRODUCER_ID),
-        _tagged(tagged, *NEXT_PRODUCER_ID),
-        _tagged(tagged, *NEXT_PRODUCER_EPOCH),
-        _tagged(tagged, *CLIENT_VERSION),
+        frozenset(
+            TopicPartition(of_topic["topic"], partition)
+            for of_topic in fields["transactionPartitions"] or ()
+            for partition in of_topic["partitionIds"]
+        ),
+        fields["transactionLastUpdateTimestampMs"],
+        fields["transactionStartTimestampMs"],
+        fields.get("previousProducerId", NO_PRODUCER_ID),
+        fields.get("nextProducerId", NO_PRODUCER_ID),
+        fields.get("nextProducerEpoch", NO_EPOCH),
+        fields.get("clientTransactionVersion", 0),
     )
-
-
-def _decode_partitions(reader: Reader, *, is_flexible: bool) -> frozenset[TopicPartition]:
-    found = set()
-    for _ in range(reader.count(is_flexible=is_flexible)):
-        topic = reader.string(is_flexible=is_flexible)
-        for _ in range(reader.count(is_flexible=is_flexible)):
-            found.add(TopicPartition(topic, reader.int32()))
-        if is_flexible:
-            reader.tagged()
-    return frozenset(found)
-
-
-def _tagged(fields: dict[int, bytes], tag: int, form: struct.Struct, default: int) -> int:
-    data = fields.get(tag)
-    if data is None:
-        return default
-    if len(data) != form.size:
-        raise CorruptRecordError(f"tagged field {tag} has {len(data)} bytes, expected {form.size}")
-    value: int = form.unpack(data)[0]
-    return value

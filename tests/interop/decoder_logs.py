@@ -14,13 +14,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kstore.cli.decoders.messages import NUMBERS, Field, Message, load_messages
+from kstore.messages.primitives import NUMBERS
+from kstore.messages.schema import Field, Message, load_messages
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from tools.interop import java
 from tools.interop.dump import Run, kafka_dumps
 
-__all__ = ["write_all"]
+__all__ = ["encode_random", "write_all"]
 
 COORDINATORS = {
     "group": "--offsets-decoder",
@@ -57,7 +58,7 @@ def write_snapshot(path: Path, seed: int) -> None:
     """A snapshot of the metadata log, as a controller writes it: header, voters, one record, footer."""
     rng = random.Random(seed)
     topic = load_messages("metadata")["TopicRecord"]
-    value = b"\x01" + uvarint(topic.key) + b"\0" + _encode(topic, 0, rng)
+    value = b"\x01" + uvarint(topic.key) + b"\0" + encode_random(topic, 0, rng)
     batches = [
         _control_batch(0, [("SnapshotHeaderRecord", 3, 0), ("KRaftVersionRecord", 5, 0), ("VotersRecord", 6, 0)], rng),
         build_batch([Record(3, BASE_TIMESTAMP, "CreateTime", None, value)], base_offset=3, codec="gzip"),
@@ -95,7 +96,7 @@ def _control_batch(base_offset: int, messages: list[tuple[str, int, int]], rng: 
     """Messages by name, type and version; the version is also their first field."""
     records = []
     for offset, (name, kind, version) in enumerate(messages, base_offset):
-        value = struct.pack(">h", version) + _encode(load_messages("control")[name], version, rng)[2:]
+        value = struct.pack(">h", version) + encode_random(load_messages("control")[name], version, rng)[2:]
         records.append(Record(offset, BASE_TIMESTAMP, "CreateTime", struct.pack(">hh", 0, kind), value))
     return build_batch(records, base_offset=base_offset, is_control=True)
 
@@ -109,16 +110,16 @@ def _coordinator_pairs(messages: dict[str, Message], rng: random.Random) -> Iter
         newest = struct.pack(">h", value.versions.highest)
         for version in range(value.versions.lowest, value.versions.highest + 1):
             for _ in range(MESSAGE_COUNT):
-                key = prefix + _encode(message, 0, rng)
-                yield key, struct.pack(">h", version) + _encode(value, version, rng)
-        yield prefix + _encode(message, 0, rng), None
-        yield prefix + _encode(message, 0, rng), struct.pack(">h", 99)
+                key = prefix + encode_random(message, 0, rng)
+                yield key, struct.pack(">h", version) + encode_random(value, version, rng)
+        yield prefix + encode_random(message, 0, rng), None
+        yield prefix + encode_random(message, 0, rng), struct.pack(">h", 99)
         yield (
-            prefix + _encode(message, 0, rng) + b"more",
-            newest + _encode(value, value.versions.highest, rng) + b"more",
+            prefix + encode_random(message, 0, rng) + b"more",
+            newest + encode_random(value, value.versions.highest, rng) + b"more",
         )
-        yield prefix + _encode(message, 0, rng)[:-1], newest
-        yield prefix + _encode(message, 0, rng), newest
+        yield prefix + encode_random(message, 0, rng)[:-1], newest
+        yield prefix + encode_random(message, 0, rng), newest
     yield struct.pack(">h", 77), b"of a type that nobody knows"
     yield b"\0", b""
     yield b"", b""
@@ -129,13 +130,13 @@ def _framed_pairs(messages: dict[str, Message], rng: random.Random) -> Iterator[
         for version in range(message.versions.lowest, message.versions.highest + 1):
             head = b"\x01" + uvarint(message.key) + uvarint(version)
             for _ in range(MESSAGE_COUNT):
-                yield None, head + _encode(message, version, rng)
-            yield None, head + _encode(message, version, rng) + b"more"
-            yield None, head + _encode(message, version, rng)[:-1]
+                yield None, head + encode_random(message, version, rng)
+            yield None, head + encode_random(message, version, rng) + b"more"
+            yield None, head + encode_random(message, version, rng)[:-1]
     yield from [(None, b"\0\0\0"), (None, b"\x02\0\0"), (None, b"\x01\x7f\0"), (None, b""), (None, None), (b"k", None)]
 
 
-def _encode(message: Message, version: int, rng: random.Random) -> bytes:
+def encode_random(message: Message, version: int, rng: random.Random) -> bytes:
     """A message of ``version`` with random fields, null where they may be, tagged ones sometimes left out."""
     is_flexible = version in message.flexible
     future = [(1000, b"from the future")] if is_flexible and rng.random() < 0.1 else []

@@ -8,7 +8,8 @@ import pytest
 
 from kstore.cli.decoders.framed import remote_log_metadata_decoder
 from kstore.cli.decoders.java_text import java_double, java_string, json_text
-from kstore.cli.decoders.messages import MessageError, Reader, Uuid, load_messages
+from kstore.messages.primitives import MessageError, Reader
+from kstore.messages.schema import Uuid, load_messages
 from kstore.record.builder import build_batch
 from tests.dump_helpers import BASE, Dump, batch, record, write_log
 

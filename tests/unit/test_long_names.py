@@ -10,9 +10,9 @@ import pytest
 
 from kstore.errors import ConfigError
 from kstore.files.paths import TopicPartition
+from kstore.messages.primitives import STRING_BYTES_MAX
 from kstore.store import Store
 from kstore.transactions.group_records import OffsetAndMetadata
-from kstore.transactions.wire import STRING_BYTES_MAX
 from tests.fake_clock import ManualClock
 
 HERE = TopicPartition("orders", 0)

@@ -1,4 +1,4 @@
-"""Writes kstore/cli/decoders/schemas from the message definitions in Kafka's jars.
+"""Writes kstore/messages/schemas from the message definitions in Kafka's jars.
 
     python -m tools.interop.schemas
 
@@ -16,11 +16,9 @@ from typing import Any
 
 from tools.interop import java
 
-TARGET = Path(__file__).resolve().parents[2] / "kstore" / "cli" / "decoders" / "schemas"
+TARGET = Path(__file__).resolve().parents[2] / "kstore" / "messages" / "schemas"
 
-GENERATED = (
-    "# Written by tools/interop/schemas.py from Kafka's definitions; the form: kstore/cli/decoders/messages.py.\n"
-)
+GENERATED = "# Written by tools/interop/schemas.py from Kafka's definitions; the form: kstore/messages/schema.py.\n"
 
 # By schema file: the jar, and the names of its messages (None for all).
 SOURCES: dict[str, tuple[str, tuple[str, ...] | None]] = {

@@ -5,8 +5,9 @@ A key begins with an int16, the type of the record, a value with an int16, the v
 
 from __future__ import annotations
 
-from kstore.cli.decoders.messages import Message, MessageError, Reader, Value, load_messages
 from kstore.cli.decoders.protocol import Decoded
+from kstore.messages.primitives import MessageError, Reader
+from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record
 
 __all__ = ["CoordinatorDecoder", "offsets_decoder", "share_group_state_decoder", "transaction_log_decoder"]
@@ -34,7 +35,7 @@ class CoordinatorDecoder:
             return Decoded(f"Error at offset {record.offset}, skipping. {error.reason}", None)
 
     def _decode(self, offset: int, key: bytes, value: bytes | None) -> Decoded:
-        reader = Reader(key)
+        reader = Reader(key, text_errors="replace")
         key_type = reader.int16()
         if key_type not in self._keys:
             return Decoded(f"Unknown record type {key_type} at offset {offset}, skipping.", None)
@@ -42,7 +43,7 @@ class CoordinatorDecoder:
         decoded_key: Value = {"type": str(key_type), "data": key_data}
         if value is None:
             return Decoded(decoded_key, TOMBSTONE)
-        reader = Reader(value)
+        reader = Reader(value, text_errors="replace")
         version = reader.int16()
         data = self._read_value(self._values[key_type], reader, version)
         return Decoded(decoded_key, {"version": str(version), "data": data})
@@ -75,7 +76,7 @@ class _OffsetsDecoder(CoordinatorDecoder):
 
 def _read_embedded(message: Message, data: Value) -> Value:
     assert isinstance(data, bytes)
-    reader = Reader(data)
+    reader = Reader(data, text_errors="replace")
     return message.read(reader, reader.int16())
 
 

@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 
 from kstore.cli.decoders.java_text import java_bool
-from kstore.cli.decoders.messages import Message, MessageError, Reader, Value, load_messages
 from kstore.cli.decoders.protocol import Decoded
+from kstore.messages.primitives import MessageError, Reader
+from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record
 
 __all__ = ["cluster_metadata_decoder", "remote_log_metadata_decoder"]
@@ -40,7 +41,7 @@ class FramedDecoder:
     def _decode(self, value: bytes | None) -> Value:
         if value is None:
             raise MessageError("no value")
-        reader = Reader(value)
+        reader = Reader(value, text_errors="replace")
         frame_version, key, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
         if frame_version != FRAME_VERSION:
             raise MessageError(f"frame version {frame_version}, expected {FRAME_VERSION}")

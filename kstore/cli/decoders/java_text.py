@@ -7,7 +7,7 @@ import re
 from base64 import b64encode
 from decimal import Decimal
 
-from kstore.cli.decoders.messages import Uuid, Value
+from kstore.messages.schema import Uuid, Value
 
 __all__ = ["java_bool", "java_double", "java_string", "json_text"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kstore.cli.decoders.java_text import java_string
-from kstore.cli.decoders.messages import MessageError, Value
 from kstore.cli.decoders.protocol import Decoded
+from kstore.messages.primitives import MessageError
+from kstore.messages.schema import Value
 from kstore.record._codec import Record
 
 __all__ = ["BYTES_DECODERS", "DEFAULT_CLASS", "PlainDecoder", "bytes_decoder"]

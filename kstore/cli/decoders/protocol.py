@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from kstore.cli.decoders.messages import Value
+from kstore.messages.schema import Value
 from kstore.record._codec import Record
 
 __all__ = ["Decoded", "Decoder"]

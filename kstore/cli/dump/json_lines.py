@@ -10,7 +10,6 @@ from base64 import b64encode
 from collections.abc import Iterable
 from typing import Any
 
-from kstore.cli.decoders.messages import Uuid, Value
 from kstore.cli.decoders.protocol import Decoder
 from kstore.cli.dump.batches import LegacyDumpBatch, Message, V2DumpBatch
 from kstore.cli.dump.control import control_note
@@ -19,6 +18,7 @@ from kstore.cli.dump.printer import Shown
 from kstore.cli.dump.reports import Reports
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.errors import CorruptRecordError
+from kstore.messages.schema import Uuid, Value
 from kstore.record._codec import Record
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import AbortedTransaction

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kstore.cli.decoders.java_text import java_bool, json_text
-from kstore.cli.decoders.messages import Value
 from kstore.cli.decoders.protocol import Decoder
 from kstore.cli.dump.batches import LegacyDumpBatch, Message, V2DumpBatch
 from kstore.cli.dump.control import control_note
@@ -13,6 +12,7 @@ from kstore.cli.dump.output import Output
 from kstore.cli.dump.printer import Shown
 from kstore.cli.dump.reports import Reports
 from kstore.errors import CorruptDataError, CorruptRecordError
+from kstore.messages.schema import Value
 from kstore.record._codec import Record
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import AbortedTransaction

@@ -1,0 +1,342 @@
+"""Reads and writes the messages that Kafka generates its serializers for, from schemas. No I/O but the schemas.
+
+A schema file holds messages, each with its fields below it, those of a structure indented once more:
+
+    message OffsetCommitValue key=1 versions=0-4 flexible=4+
+        offset int64
+        leaderEpoch int32 versions=3+
+        metadata string
+        topicId uuid versions=4+ tag=0
+
+``versions`` says in which versions a field is there (default all), ``nullable`` in which it may be null, ``tag`` its
+number among the tagged fields of a flexible version (KIP-482), ``default`` the value that a tagged one has when absent.
+A type may have ``[]`` in front; ``struct`` has its fields below it.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from importlib import resources
+from typing import NamedTuple, TypeAlias
+
+from kstore.messages.primitives import INT8, INT32, NUMBERS, UUID_SIZE, MessageError, Reader, Writer
+
+__all__ = ["Field", "Message", "Uuid", "Value", "load_messages"]
+
+Value: TypeAlias = "bool | int | float | str | bytes | Uuid | list[Value] | dict[str, Value] | None"
+Read: TypeAlias = Callable[[Reader], Value]
+Write: TypeAlias = Callable[[Writer, object], None]
+
+FOREVER = 2**15 - 1
+INDENT = 4
+
+
+class Uuid(bytes):
+    """16 bytes that print as Kafka prints them: URL-safe base64 without padding."""
+
+    def __str__(self) -> str:
+        return urlsafe_b64encode(self).decode().rstrip("=")
+
+
+class Versions(NamedTuple):
+    """A range of versions, both inclusive."""
+
+    lowest: int
+    highest: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.lowest <= version <= self.highest
+
+
+ALL = Versions(0, FOREVER)
+NONE = Versions(1, 0)
+
+
+class Field(NamedTuple):
+    """One field of a message; ``tag`` is None for one that is not tagged, ``fields`` are those of a structure."""
+
+    name: str
+    type: str
+    is_array: bool
+    versions: Versions
+    nullable: Versions
+    tag: int | None
+    default: Value
+    fields: tuple[Field, ...]
+
+
+class Message:
+    """The schema of one message; ``key`` is Kafka's number for it, -1 where it has none. Thread-safe."""
+
+    def __init__(self, name: str, key: int, versions: Versions, flexible: Versions, fields: tuple[Field, ...]) -> None:
+        self.name = name
+        self.key = key
+        self.versions = versions
+        self.flexible = flexible
+        self.fields = fields
+        # By version, each made when it is first met.
+        self._readers: dict[int, Read] = {}
+        self._writers: dict[int, Write] = {}
+
+    def read(self, reader: Reader, version: int) -> dict[str, Value]:
+        """The fields of ``version``, in the schema's order, those tagged ones left out that have their default.
+
+        Raises MessageError.
+        """
+        read = self._readers.get(version)
+        if read is None:
+            if version not in self.versions:
+                lowest, highest = self.versions
+                raise MessageError(f"{self.name} version {version}, expected {lowest} to {highest}")
+            read = self._readers[version] = _struct_reader(self.fields, version, is_flexible=version in self.flexible)
+        values = read(reader)
+        assert isinstance(values, dict)
+        return values
+
+    def write(self, values: Mapping[str, object], version: int) -> bytes:
+        """The bytes of a message of ``version`` with these fields; a tagged one may be left out, for its default.
+
+        Raises ValueError, or struct.error, for a value that its field cannot hold.
+        """
+        write = self._writers.get(version)
+        if write is None:
+            assert version in self.versions, f"{self.name} version {version}"
+            write = self._writers[version] = _struct_writer(self.fields, version, is_flexible=version in self.flexible)
+        writer = Writer()
+        write(writer, values)
+        return bytes(writer.data)
+
+
+@cache
+def load_messages(name: str) -> dict[str, Message]:
+    """The messages of the schema file ``name``, by their names."""
+    text = resources.files(__package__).joinpath("schemas", f"{name}.schema").read_text("utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    messages = {}
+    at = 0
+    while at < len(lines):
+        _, message_name, *words = lines[at].split()
+        options = dict(word.split("=") for word in words)
+        fields, at = _parse_fields(lines, at + 1, INDENT)
+        messages[message_name] = Message(
+            message_name,
+            int(options.get("key", "-1")),
+            _parse_versions(options["versions"]),
+            _parse_versions(options["flexible"]) if "flexible" in options else NONE,
+            fields,
+        )
+    return messages
+
+
+def _struct_reader(fields: Sequence[Field], version: int, *, is_flexible: bool) -> Read:
+    there = [field for field in fields if version in field.versions]
+    plain = [
+        (field.name, _field_reader(field, version, is_flexible=is_flexible)) for field in there if field.tag is None
+    ]
+    tagged = {
+        field.tag: (field, _field_reader(field, version, is_flexible=True)) for field in there if field.tag is not None
+    }
+    names = [field.name for field in there]
+
+    def read(reader: Reader) -> Value:
+        values = {name: read_field(reader) for name, read_field in plain}
+        if not is_flexible:
+            return values
+        section_count = reader.uvarint()
+        for _ in range(section_count):
+            tag = reader.uvarint()
+            section = reader.section(reader.uvarint())
+            if tag not in tagged:
+                continue
+            field, read_field = tagged[tag]
+            value = read_field(section)
+            if section.remaining:
+                raise MessageError(f"{field.name}: {section.remaining} bytes more than the field takes")
+            if value != field.default:
+                values[field.name] = value
+        return {name: values[name] for name in names if name in values} if section_count else values
+
+    return read
+
+
+def _field_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
+    read_value = _value_reader(field, version, is_flexible=is_flexible)
+    is_nullable = version in field.nullable
+    read: Read = read_value
+    if field.is_array:
+
+        def read_array(reader: Reader) -> Value:
+            count = reader.length(is_flexible=is_flexible, form=INT32)
+            # Each element takes a byte at least: a hostile count fails before anything is made for it.
+            if count > reader.remaining:
+                raise MessageError(
+                    f"{field.name}: {count} elements, expected at most the {reader.remaining} bytes that remain"
+                )
+            return None if count < 0 else [read_value(reader) for _ in range(count)]
+
+        read = read_array
+    elif field.type == "struct" and is_nullable:
+
+        def read_struct(reader: Reader) -> Value:
+            # A byte in front says whether the structure is there.
+            return None if reader.number(INT8) < 0 else read_value(reader)
+
+        return read_struct
+    if is_nullable or (not field.is_array and field.type not in ("string", "bytes")):
+        return read
+
+    def read_not_null(reader: Reader) -> Value:
+        value = read(reader)
+        if value is None:
+            raise MessageError(f"{field.name}: null, expected a value")
+        return value
+
+    return read_not_null
+
+
+def _value_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
+    """Reads one value of the field's type, which is the whole field or one element of it."""
+    if field.type in NUMBERS:
+        return partial(Reader.number, form=NUMBERS[field.type])
+    match field.type:
+        case "string":
+            return partial(Reader.string, is_flexible=is_flexible)
+        case "bytes":
+            return partial(Reader.binary, is_flexible=is_flexible)
+        case "bool":
+            return lambda reader: reader.take(1) != b"\0"
+        case "uuid":
+            return lambda reader: Uuid(reader.take(UUID_SIZE))
+        case _:
+            return _struct_reader(field.fields, version, is_flexible=is_flexible)
+
+
+def _struct_writer(fields: Sequence[Field], version: int, *, is_flexible: bool) -> Write:
+    there = [field for field in fields if version in field.versions]
+    plain = [
+        (field.name, _field_writer(field, version, is_flexible=is_flexible)) for field in there if field.tag is None
+    ]
+    tagged = sorted(
+        (field.tag, field.name, field.default, _field_writer(field, version, is_flexible=True))
+        for field in there
+        if field.tag is not None
+    )
+
+    def write(writer: Writer, values: object) -> None:
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{values!r:.80}, expected a structure")
+        for name, write_field in plain:
+            write_field(writer, values[name])
+        if not is_flexible:
+            return
+        sections = [section for section in tagged if values.get(section[1], section[2]) != section[2]]
+        writer.uvarint(len(sections))
+        for tag, name, _, write_field in sections:
+            content = Writer()
+            write_field(content, values[name])
+            writer.uvarint(tag)
+            writer.uvarint(len(content.data))
+            writer.data += content.data
+
+    return write
+
+
+def _field_writer(field: Field, version: int, *, is_flexible: bool) -> Write:
+    write_value = _value_writer(field, version, is_flexible=is_flexible)
+    is_nullable = version in field.nullable
+    if field.is_array:
+
+        def write_array(writer: Writer, value: object) -> None:
+            if value is None and is_nullable:
+                writer.length(-1, is_flexible=is_flexible, form=INT32)
+                return
+            if not isinstance(value, list):
+                raise ValueError(f"{field.name}: {value!r:.80}, expected a list")
+            writer.length(len(value), is_flexible=is_flexible, form=INT32)
+            for element in value:
+                write_value(writer, element)
+
+        return write_array
+    if field.type == "struct" and is_nullable:
+
+        def write_struct(writer: Writer, value: object) -> None:
+            writer.number(INT8, -1 if value is None else 1)
+            if value is not None:
+                write_value(writer, value)
+
+        return write_struct
+    if is_nullable or field.type not in ("string", "bytes"):
+        return write_value
+
+    def write_not_null(writer: Writer, value: object) -> None:
+        if value is None:
+            raise ValueError(f"{field.name}: None, expected a value")
+        write_value(writer, value)
+
+    return write_not_null
+
+
+def _value_writer(field: Field, version: int, *, is_flexible: bool) -> Write:
+    """Writes one value of the field's type, which is the whole field or one element of it."""
+    if field.type in NUMBERS:
+        form = NUMBERS[field.type]
+        return lambda writer, value: writer.number(form, value)
+    match field.type:
+        case "string":
+            return partial(Writer.string, is_flexible=is_flexible)
+        case "bytes":
+            return partial(Writer.binary, is_flexible=is_flexible)
+        case "bool":
+            return Writer.boolean
+        case "uuid":
+            return Writer.uuid
+        case _:
+            return _struct_writer(field.fields, version, is_flexible=is_flexible)
+
+
+# What a tagged field has when it is absent and its schema names nothing else.
+DEFAULTS: dict[str, Value] = {"bool": False, "uuid": Uuid(UUID_SIZE), "string": "", "bytes": b""}
+
+
+def _parse_fields(lines: Sequence[str], at: int, indent: int) -> tuple[tuple[Field, ...], int]:
+    fields = []
+    while at < len(lines) and lines[at].startswith(" " * indent):
+        name, kind, *words = lines[at].split()
+        options = dict(word.split("=") for word in words)
+        inner, at = _parse_fields(lines, at + 1, indent + INDENT)
+        is_array = kind.startswith("[]")
+        kind = kind.removeprefix("[]")
+        fields.append(
+            Field(
+                name,
+                kind,
+                is_array,
+                _parse_versions(options.get("versions", "0+")),
+                _parse_versions(options["nullable"]) if "nullable" in options else NONE,
+                int(options["tag"]) if "tag" in options else None,
+                _parse_default(kind, is_array, options.get("default"), inner),
+                inner,
+            )
+        )
+    return tuple(fields), at
+
+
+def _parse_default(kind: str, is_array: bool, text: str | None, fields: Sequence[Field]) -> Value:
+    if text == "null":
+        return None
+    if is_array:
+        return []
+    if kind == "struct":
+        return {field.name: field.default for field in fields if field.tag is None}
+    if text is not None:
+        return int(text)
+    return DEFAULTS.get(kind, 0)
+
+
+def _parse_versions(text: str) -> Versions:
+    if text.endswith("+"):
+        return Versions(int(text[:-1]), FOREVER)
+    lowest, _, highest = text.partition("-")
+    return Versions(int(lowest), int(highest or lowest))
