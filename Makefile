@@ -5,12 +5,13 @@ RUN := $(VENV)/bin/python
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
 SOURCES := kstore pyspark_kstore tests tools setup.py
 
-.PHONY: crash-mutants simulate simulate-mutants help demo demo-spark test check format bench soak fuzz interop clean
+.PHONY: test-all crash-mutants simulate simulate-mutants help demo demo-spark test check format bench soak fuzz interop clean
 
 help:
 	@echo "make demo     the main job on real data: dump, append, kill, recover, read back"
 	@echo "make demo-spark  a live producer, Spark streams killed once half way, compared with plain Python (needs Java, 3 minutes)"
-	@echo "make test     the tests (under 8 minutes)"
+	@echo "make test     the tests that show within 3 minutes whether every promise holds"
+	@echo "make test-all  all tests but those of make interop and make soak"
 	@echo "make check    format, lint, types, layers"
 	@echo "make bench    speed, each line beside this machine's own limit"
 	@echo "make soak     the tests with their long counts (an hour and more); writes docs/promises.md"
@@ -30,8 +31,10 @@ demo-spark: $(VENV)/.installed
 	$(RUN) tools/demo_spark.py
 
 test: $(VENV)/.installed
-	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not soak and not spark" tests
-	$(RUN) -m pytest -q -m "spark and not interop and not soak" tests
+	$(RUN) -m pytest -q -n auto --dist loadscope -m "not long and not soak and not interop" tests
+
+test-all: $(VENV)/.installed
+	$(RUN) -m pytest -q -n auto --dist loadscope -m "not soak and not interop" tests
 
 check: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check $(SOURCES)

@@ -6,15 +6,19 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from kstore.engine.flusher import Flusher
+from tests import again, selection
+from tests.catalogue import ROOT, Listed, all_tests, listed
 from tests.evidence import KINDS, Evidence, Tried, verdict_of
 from tests.promises import PROMISES, marked, page
+from tests.scheduling import scheduling, shares_session, worker_count
 
 # No test is timed: a busy machine is no failure.
 settings.register_profile("kstore", deadline=None)
@@ -22,6 +26,7 @@ settings.load_profile("kstore")
 
 SEED = 20260131
 EVIDENCE = pytest.StashKey[Evidence]()
+COLLECTED = pytest.StashKey[list[Listed]]()
 # Files in memory, and how much of it must be free.
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
@@ -33,7 +38,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--promises", metavar="FILE", help="write the page of promises and their tests")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    again.choose_seed(config)
+    selection.choose(config.option.markexpr)
     if "not soak" in config.option.markexpr and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
         # A third of the time goes by in syncs otherwise. What a disk does is tried by the long counts.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
@@ -43,10 +51,44 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[EVIDENCE] = Evidence(config.getoption("--evidence-seed"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before ``-m`` is looked at: marks what samples leave out; the tests that share a Spark session come first."""
+    selection.leave_out(items, config.getoption("--evidence-seed"))
+    items.sort(key=lambda item: not shares_session(item.nodeid))
+    config.stash[COLLECTED] = []
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    if items:
+        items[0].config.stash[COLLECTED] += listed(items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash.setdefault(COLLECTED, []).extend(listed(session.items))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return worker_count(config.option.markexpr)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
+    return scheduling(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
 @pytest.fixture(scope="session")
 def seed(request: pytest.FixtureRequest) -> int:
     """What a test draws its cases from; a failure is repeated with ``--evidence-seed``."""
     return int(request.config.getoption("--evidence-seed"))
+
+
+@pytest.fixture(scope="session")
+def catalogue(request: pytest.FixtureRequest) -> list[Listed]:
+    """Every test there is: as this run has collected it, or another process where this run is of some files only."""
+    is_whole = [Path(argument).resolve() for argument in request.config.args] == [ROOT / "tests"]
+    return request.config.stash[COLLECTED] if is_whole else all_tests()
 
 
 @pytest.fixture
@@ -109,13 +151,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("evidence")
         for line in evidence.lines():
             terminalreporter.write_line(line)
+    failed = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
+    reports = [report for report in failed if isinstance(report, pytest.TestReport)]
+    if reports:
+        terminalreporter.section("again")
+        for command in again.commands(config, reports):
+            terminalreporter.write_line(command)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     target = config.getoption("--promises")
     if target and not hasattr(config, "workerinput"):
-        Path(target).write_text(page(config.stash[EVIDENCE], marked()), encoding="utf-8")
+        Path(target).write_text(page(config.stash[EVIDENCE], marked(all_tests())), encoding="utf-8")
 
 
 @pytest.fixture

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Set
-from pathlib import Path
+from collections.abc import Iterable, Set
 
+from tests.catalogue import Listed
 from tests.evidence import KINDS, Evidence
 
 __all__ = ["PROMISES", "marked", "page"]
-
-ROOT = Path(__file__).resolve().parents[1]
 
 # By name, as the marker ``promise`` uses it: what is promised.
 PROMISES = {
@@ -41,30 +37,12 @@ PROMISES = {
     "bytes": "bytes in, bytes out: every record that is decoded was checked by CRC and by the order of offsets",
 }
 
-# Prints promise and test, a line each, of what ``make soak`` would run and does not skip.
-LISTING = """
-import sys
-import pytest
 
-class Listing:
-    def pytest_collection_finish(self, session):
-        for item in session.items:
-            for marker in item.iter_markers("promise"):
-                for name in marker.args:
-                    print("promise", name, item.nodeid.partition("[")[0], sep="\\t")
-
-sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *sys.argv[1:]], [Listing()]))
-"""
-
-
-def marked() -> set[tuple[str, str]]:
+def marked(tests: Iterable[Listed]) -> set[tuple[str, str]]:
     """Each promise with each test that is marked with it, the long ones too."""
-    files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if b"mark.promise(" in path.read_bytes()]
-    command = [sys.executable, "-c", LISTING, "-m", "not interop and not spark", *files]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    rows = [line.split("\t")[1:] for line in done.stdout.splitlines() if line.startswith("promise\t")]
-    return {(name, test) for name, test in rows}
+    return {
+        (name, test.name) for test in tests if not {"interop", "spark"} & set(test.markers) for name in test.promises
+    }
 
 
 def page(evidence: Evidence, marked_tests: Set[tuple[str, str]]) -> str:

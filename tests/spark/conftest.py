@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FIXTURE = "spark"
+# A Java that lives for a minute spends most of its time on compiling what it will not run again.
+SHORT_LIVED_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -40,7 +42,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary} -Dderby.system.home={directory / 'derby'}",
+        "spark.driver.extraJavaOptions": " ".join(
+            (f"-Djava.io.tmpdir={temporary}", f"-Dderby.system.home={directory / 'derby'}", *SHORT_LIVED_JAVA)
+        ),
+        # Small plans, each of them run once: compiled, optimized again or listed they cost more than they save.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         # Each batch that a source yields is held against the schema, not only the first.
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",

@@ -1,0 +1,63 @@
+"""A test that fails prints the command that runs it again with the same seeds; that fails in the same way."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FAILING = """
+from hypothesis import given, settings, strategies
+from tests.selection import count
+
+COUNT = count(9, quick=3)
+
+def test_of_a_seed(seed):
+    assert seed != 5, f"tried {COUNT}"
+
+@settings(database=None)
+@given(strategies.integers())
+def test_of_hypothesis(number):
+    assert number < 1000
+"""
+
+
+def run(directory: Path, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments, "-p", "tests.conftest", "-p", "no:cacheprovider"],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def findings(output: str) -> list[str]:
+    return sorted(line for line in output.splitlines() if line.startswith("E  "))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(["-n", "2", "--dist", "loadscope"], id="in workers"),
+        pytest.param([], id="in one process", marks=pytest.mark.long),
+    ],
+)
+def test_the_command_of_a_failure_fails_in_the_same_way(tmp_path: Path, how: list[str]) -> None:
+    (tmp_path / "test_failing.py").write_text(FAILING)
+    status, output = run(tmp_path, "-q", "-m", "not long and not soak", "--evidence-seed=5", *how)
+    assert status == 1
+    commands = [line for line in output.splitlines() if "-m pytest test_failing.py::" in line]
+    assert len(commands) == 2
+    again = [run(tmp_path, *shlex.split(command)[3:]) for command in commands]
+    assert [status for status, _ in again] == [1, 1]
+    assert findings("".join(said for _, said in again)) == findings(output)
+    assert "tried 3" in output
