@@ -1,1 +1,1 @@
-"""The kstore command: one file a command."""
+"""The kstore command, one file for each subcommand."""

@@ -1,4 +1,4 @@
-"""``kstore append``: lines of text or JSON to records of a log."""
+"""``kstore append``: appends lines of text or JSON to a log as records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Examples:
 @click.argument("directory", type=click.Path())
 @click.argument("file", type=click.File("rb", lazy=False), default="-")
 @click.option("--json", "is_json", is_flag=True, help="Each line is a JSON object, with key, value and headers.")
-@click.option("--key-separator", metavar="TEXT", help="In a line of text, what divides the key from the value.")
+@click.option("--key-separator", metavar="TEXT", help="The text that separates key and value in a line of text.")
 @click.option(
     "--batch",
     "batch_records",
@@ -49,7 +49,7 @@ Examples:
 )
 @DURABILITY
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the log; may be repeated.")
-@click.option("--quiet", is_flag=True, help="Do not print which offsets were given.")
+@click.option("--quiet", is_flag=True, help="Do not print the assigned offsets.")
 def command(
     directory: str,
     file: BinaryIO,
@@ -62,7 +62,7 @@ def command(
 ) -> int:
     """Append each line of FILE (default: standard input) as a record to the log in DIRECTORY.
 
-    The log is created where there is none. Lines are appended as they come: a slow writer's at once, a fast one's in
+    The log is created if it does not exist. Lines are appended as they arrive: a slow writer's at once, a fast one's in
     batches. Without --json a line is a record's value, whatever its bytes, without its line break.
     """
     parse = line_parser(is_json, key_separator)
@@ -82,7 +82,7 @@ def command(
 
 
 class _Appender:
-    """Appends records and remembers which offsets they got."""
+    """Appends records and remembers their offsets."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -115,7 +115,8 @@ class _Appender:
 
 
 def _append_lines(appender: _Appender, file: BinaryIO, batch_records: int, parse: Parse) -> None:
-    """Appends all lines of ``file``. Raises KstoreError, naming the line, once those before it are appended."""
+    """Appends all lines of ``file``. After appending the lines before a bad one, raises KstoreError, naming that
+    line."""
     number = 1
     for lines in line_batches(file, batch_records):
         records: list[JsonRecord] = []
@@ -130,7 +131,7 @@ def _append_lines(appender: _Appender, file: BinaryIO, batch_records: int, parse
 
 
 def _append_batch(appender: _Appender, records: Sequence[JsonRecord], number: int) -> None:
-    """Appends records whose first stands in line ``number``; where one is refused, those before it."""
+    """Appends records, the first from line ``number``; if one is refused, appends those before it."""
     if not records:
         return
     try:

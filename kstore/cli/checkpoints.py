@@ -1,4 +1,4 @@
-"""``kstore checkpoints``: the four checkpoint files of a store, beside each other."""
+"""``kstore checkpoints``: the four checkpoint files of a store, side by side."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Examples:
 
 \b
 Exit status:
-  0  all of them were read; one that is missing is empty
+  0  all of them were read; a missing one is empty
   1  one of them is damaged, or the directory cannot be read
   2  bad usage
 """
@@ -52,12 +52,12 @@ Exit status:
 @click.argument("directory", type=click.Path())
 @format_option("text: a table. json: one object a partition.")
 def command(directory: str, form: str) -> int:
-    """Print what the checkpoint files in DIRECTORY, kstore's or a Kafka broker's, say of each partition.
+    """Print what the checkpoint files in DIRECTORY, kstore's or a Kafka broker's, say about each partition.
 
-    Nothing is written, and no lock is taken. kstore's own logs know better: their kstore.state counts.
+    Nothing is written, and no lock is taken. For kstore's own logs, kstore.state is authoritative.
     """
     root = Path(directory)
-    SYSTEM_FS.list(root)  # says what is wrong with the directory itself
+    SYSTEM_FS.list(root)  # reports a problem with the directory itself
     is_damaged = False
     offsets: dict[str, dict[TopicPartition, int]] = {}
     for name in FILES:

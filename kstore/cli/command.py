@@ -1,4 +1,4 @@
-"""A command that ends quietly when its reader, or its user, has had enough."""
+"""A command that ends quietly when its reader goes away or its user interrupts it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["KstoreCommand", "ReaderGoneError", "UserInterrupt"]
 
 
 class ReaderGoneError(Exception):
-    """Nobody reads standard output any more."""
+    """No process reads standard output any more."""
 
 
 class UserInterrupt(Exception):
@@ -18,7 +18,7 @@ class UserInterrupt(Exception):
 
 
 class KstoreCommand(click.Command):
-    """Keeps from click what it would end in its own way: a closed pipe with status 1, Ctrl-C with an empty line."""
+    """Handles a closed pipe and Ctrl-C itself: click would end with status 1, or print an empty line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -27,7 +27,7 @@ class KstoreCommand(click.Command):
             raise ReaderGoneError from error
         except KeyboardInterrupt as error:
             raise UserInterrupt from error
-        # Not just returned: whoever calls the command through click alone gets the status too.
+        # Not just returned: a caller that runs the command through click alone gets the status too.
         if status:
             ctx.exit(status)
         return status

@@ -1,4 +1,4 @@
-"""``kstore compact``: removes from logs the records whose key has a later one."""
+"""``kstore compact``: removes the records whose key has a later one."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ EXAMPLES = """
 Examples:
   kstore compact data/customers-0
   kstore compact --roll data/customers-0            the newest segment too
-  kstore compact --delete-retention 0 data/          tombstones go with the pass behind the one that meets them
+  kstore compact --delete-retention 0 data/          tombstones go one pass after the one that finds them
   kstore compact --bytes-per-second 20MiB data/
 
 \b
 Exit status:
   0  done
-  1  damage was met: its segments are left as they are; or a log cannot be opened
+  1  damage was found and its segments were left unchanged; or a log cannot be opened
   2  bad usage
 """
 
 
 @click.command("compact", cls=KstoreCommand, epilog=EXAMPLES, short_help="Keep the last record of each key.")
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
-@click.option("--roll", is_flag=True, help="Seal the active segment first, which is never compacted.")
-@click.option("--whole", is_flag=True, help="Also what earlier compactions have been through.")
-@click.option("--drop-keyless", is_flag=True, help="Remove the records that have no key; else they stay.")
+@click.option("--roll", is_flag=True, help="First seal the active segment, which is never compacted.")
+@click.option("--whole", is_flag=True, help="Compact again what earlier compactions have covered.")
+@click.option("--drop-keyless", is_flag=True, help="Remove records without a key; by default they stay.")
 @click.option("--delete-retention", default="1d", show_default=True, help="How long tombstones stay (ms, 1h, 7d).")
 @click.option("--map-size", default="128MiB", show_default=True, help="Memory for keys; 24 bytes each.")
-@click.option("--bytes-per-second", default=None, help="A bound for what is read and written, like 20MiB.")
+@click.option("--bytes-per-second", default=None, help="A limit for reads and writes, like 20MiB.")
 @format_option("text: what was done, in words. json: one object a log.")
 def command(
     directories: tuple[str, ...],
@@ -55,10 +55,10 @@ def command(
     bytes_per_second: str | None,
     form: str,
 ) -> int:
-    """Compact the logs in DIRECTORIES, each of them one partition or holding partitions.
+    """Compact the logs in DIRECTORIES: each is one partition or holds partitions.
 
-    Of the records of a key the last one stays, with its offset; a null value, a tombstone, says that the key is gone,
-    and goes itself in time. A log that another process writes to is refused.
+    Compaction keeps the last record of each key, with its offset. A null value, a tombstone, marks the key as deleted
+    and is itself removed later. A log that another process writes to is refused.
     """
     is_damaged = False
     for directory in directories:
@@ -87,7 +87,7 @@ def _size(text: str, option: str) -> int:
     try:
         return parse_size(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no size like 64MiB", param_hint=option) from None
+        raise click.BadParameter(f"{text!r} is not a size like 64MiB", param_hint=option) from None
 
 
 def _lines(path: Path, report: CompactionReport) -> Iterator[str]:
@@ -104,7 +104,7 @@ def _lines(path: Path, report: CompactionReport) -> Iterator[str]:
         f" in {report.segments_after:,}, in {report.seconds:.2f} s"
     )
     if report.map_full:
-        yield f"  {painted('the map of keys was full', 'yellow')}: the rest is for the next run"
+        yield f"  {painted('the map of keys was full', 'yellow')}: the next run continues"
     if report.stopped:
         yield f"  {painted('ended early', 'yellow')}: {report.stopped}"
     for lost in report.corrupt:
@@ -113,4 +113,4 @@ def _lines(path: Path, report: CompactionReport) -> Iterator[str]:
             f" offsets {lost.first} to {lost.last}: {lost.reason}"
         )
     for base_offset in report.left:
-        yield f"  left as it is: segment {base_offset}"
+        yield f"  left unchanged: segment {base_offset}"

@@ -22,7 +22,7 @@ from kstore.types import CREATE_TIME, LOG_APPEND_TIME, Durability
 
 __all__ = ["command"]
 
-# So long a poll waits; Ctrl-C ends it at once.
+# How long a poll waits; Ctrl-C ends it at once.
 POLL_SECONDS = 5.0
 POLL_RECORDS = 10_000
 WRITE_BYTES = 1 << 18
@@ -33,31 +33,32 @@ Line = Callable[[TopicPartition, Record], bytes]
 EXAMPLES = """
 \b
 Examples:
-  kstore consume data orders                                  every record, and then those that come
+  kstore consume data orders                                  every record, then new ones as they arrive
   kstore consume -o -5 -e data orders                         the last five of each partition
-  kstore consume -o s@1700000000000 -o e@1700003600000 data orders    those of an hour
+  kstore consume -o s@1700000000000 -o e@1700003600000 data orders    the records of one hour
   kstore consume -e -f '%t-%p %o %T %k=%s\\n' data orders
   kstore consume -J -c 10 data orders | jq .payload
-  kstore consume -G billing -e data orders                    what the group has not had, and commit it
+  kstore consume -G billing -e data orders                    records new to the group; commits them
 
 \b
--o takes, and may be given twice, for a begin and an end:
-  beginning, end    the first record, behind the last
-  stored            what the group has committed; the default with -G
-  N, -N             an offset; so many before the end, in each partition
+Values of -o, which may be given twice, for start and end:
+  beginning, end    the first record, after the last
+  stored            the group's committed offset; the default with -G
+  N, -N             an offset; N before the end, in each partition
   s@MS, e@MS        from, up to a time in ms since the epoch
 
 \b
--f takes:
+Placeholders of -f:
   %s value   %S its size, -1 for null   %R the same in 4 bytes   %k key   %K its size   %h headers
   %t topic   %p partition   %o offset   %T timestamp, ms   %%   \\n \\t \\r \\\\ \\xHH
 
--J prints an object a line, with kcat's names; what is no UTF-8 is in base64, under key_base64 or payload_base64.
+-J prints an object a line, with kcat's names; bytes that are not UTF-8 are in base64, under key_base64 or
+payload_base64.
 
 \b
 Exit status:
-  0    all that was asked for was printed
-  1    a topic cannot be read; what is wrong is on standard error
+  0    everything requested was printed
+  1    a topic cannot be read; standard error says why
   2    bad usage
   130  interrupted
 """
@@ -66,16 +67,14 @@ Exit status:
 @click.command("consume", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print the records of topics.")
 @click.argument("directory", type=click.Path())
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option(
-    "--offset", "-o", "places", type=OffsetType(), multiple=True, help="Where to begin, and to end: see below."
-)
+@click.option("--offset", "-o", "places", type=OffsetType(), multiple=True, help="Where to start and end: see below.")
 @click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition.")
 @click.option("--count", "-c", type=click.IntRange(0), metavar="N", help="Stop after N records.")
 @click.option("--exit", "-e", "exits", is_flag=True, help="Stop at the end, as it was at the start.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help="How a record is printed: see below.")
 @click.option("--json", "-J", "is_json", is_flag=True, help="One object a line.")
-@click.option("--delimiter", "-D", default="\\n", show_default=True, metavar="TEXT", help="Printed behind each value.")
-@click.option("--key-delimiter", "-K", metavar="TEXT", help="Print the key and TEXT in front of the value.")
+@click.option("--delimiter", "-D", default="\\n", show_default=True, metavar="TEXT", help="Printed after each value.")
+@click.option("--key-delimiter", "-K", metavar="TEXT", help="Print the key and TEXT before the value.")
 @click.option("--null", "-Z", is_flag=True, help="Print NULL for a null value or key.")
 @click.option("--group", "-G", metavar="GROUP", help="Read as a member of this group, and commit.")
 @click.option(
@@ -83,7 +82,7 @@ Exit status:
     type=click.Choice(list(get_args(Durability))),
     default="sync",
     show_default=True,
-    help="With --group: what the others that have the store open opened it with.",
+    help="With --group: the durability that the store's other processes use.",
 )
 @ISOLATION_LEVEL
 @ON_CORRUPT
@@ -106,15 +105,15 @@ def command(
 ) -> int:
     """Print the records of TOPIC in the store, or broker's directory, DIRECTORY.
 
-    Without -G nothing is written, and a writer may be at work. With it the store is opened for writing beside others
-    that share it, what was printed is committed, and several members share the partitions.
+    Without -G nothing is written, and a writer may be at work. With -G the store is opened for writing beside other
+    processes that share it, printed records are committed, and the group's members share the partitions.
     """
     line = _line(form, is_json, delimiter, key_delimiter, b"NULL" if null else b"")
     begin, until_ms = _places(places)
     if group is not None and (partitions or until_ms is not None or (begin and begin.kind != "stored")):
-        raise click.UsageError("with --group reading begins where the group is, in all partitions that it gives out")
+        raise click.UsageError("with --group, reading starts at the group's offsets, in all assigned partitions")
     if group is None and begin is not None and begin.kind == "stored":
-        raise click.UsageError("--offset stored goes with --group")
+        raise click.UsageError("--offset stored needs --group")
     with (
         _opened(directory, durability, as_member=group is not None) as store,
         store.consumer(group=group, isolation_level=isolation_level, on_corrupt=on_corrupt) as consumer,
@@ -144,7 +143,7 @@ class _Run:
         self._size = 0
 
     def read(self, store: Store, owners: list[TopicPartition], begin: Place, until_ms: int | None, exits: bool) -> None:
-        """Prints partitions from ``begin`` on; to where they end now, where it ``exits``."""
+        """Prints partitions from ``begin``; to their present end if it ``exits``."""
         consumer = self._consumer
         consumer.assign(owners)
         stops: dict[TopicPartition, int] = {}
@@ -162,13 +161,13 @@ class _Run:
                 return
             found = consumer.poll(0 if stops else POLL_SECONDS, self._wanted())
             if stops and not found:
-                return  # what lies before the end was aborted, or is not committed
+                return  # the rest up to the end is aborted or uncommitted
             for owner, records in found.items():
                 self._print(owner, [one for one in records if one.offset < stops.get(owner, one.offset + 1)])
             self.flush()
 
     def as_member(self, exits: bool) -> None:
-        """Prints what the group gives this member, and commits it."""
+        """Prints the records of the member's partitions and commits them."""
         while self._rest != 0:
             found = self._consumer.poll(0 if exits else POLL_SECONDS, self._wanted())
             for owner, records in found.items():
@@ -213,7 +212,7 @@ def _places(places: tuple[Place, ...]) -> tuple[Place | None, int | None]:
     begins = [place for place in places if place.kind != "until"]
     ends = [place for place in places if place.kind == "until"]
     if len(begins) > 1 or len(ends) > 1:
-        raise click.UsageError("--offset: give one place to begin, and one to end")
+        raise click.UsageError("--offset: give one start and one end")
     return (begins[0] if begins else None), (ends[0].number if ends else None)
 
 
@@ -224,14 +223,14 @@ def _owners(store: Store, topics: tuple[str, ...], partitions: tuple[int, ...]) 
         for number in dict.fromkeys(partitions or store.partitions(topic))
     ]
     for owner in owners:
-        store.log(*owner)  # says at once what is not there
+        store.log(*owner)  # reports a missing partition at once
     return owners
 
 
 def _line(form: str | None, is_json: bool, delimiter: str, key_delimiter: str | None, null: bytes) -> Line:
     if is_json:
         if form is not None or key_delimiter is not None:
-            raise click.UsageError("--json has a form of its own: no --format or --key-delimiter goes with it")
+            raise click.UsageError("--json has its own format: it excludes --format and --key-delimiter")
         return _json_line
     text = form
     if text is None:

@@ -16,13 +16,13 @@ __all__ = ["command"]
 EXAMPLES = """
 \b
 Examples:
-  kstore delete-records data/ orders-0 --before 1000        offsets 0 to 999 are gone
-  kstore delete-records data/ orders-0 --before -1          all records that are there
+  kstore delete-records data/ orders-0 --before 1000        removes offsets 0 to 999
+  kstore delete-records data/ orders-0 --before -1          removes all records
 
 \b
 Exit status:
   0  done
-  1  there is no such partition, or no such offset, or somebody else writes to the store
+  1  no such partition or offset, or another process writes to the store
   2  bad usage
 """
 
@@ -35,7 +35,7 @@ Exit status:
 def command(directory: str, partition: str, before: int, form: str) -> int:
     """Delete the records below an offset from TOPIC-PARTITION of the store in DIRECTORY, durably.
 
-    Segments that lie wholly below it are removed; what else lies below it is never read again.
+    Whole segments below it are removed; the rest below it is never read again.
     """
     owner = topic_partition(partition)
     if owner is None:

@@ -1,4 +1,4 @@
-"""``kstore describe``: what is in a store, partition by partition."""
+"""``kstore describe``: the contents of a store, partition by partition."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Examples:
 
 \b
 Exit status:
-  0  all that was asked for was printed
-  1  the store, or a log of it, cannot be opened, or there is no such topic
+  0  everything requested was printed
+  1  the store or one of its logs cannot be opened, or there is no such topic
   2  bad usage
 """
 
 
-@click.command("describe", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print what a store holds.")
+@click.command("describe", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print a store's contents.")
 @click.argument("directory", type=click.Path())
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @format_option("text: a table a topic. json: one object a topic, with every setting.")
 def command(directory: str, topics: tuple[str, ...], form: str) -> int:
     """Describe the topics of the store in DIRECTORY: offsets, segments and sizes of each partition, and settings.
 
-    Nothing is written, and a writer or a broker may be at work. Names in DIRECTORY that are somebody else's are listed.
+    Nothing is written, and a writer or a broker may be at work. Names in DIRECTORY that kstore does not own are listed.
     """
     is_damaged = False
     with Store(directory, read_only=True) as store:

@@ -1,4 +1,4 @@
-"""``kstore dump-log``: what is in the files of a log, in the lines of Kafka's kafka-dump-log, or as JSON."""
+"""``kstore dump-log``: the contents of a log's files, in the lines of Kafka's kafka-dump-log, or as JSON."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ DUMPERS: dict[str, Callable[[Job, str], None]] = {
     TXN_INDEX_SUFFIX: dump_transaction_index,
     SNAPSHOT_SUFFIX: dump_producer_snapshot,
 }
-# What the options that check an index pick from a directory.
+# The files that the index checks pick from a directory.
 CHECKED_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
-# In the order in which Kafka's tool asks for them: the first one given wins.
+# In the order in which Kafka's tool checks them: the first one given wins.
 RECORD_DECODERS: dict[str, Callable[[], Decoder]] = {
     "offsets_decoder": offsets_decoder,
     "transaction_log_decoder": transaction_log_decoder,
@@ -64,8 +64,8 @@ Examples:
 
 \b
 Exit status:
-  0  nothing is wrong
-  1  damage, or an index that contradicts its log; what is wrong is on standard error
+  0  no problem was found
+  1  damage, or an index that contradicts its log; standard error describes it
   2  bad usage, or a file that cannot be opened
 """
 
@@ -76,14 +76,14 @@ def _decoder_class(context: click.Context, parameter: click.Parameter, value: st
     return value
 
 
-@click.command("dump-log", cls=KstoreCommand, epilog=EXAMPLES, short_help="Show what is in the files of a log.")
+@click.command("dump-log", cls=KstoreCommand, epilog=EXAMPLES, short_help="Show the contents of a log's files.")
 @click.argument("paths", nargs=-1, type=click.Path())
-@click.option("--files", multiple=True, metavar="FILE[,FILE...]", help="The files to dump, parted by commas.")
+@click.option("--files", multiple=True, metavar="FILE[,FILE...]", help="The files to dump, separated by commas.")
 @click.option("--print-data-log", is_flag=True, help="Print keys and values; a line for each record.")
 @click.option("--deep-iteration", is_flag=True, help="A line for each record, not only for each batch.")
 @click.option("--verify-index-only", is_flag=True, help="Check index entries against the log without printing them.")
 @click.option(
-    "--index-sanity-check", is_flag=True, help="Only the check by which a broker decides to rebuild an index."
+    "--index-sanity-check", is_flag=True, help="Make only the check by which a broker decides to rebuild an index."
 )
 @click.option(
     "--max-message-size",
@@ -91,7 +91,7 @@ def _decoder_class(context: click.Context, parameter: click.Parameter, value: st
     default=MAX_MESSAGE_SIZE,
     show_default=True,
     metavar="BYTES",
-    help="The largest batch to look for where an index points.",
+    help="The largest batch to expect where an index points.",
 )
 @click.option(
     "--max-bytes",
@@ -121,9 +121,9 @@ def _decoder_class(context: click.Context, parameter: click.Parameter, value: st
 @click.option("--cluster-metadata-decoder", is_flag=True, help="Records of __cluster_metadata.")
 @click.option("--remote-log-metadata-decoder", is_flag=True, help="Records of __remote_log_metadata.")
 @click.option("--share-group-state-decoder", is_flag=True, help="Records of __share_group_state.")
-@click.option("--skip-record-metadata", is_flag=True, help="Of each record print key and value only.")
+@click.option("--skip-record-metadata", is_flag=True, help="Print only the key and value of each record.")
 @format_option("text: Kafka's lines. json: one object a line, damage and mismatches too.")
-@click.option("--past-damage", is_flag=True, help="Go on behind damage in the same file, at the next whole batch.")
+@click.option("--past-damage", is_flag=True, help="Continue after damage in the same file, at the next whole batch.")
 def command(
     paths: tuple[str, ...],
     files: tuple[str, ...],
@@ -140,12 +140,12 @@ def command(
     past_damage: bool,
     **decoders: bool,
 ) -> int:
-    """Show what is in .log, .index, .timeindex, .txnindex, .snapshot and .checkpoint files.
+    """Show the contents of .log, .index, .timeindex, .txnindex, .snapshot and .checkpoint files.
 
-    PATHS are such files, or directories: of a directory, all of them, in the order of their names. The options and the
-    lines are those of Kafka's kafka-dump-log. Nothing is ever written to what is dumped.
+    PATHS are such files, or directories, which stand for all their files in name order. The options and the lines are
+    those of Kafka's kafka-dump-log. The dumped files are never written to.
 
-    The decoders know the records of Kafka 4.3; one they do not know is printed as Kafka's tool prints what it cannot
+    The decoders know the records of Kafka 4.3; an unknown record is printed as Kafka's tool prints what it cannot
     decode.
     """
     named = [name for names in files for name in names.split(",") if name] + list(paths)
@@ -200,7 +200,7 @@ def _dump(job: Job, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
 
 
 def _paths(job: Job, name: str, suffixes: tuple[str, ...]) -> list[str]:
-    """The files that ``name`` stands for; where there are none, says so."""
+    """The files that ``name`` stands for; reports if there are none."""
     try:
         paths = list(_expand(job.fs, name, suffixes))
     except StorageError as error:
@@ -224,14 +224,14 @@ def _dump_file(job: Job, path: str) -> bool:
         job.damage(path, error.reason, error.position)
     except StorageError as error:
         job.printer.note(path, error.strerror or str(error))
-        # The disk that gives back an error holds damage; a path that leads nowhere is the user's.
+        # A read error of the disk is damage; a path that leads nowhere is the user's error.
         job.is_damaged |= error.errno == errno.EIO
         return False
     return True
 
 
 def _expand(fs: FileSystem, path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
-    """``path`` itself or, of a directory, its files of these kinds and those of the directories in it, by name."""
+    """``path`` itself or, for a directory, its files of these kinds and those of its subdirectories, by name."""
     if not Path(path).is_dir():
         yield path
         return

@@ -1,4 +1,4 @@
-"""``kstore explain``: the way of a lookup through segments and indexes to a record."""
+"""``kstore explain``: the path of a lookup through segments and indexes to a record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Examples:
 \b
 Exit status:
   0  a record was found
-  1  none was, or damage stands in the way
+  1  no record was found, or damage prevents the lookup
   2  bad usage
 """
 
@@ -36,8 +36,8 @@ Exit status:
 @click.option("--time", "time_ms", type=TimeType(), help="The first record at or after this time.")
 @format_option("text: a line a step. json: one object with the steps and the record.")
 def command(directory: str, offset: int | None, time_ms: int | None, form: str) -> int:
-    """Show the way of a lookup in the log in DIRECTORY: the segment, the part of the index and the entry in it, the
-    bytes that are scanned from there, the batch and the record.
+    """Show the path of a lookup in the log in DIRECTORY: the segment, the part of the index and its entry, the bytes
+    scanned from there, the batch and the record.
 
     Nothing is written to the log, and a writer may be at work on it.
     """

@@ -37,7 +37,7 @@ Examples:
 \b
 Exit status:
   0  done
-  1  the log cannot be read, then no file is left; or damage was left out (--on-corrupt skip)
+  1  the log cannot be read, and no file is left; or damage was skipped (--on-corrupt skip)
   2  bad usage
 """
 
@@ -45,9 +45,9 @@ Exit status:
 @click.command("export", cls=KstoreCommand, epilog=EXAMPLES, short_help="Write a log's records as Parquet, CSV, JSON.")
 @click.argument("directory", type=click.Path())
 @click.argument("file", type=click.Path(dir_okay=False))
-@click.option("--format", "form", type=click.Choice(FORMS), help="Default: what the name of FILE ends in.")
-@click.option("--columns", metavar="NAME,...", help=f"For a table, of {', '.join(COLUMNS)}. Default: all there can be.")
-@click.option("--start", type=int, metavar="N", help="Begin at this offset. Default: the first record.")
+@click.option("--format", "form", type=click.Choice(FORMS), help="Default: by the name of FILE.")
+@click.option("--columns", metavar="NAME,...", help=f"For a table, of {', '.join(COLUMNS)}. Default: all.")
+@click.option("--start", type=int, metavar="N", help="Start at this offset. Default: the first record.")
 @click.option("--stop", type=int, metavar="N", help="End before this offset. Default: the high watermark.")
 @ISOLATION_LEVEL
 @ON_CORRUPT
@@ -59,7 +59,7 @@ Exit status:
     help="Of Parquet.",
 )
 @click.option("--base64", is_flag=True, help="In CSV, keys and values in base64; else they must be UTF-8.")
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def command(
     directory: str,
     file: str,
@@ -73,7 +73,7 @@ def command(
     base64: bool,
     force: bool,
 ) -> int:
-    """Write the records of the log in DIRECTORY to FILE ("-": standard output), which appears when it is whole.
+    """Write the records of the log in DIRECTORY to FILE ("-": standard output), which appears when it is complete.
 
     A table has the columns of Spark's Kafka source. CSV has no headers. JSON lines are those of `kstore read`.
     """
@@ -81,14 +81,14 @@ def command(
     if kind is None:
         raise click.UsageError(f"what is {file!r}? Name it .parquet, .csv or .jsonl, or give --format")
     if file == STDOUT and kind == "parquet":
-        raise click.UsageError("Parquet needs a file: standard output cannot be gone back in")
+        raise click.UsageError("Parquet needs a file: standard output cannot seek")
     if columns is not None and kind == "jsonl":
         raise click.UsageError("--columns is for tables: a JSON line has all fields")
     wanted = tuple(columns.split(",")) if columns is not None else CSV_COLUMNS if kind == "csv" else COLUMNS
     if kind == "csv" and "headers" in wanted:
         raise click.UsageError("CSV has no headers: leave them out, or write Parquet or JSON lines")
     if file != STDOUT and not force and Path(file).exists():
-        raise click.UsageError(f"{file} is there already: --force replaces it")
+        raise click.UsageError(f"{file} exists already: --force replaces it")
     with Log(directory, read_only=True) as log:
         end = log.high_watermark if stop is None else min(stop, log.high_watermark)
         total = max(end - (log.start_offset if start is None else start), 0)
@@ -131,7 +131,7 @@ def _drain(lines: list[str], out: BinaryIO, advance: Callable[[int], None]) -> i
 
 @contextmanager
 def _written(file: str) -> Iterator[BinaryIO]:
-    """A file that has its name only when all is written; an error leaves none."""
+    """A file that gets its name only when it is complete; an error leaves none."""
     if file == STDOUT:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

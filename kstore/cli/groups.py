@@ -1,4 +1,4 @@
-"""``kstore groups``: the groups of consumers of a store, where they are, and setting that anew."""
+"""``kstore groups``: the consumer groups of a store, their offsets, and resets."""
 
 from __future__ import annotations
 
@@ -25,40 +25,42 @@ EXAMPLES = """
 \b
 Examples:
   kstore groups data                                          the names of all groups
-  kstore groups data --describe billing                       where it is, and its lag
+  kstore groups data --describe billing                       its offsets and its lag
   kstore groups /var/kafka-logs --read-only --describe billing    of a broker's directory
-  kstore groups data --reset-offsets billing --to-earliest    what that would change
+  kstore groups data --reset-offsets billing --to-earliest    shows what would change
   kstore groups data --reset-offsets billing --topic orders:0,1 --to-datetime 2026-01-31T09:00:00Z --execute
 
-Nothing is changed without --execute, which needs the store for itself: stop what has it open first.
+Nothing is changed without --execute, which needs the store for itself: stop its other users first.
 
 \b
 Exit status:
   0  done
-  1  the store cannot be opened, or is in use; what is wrong is on standard error
+  1  the store cannot be opened, or is in use; standard error says why
   2  bad usage
 """
 
 
 @click.command("groups", cls=KstoreCommand, epilog=EXAMPLES, short_help="List groups, show their lag, reset offsets.")
 @click.argument("directory", type=click.Path())
-@click.option("--describe", "described", multiple=True, metavar="GROUP", help="Show where this group is.")
+@click.option("--describe", "described", multiple=True, metavar="GROUP", help="Show this group's offsets and lag.")
 @click.option("--reset-offsets", "reset", metavar="GROUP", help="Set the committed offsets of this group.")
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     metavar="TOPIC[:N,...]",
-    help="Reset this topic, or these partitions of it. Default: all that the group has committed.",
+    help="Reset this topic, or these partitions of it. Default: everything the group has committed.",
 )
 @click.option("--to-earliest", is_flag=True, help="To the first record.")
-@click.option("--to-latest", is_flag=True, help="Behind the last record.")
+@click.option("--to-latest", is_flag=True, help="To the end, after the last record.")
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
 @click.option("--to-datetime", type=TimeType(), help="To the first record at or after this time.")
-@click.option("--shift-by", type=int, metavar="N", help="So many on from what is committed; back, where negative.")
-@click.option("--execute", is_flag=True, help="Do it. Without this it is only shown.")
+@click.option(
+    "--shift-by", type=int, metavar="N", help="Move the committed offset N forward, or back if N is negative."
+)
+@click.option("--execute", is_flag=True, help="Make the change. Without this it is only shown.")
 @click.option("--dry-run", is_flag=True, help="Only show it; the default.")
-@click.option("--read-only", is_flag=True, help="Only look, as is done anyway without --execute.")
+@click.option("--read-only", is_flag=True, help="Change nothing, as is the case without --execute anyway.")
 @format_option()
 def command(
     directory: str,
@@ -77,13 +79,13 @@ def command(
 ) -> int:
     """List the groups that have committed offsets in the store, or broker's directory, DIRECTORY.
 
-    Looking takes no lock and writes nothing: whoever has the store open goes on.
+    Listing takes no lock and writes nothing; processes that have the store open are not disturbed.
     """
     if execute and (dry_run or read_only):
         raise click.UsageError("--execute contradicts --dry-run and --read-only")
     if reset is None:
         if execute or topics or to_earliest or to_latest or (to_offset, to_datetime, shift_by) != (None, None, None):
-            raise click.UsageError("what is to be reset? --reset-offsets names the group")
+            raise click.UsageError("which group? --reset-offsets names it")
         with Store(directory, read_only=True) as store:
             if described:
                 for group in described:
@@ -115,7 +117,7 @@ def _target(
         times.append(time_ms)
     if len(times) + (offset is not None) + (shift is not None) != 1:
         raise click.UsageError(
-            "where to? give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+            "no target: give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
         )
     return target_offset(offset=offset, when=times[0] if times else None, shift=shift)
 
@@ -126,7 +128,7 @@ def _topics(texts: Sequence[str]) -> dict[str, list[int]]:
         name, colon, numbers = text.partition(":")
         parts = numbers.split(",") if colon else []
         if not all(part.isascii() and part.isdigit() for part in parts):
-            raise click.UsageError(f"--topic {text!r}: expected TOPIC, or TOPIC:N,... with numbers of partitions")
+            raise click.UsageError(f"--topic {text!r}: expected TOPIC, or TOPIC:N,... with partition numbers")
         topics.setdefault(name, []).extend(map(int, parts))
     return topics
 
@@ -183,4 +185,4 @@ def _print_resets(group: str, planned: Sequence[Reset], form: str, execute: bool
     for line in table(("group  topic", "partition", "before", "after"), rows):
         click.echo(line)
     if not execute:
-        click.echo("kstore: nothing was changed: --execute does it", err=True)
+        click.echo("kstore: nothing was changed: --execute makes the change", err=True)

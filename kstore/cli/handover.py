@@ -1,4 +1,4 @@
-"""``kstore handover``: a directory of partitions to a Kafka broker, or back from one."""
+"""``kstore handover``: hands a directory of partitions to a Kafka broker, or takes it back."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ directory, hand that over with the topics' ids, and start the broker.
 
 \b
 Exit status:
-  0  handed over, or with --dry-run: nothing stands against it
-  1  refused, or handed over with damage (--force); what is wrong is printed
+  0  handed over, or with --dry-run: nothing prevents it
+  1  refused, or handed over with damage (--force); the output says why
   2  bad usage
 """
 
@@ -74,7 +74,7 @@ class _ModeType(click.ParamType):  # type: ignore[type-arg]  # not generic in cl
 @click.argument("directory", type=click.Path())
 @click.option("--to-broker", "direction", flag_value="to-broker", help="Prepare DIRECTORY for a broker to serve.")
 @click.option("--from-broker", "direction", flag_value="from-broker", help="Take DIRECTORY over from a stopped broker.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing and lock nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the steps; change nothing and lock nothing.")
 @click.option(
     "--topic-id",
     "topic_ids",
@@ -82,11 +82,13 @@ class _ModeType(click.ParamType):  # type: ignore[type-arg]  # not generic in cl
     multiple=True,
     metavar="TOPIC=ID",
     help="The cluster's id of a topic, as kafka-topics --describe prints it. Repeatable. Default: the id in the"
-    " partition.metadata that is there.",
+    " existing partition.metadata.",
 )
-@click.option("--mode", type=_ModeType(), metavar="MODE", help="Give every file this mode, as 0660. Default: as it is.")
-@click.option("--force", is_flag=True, help="Hand over logs with damage in them too.")
-@format_option("text: a line for each thing. json: one object.")
+@click.option(
+    "--mode", type=_ModeType(), metavar="MODE", help="Give every file this mode, as 0660. Default: unchanged."
+)
+@click.option("--force", is_flag=True, help="Hand over damaged logs too.")
+@format_option("text: a line for each item. json: one object.")
 def command(
     directory: str,
     direction: str | None,
@@ -98,14 +100,14 @@ def command(
 ) -> int:
     """Hand the logs in DIRECTORY to a Kafka broker (KRaft, 4.x), or take them back from one.
 
-    DIRECTORY holds directories named <topic>-<partition>, or is one of them. Refused while a writer or a broker is at
-    work in it. To a broker every log is recovered if need be, read whole, and closed in order; damage is refused.
+    DIRECTORY holds directories named <topic>-<partition>, or is one of them. Refused while a writer or a broker uses
+    it. On the way to a broker every log is recovered if necessary, read whole, and closed cleanly; damage is refused.
     """
     if direction is None:
-        raise click.UsageError("say which way: --to-broker or --from-broker")
+        raise click.UsageError("give a direction: --to-broker or --from-broker")
     if direction == "from-broker":
         if topic_ids or mode is not None or force:
-            raise click.UsageError("--topic-id, --mode and --force go with --to-broker")
+            raise click.UsageError("--topic-id, --mode and --force need --to-broker")
         report = from_broker(directory, dry_run=dry_run)
     else:
         given = dict(topic_ids)
@@ -145,5 +147,5 @@ def _lines(report: HandoverReport) -> list[str]:
     lines += [f"refused: {line}" for line in report.refused]
     if report.refused:
         return [*lines, f"{report.directory}: not handed over"]
-    done = "nothing stands against handing it over" if report.dry_run else "handed over"
+    done = "nothing prevents the handover" if report.dry_run else "handed over"
     return [*lines, f"{report.directory}: {done} ({report.direction})"]

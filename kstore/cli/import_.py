@@ -1,4 +1,4 @@
-"""``kstore import``: the rows of Parquet, CSV or JSON lines as records of a log."""
+"""``kstore import``: appends the rows of Parquet, CSV or JSON lines to a log as records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Examples:
 \b
 Exit status:
   0  all rows are appended
-  1  a row is refused: what stands before its batch is appended, and the output says how much that is
+  1  a row is refused; the rows before its batch are appended, and the output gives their number
   2  bad usage
 """
 
@@ -46,14 +46,14 @@ Exit status:
 @click.command("import", cls=KstoreCommand, epilog=EXAMPLES, short_help="Append the rows of Parquet, CSV, JSON.")
 @click.argument("directory", type=click.Path())
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--format", "form", type=click.Choice(FORMS), help="Default: what the name of FILE ends in.")
+@click.option("--format", "form", type=click.Choice(FORMS), help="Default: by the name of FILE.")
 @DURABILITY
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the log; may be repeated.")
 def command(directory: str, file: str, form: str | None, durability: Durability, settings: tuple[str, ...]) -> int:
-    """Append the rows of FILE to the log in DIRECTORY, which is created where there is none.
+    """Append the rows of FILE to the log in DIRECTORY, which is created if it does not exist.
 
-    A table has a column value and may have key, timestamp and headers; a JSON line is one of `kstore read`. Offsets are
-    given anew.
+    A table has a column value and may have key, timestamp and headers; a JSON line is one of `kstore read`. New offsets
+    are assigned.
     """
     kind = form or form_of(file)
     if kind is None:
@@ -89,7 +89,7 @@ def _append_table(log: Log, source: BinaryIO, form: TableForm) -> None:
 
 
 def _append_lines(directory: str, lines: BinaryIO, durability: str, settings: tuple[str, ...]) -> int:
-    """As `kstore append --json`."""
+    """Like `kstore append --json`."""
     append = append_command.callback
     assert append is not None
     status: int = append(
@@ -106,7 +106,7 @@ def _append_lines(directory: str, lines: BinaryIO, durability: str, settings: tu
 
 
 class _Watched(io.RawIOBase):
-    """A file that tells how much of it was read."""
+    """A file that reports how much of it was read."""
 
     def __init__(self, source: BinaryIO, advance: Callable[[int], None]) -> None:
         self._source = source

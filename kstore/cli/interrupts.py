@@ -1,9 +1,9 @@
-"""Ctrl-C at moments that suit: where a command waits at once, elsewhere when it next waits.
+"""Ctrl-C at suitable moments: at once where a command waits, otherwise when it next waits.
 
 with held_interrupts() as interrupts:
     with interrupts.allowed():
         lines = read()          # KeyboardInterrupt here
-    send(lines)                 # never here, but for the second Ctrl-C
+    send(lines)                 # never here, except for the second Ctrl-C
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Interrupts:
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """A block that Ctrl-C interrupts, also one that was pressed before it."""
+        """A block that Ctrl-C interrupts, even if it was pressed before the block."""
         self._is_allowed = True
         try:
             if self.came:
@@ -35,7 +35,7 @@ class Interrupts:
             self._is_allowed = False
 
     def note(self, *_: object) -> None:
-        """Ctrl-C was pressed; the second one does not wait."""
+        """Handles Ctrl-C; the second one does not wait."""
         is_second, self.came = self.came, True
         if is_second or self._is_allowed:
             raise KeyboardInterrupt
@@ -47,7 +47,7 @@ def held_interrupts() -> Iterator[Interrupts]:
     interrupts = Interrupts()
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
-        # A shell has its background jobs ignore it.
+        # A shell makes its background jobs ignore it.
         yield interrupts
         return
     signal.signal(signal.SIGINT, interrupts.note)

@@ -1,4 +1,4 @@
-"""Sends records that came in lines, and knows by their lines which of them failed."""
+"""Sends records that come from lines, and reports failures by their lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LineSender", "Sends"]
 
 
 class Sends(Protocol):
-    """What is asked of a producer."""
+    """What it needs of a producer."""
 
     def send_many(
         self,
@@ -29,19 +29,19 @@ class Sends(Protocol):
 
 
 class LineSender:
-    """Sends records to one topic. ``on_failure(line, error)`` is called for each that failed, in the order of lines."""
+    """Sends records to one topic. ``on_failure(line, error)`` is called for each failed one, in the order of lines."""
 
     def __init__(self, producer: Sends, topic: str, on_failure: Callable[[int, Exception], object]) -> None:
         self._producer = producer
         self._topic = topic
         self._on_failure = on_failure
-        # Those whose results nobody has asked for yet, each with the line of its first record.
+        # Sends whose results have not been checked yet, each with the line of its first record.
         self._pending: deque[tuple[int, Deliveries]] = deque()
         self.sent_count = 0
         self.failed_count = 0
 
     def send(self, records: Sequence[JsonRecord], line: int) -> None:
-        """Sends records, the first of which stood in ``line`` and each further one in the next. Raises: as ``send``."""
+        """Sends records from consecutive lines, the first from ``line``. Raises: as ``send``."""
         for partition, group in groupby(records, lambda record: record.partition):
             together = list(group)
             deliveries = self._producer.send_many(
@@ -58,7 +58,7 @@ class LineSender:
         self.settle_done()
 
     def settle_done(self) -> None:
-        """Tells what has failed so far."""
+        """Reports the failures so far."""
         while self._pending and self._pending[0][1].done():
             self._settle_next()
 

@@ -1,4 +1,4 @@
-"""The ``kstore`` command: a group whose members are loaded when they are called."""
+"""The ``kstore`` command: a group that loads its members when they are called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kstore.files.descriptors import raise_soft_limit
 
 __all__ = ["cli", "main"]
 
-# By name: the module whose ``command`` it is.
+# By name: the module that has the ``command``.
 COMMANDS = {
     "append": "kstore.cli.append",
     "checkpoints": "kstore.cli.checkpoints",
@@ -50,13 +50,13 @@ COMMANDS = {
 
 EPILOG = """
 \b
-Completion of commands, options and files by the shell (here bash; zsh and fish are known too):
+Shell completion of commands, options and files (here bash; zsh and fish work too):
   eval "$(_KSTORE_COMPLETE=bash_source kstore)"
 """
 
 
 class _LazyGroup(click.Group):
-    """Imports a command's module when the command is asked for, so that none waits for what it does not need."""
+    """Imports a command's module when the command is requested, so that no command waits for what it does not need."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -72,13 +72,14 @@ class _LazyGroup(click.Group):
 @click.group("kstore", cls=_LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kstore")
 def cli() -> None:
-    """Append to, read and look into durable logs in Kafka's file format."""
+    """Append to, read and inspect durable logs in Kafka's file format."""
 
 
 def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -> int:
-    """Runs ``kstore`` with ``arguments`` (default: the process's own), or one of its commands; the exit status.
+    """Runs ``kstore``, or one of its commands, with ``arguments`` (default: the process's own); returns the exit
+    status.
 
-    Errors are one line on standard error. A reader that went away, as of ``kstore ... | head``, is none.
+    Errors are one line on standard error. A reader that went away, as in ``kstore ... | head``, is not an error.
     """
     raise_soft_limit()
     try:
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         print(f"kstore: {_text(error)}", file=sys.stderr)
         return FAILED
     except (ReaderGoneError, BrokenPipeError):
-        # The interpreter flushes standard output once more at its end, into a place that takes it.
+        # The interpreter flushes standard output once more at its end; that must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (UserInterrupt, KeyboardInterrupt, click.Abort):
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
 
 
 def _text(error: KstoreError) -> str:
-    """What the error says, without the number that the system gave it."""
+    """The error's text, without the system's error number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
     return str(error)

@@ -18,22 +18,22 @@ __all__ = ["command"]
 EXAMPLES = """
 \b
 Examples:
-  kstore mirror data backup                                  every log in data; again to bring backup up to date
+  kstore mirror data backup                                  every log in data; run it again to update backup
   kstore mirror data/orders-0 /mnt/backup/orders-0
   kstore mirror --delete data hdfs://name-node:8020/kafka    needs kstore[hdfs]
   kstore mirror data s3://bucket/kafka --storage-option profile=backup      needs s3fs
   kstore mirror s3://bucket/kafka restored
 
 \b
-SRC is a log, or a directory of <topic>-<partition>; it is only read, and may have a live writer. A local DST gets all
-that can be read; a store gets sealed segments only, not the active one. Batches are checked as they are copied, once.
-A run that was ended goes on with the next. An opened and closed copy can be brought up to date, one that was written to
-cannot.
+SRC is a log, or a directory of <topic>-<partition>; it is only read, and may have a live writer. A local DST gets
+everything that can be read; an object store gets only sealed segments, not the active one. Batches are checked once,
+while they are copied. An interrupted run continues with the next one. A copy that was opened and closed can be updated,
+one that was written to cannot.
 
 \b
 Exit status:
   0  DST is up to date
-  1  a log could not be mirrored, or damage was found (it is copied as it is); what is wrong is on standard error
+  1  a log could not be mirrored, or damage was found (it is copied unchanged); standard error says which
   2  bad usage
 """
 
@@ -48,12 +48,14 @@ def _options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     return options
 
 
-@click.command("mirror", cls=KstoreCommand, epilog=EXAMPLES, short_help="Copy logs, byte for byte, and keep up.")
+@click.command(
+    "mirror", cls=KstoreCommand, epilog=EXAMPLES, short_help="Copy logs byte for byte and update the copies."
+)
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @click.option("--delete", is_flag=True, help="Remove from DST what retention has removed from SRC.")
-@click.option("--force", is_flag=True, help="Where DST holds what SRC does not, remove that and copy anew.")
-@click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+@click.option("--force", is_flag=True, help="If DST differs from SRC, remove that data and copy it again.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; print the steps.")
 @click.option(
     "--storage-option",
     "storage_options",
@@ -116,10 +118,10 @@ def _text(result: MirroredLog) -> str:
     parts = [f"{result.segments_copied} segments {would}copied"]
     if result.segments_extended:
         parts.append(f"{result.segments_extended} extended")
-    parts.append(f"{result.segments_skipped} there already")
+    parts.append(f"{result.segments_skipped} already there")
     if result.segments_deleted:
         parts.append(f"{result.segments_deleted} {would}deleted")
-    left_out = ", the active segment left out" if result.active_left_out else ""
+    left_out = ", without the active segment" if result.active_left_out else ""
     return (
         f"{result.name}: {', '.join(parts)}, {result.bytes_copied} bytes, offsets {result.start_offset} to"
         f" {result.end_offset} (exclusive){left_out}"

@@ -1,4 +1,4 @@
-"""Where to begin and end on the command line, as kcat's ``-o`` says it."""
+"""Where to start and end on the command line, in the syntax of kcat's ``-o``."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def begin_offset(log: Log, place: Place) -> int:
 
 
 def end_offset(log: Log, until_ms: int | None) -> int:
-    """Where a log ends now, or where a time does."""
+    """Where a log ends now, or the offset at a time."""
     found = None if until_ms is None else log.offset_for_time(until_ms)
     return log.high_watermark if found is None else min(found, log.high_watermark)

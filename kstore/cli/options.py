@@ -1,4 +1,4 @@
-"""Options that several commands have, each with one name and one meaning."""
+"""Options that several commands share, each with one name and one meaning."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ISOLATION_LEVEL = click.option(
     type=click.Choice(list(get_args(IsolationLevel))),
     default="read_uncommitted",
     show_default=True,
-    help="read_committed: leave out records of transactions that were aborted or are open.",
+    help="read_committed: skip records of aborted and open transactions.",
 )
 ON_CORRUPT = click.option(
     "--on-corrupt",
     type=click.Choice(["raise", "skip"]),
     default="raise",
     show_default=True,
-    help="At a damaged batch: stop, or go on behind it.",
+    help="At a damaged batch: stop, or continue after it.",
 )
 DURABILITY = click.option(
     "--durability",
@@ -37,14 +37,14 @@ DURABILITY = click.option(
 
 
 def format_option(help_line: str | None = None) -> Callable[[Command], Command]:
-    """``--format text|json``, which says what that is here."""
+    """``--format text|json``, with a description of each."""
     return click.option(
         "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help=help_line
     )
 
 
 def lost_line(lost: CorruptRange) -> str:
-    """What is said of damage that is left out."""
+    """The message about skipped damage."""
     return (
         f"kstore: {lost.path}: offsets {lost.first} to {lost.last} are damaged"
         f" at position {lost.position}: {lost.reason}"

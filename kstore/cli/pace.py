@@ -1,4 +1,4 @@
-"""A limit for how many records a second a run sends."""
+"""A limit for the number of records that a run sends per second."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kstore.errors import ConfigError
 
 __all__ = ["Pace"]
 
-# A run that was held up may go faster for so much of what it missed, and no more.
+# A delayed run may catch up on at most this much of what it missed.
 CATCH_UP_SECONDS: Final = 0.1
 
 
 class Pace:
-    """Holds a run at so many records a second; None: no limit. Not thread-safe."""
+    """Limits a run to a number of records a second; None: no limit. Not thread-safe."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Pace:
         self._due = clock.monotonic()
 
     def wait_for(self, count: int) -> None:
-        """Waits until ``count`` records more may be sent. What interrupts it leaves them unsent."""
+        """Waits until ``count`` more records may be sent. If it is interrupted, they are not sent."""
         if self.per_second is None:
             return
         due = max(self._due, self._clock.monotonic() - CATCH_UP_SECONDS)

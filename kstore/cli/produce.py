@@ -1,4 +1,4 @@
-"""``kstore produce``: lines of text or JSON to records of a topic, through a producer."""
+"""``kstore produce``: sends lines of text or JSON to a topic as records, through a producer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from kstore.types import Durability
 
 __all__ = ["command"]
 
-# So many failed lines are told one by one.
+# How many failed lines are reported one by one.
 TOLD_MAX = 10
-# With a limit of records a second, so many pieces are sent in a second.
+# With a limit of records a second, how many chunks are sent in a second.
 PIECES_PER_SECOND = 10
 
 EXAMPLES = f"""
@@ -39,15 +39,15 @@ Examples:
   tail -f app.log | kstore produce data app --durability interval --rate 5000
 
 \b
-{FIELDS}  partition    a number; the key's hash decides where it is absent, and without a key batches go round
+{FIELDS}  partition    a number; if absent, the key's hash decides, and without a key batches take turns
 
-Ctrl-C ends the reading of lines: the last one that was sent is named, and what was sent is delivered. A second one does
-not wait for that. With --transactional-id either aborts the transaction.
+Ctrl-C ends the reading of lines: kstore names the last line it sent, and delivers what it sent. A second Ctrl-C does
+not wait for that. With --transactional-id either one aborts the transaction.
 
 \b
 Exit status:
-  0    every line is a record
-  1    a record failed, a line was none, or the store or topic cannot be opened; what is wrong is on standard error
+  0    every line became a record
+  1    a record failed, a line was invalid, or the store or topic cannot be opened; standard error says why
   2    bad usage
   130  interrupted
 """
@@ -58,7 +58,7 @@ Exit status:
 @click.argument("topic")
 @click.argument("file", type=click.File("rb", lazy=False), default="-")
 @click.option("--json", "is_json", is_flag=True, help="Each line is a JSON object, with key, value and headers.")
-@click.option("--key-separator", metavar="TEXT", help="In a line of text, what divides the key from the value.")
+@click.option("--key-separator", metavar="TEXT", help="The text that separates key and value in a line of text.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most N records a second.")
 @click.option("--transactional-id", metavar="ID", help="Send all lines in one transaction of this producer.")
 @click.option(
@@ -86,9 +86,9 @@ def command(
 ) -> int:
     """Send each line of FILE (default: standard input) as a record to TOPIC of the store in DIRECTORY.
 
-    Lines are sent as they come, and gathered into batches for linger_ms. Without --json a line is a record's value,
-    whatever its bytes, without its line break. A record that fails is told by its line and the others go on; a line
-    that is no record ends the run, once those before it are delivered.
+    Lines are sent as they arrive, and gathered into batches for linger_ms. Without --json a line is a record's value,
+    whatever its bytes, without its line break. A failed record is reported by its line and the others continue; an
+    invalid line ends the run after the lines before it are delivered.
     """
     parse = line_parser(is_json, key_separator, takes_partition=True)
     if transactional_id is not None:
@@ -121,7 +121,7 @@ class _Run:
         self._is_aborted = False
 
     def produce(self, file: BinaryIO) -> int:
-        """Sends all lines, and says what became of them; the exit status."""
+        """Sends all lines, and reports the outcome; the exit status."""
         started = time.monotonic()
         try:
             with held_interrupts() as interrupts:
@@ -147,7 +147,7 @@ class _Run:
         if self._is_transactional:
             return self._end_transaction(status)
         if status == INTERRUPTED:
-            _say(f"interrupted behind line {self._last_line}; what was sent is being delivered")
+            _say(f"interrupted after line {self._last_line}; what was sent is being delivered")
         self._sender.settle()
         self._producer.flush()
         return FAILED if status == OK and self._sender.failed_count else status
@@ -157,7 +157,7 @@ class _Run:
     def _send_lines(self, file: BinaryIO, interrupts: Interrupts) -> None:
         """Sends the lines of ``file`` and waits until they are delivered.
 
-        Raises: InputError, naming the line, once those before it were sent; KeyboardInterrupt.
+        Raises: InputError, naming the line, after sending those before it; KeyboardInterrupt.
         """
         batches = line_batches(file)
         while True:
@@ -190,7 +190,7 @@ class _Run:
 
     def _checked(self, record: JsonRecord) -> JsonRecord:
         if record.partition is not None and not 0 <= record.partition < self._partition_count:
-            # The producer would wait for the partition, and nobody can make it meanwhile.
+            # The producer would wait for the partition, which no process can create meanwhile.
             raise InputError(f"partition {record.partition}, expected 0 to {self._partition_count - 1}")
         if record.timestamp is not None and record.timestamp < 0:
             raise InputError(f"timestamp {record.timestamp}, expected at least 0")
@@ -199,7 +199,7 @@ class _Run:
     # --- what became of them ----------------------------------------------------------------------------------------
 
     def _end_transaction(self, status: int) -> int:
-        """Commits where all is well, else aborts; the exit status."""
+        """Commits if every record succeeded, else aborts; the exit status."""
         if status == OK and not self._sender.failed_count:
             try:
                 self._producer.commit_transaction()
@@ -209,7 +209,7 @@ class _Run:
         self._sender.settle_done()
         self._is_aborted = True
         self._producer.abort_transaction()
-        # They failed with the transaction, and were told with it.
+        # They failed with the transaction, and were reported with it.
         self._sender.settle()
         interrupted = "interrupted: " if status == INTERRUPTED else ""
         _say(f"{interrupted}the transaction was aborted: committed readers see none of the lines")
@@ -228,7 +228,7 @@ class _Run:
         if self._is_aborted or self._told_count > (0 if self._is_transactional else TOLD_MAX):
             return  # the others of a transaction fail with the first
         self._told_count += 1
-        _say(f"line {line}: {error}" if self._told_count <= TOLD_MAX else "further lines that failed are only counted")
+        _say(f"line {line}: {error}" if self._told_count <= TOLD_MAX else "further failed lines are only counted")
 
     def _report(self, seconds: float) -> None:
         if self._is_aborted:

@@ -1,4 +1,4 @@
-"""``kstore producers``: what a log knows of who wrote to it."""
+"""``kstore producers``: what a log knows about its producers."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ COLUMNS = ("producer", "epoch", "sequence", "offset", "last written", "coordinat
 NONE = "-"
 
 
-@click.command("producers", cls=KstoreCommand, epilog=EXAMPLES, short_help="List who writes to a log with sequences.")
+@click.command("producers", cls=KstoreCommand, epilog=EXAMPLES, short_help="List a log's idempotent producers.")
 @click.argument("directory", type=click.Path())
 @format_option("text: a table. json: one object a line.")
 def command(directory: str, form: str) -> int:
     """List the idempotent and transactional producers that the log in DIRECTORY, kstore's or a Kafka broker's, knows.
 
-    Of each: its epoch, the sequence and offset of its last record, when it last wrote, the epoch of the coordinator
-    that last ended a transaction of it, and where its open transaction begins. A producer that has written nothing for
-    long is forgotten.
+    For each: its epoch, the sequence and offset of its last record, its last write, the epoch of the coordinator that
+    last ended one of its transactions, and the start of its open transaction. Producers that have not written for long
+    are forgotten.
 
     Nothing is written to the log, and a writer may be at work on it.
     """

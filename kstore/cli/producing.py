@@ -1,4 +1,4 @@
-"""What commands that send have in common: their options, and a producer of a store with its topic."""
+"""What commands that send share: their options, and a producer of a store with its topic."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ __all__ = ["opened_producer", "parse_producer_settings", "store_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Their values are text, though they may look like numbers.
+# Their values are text, even if they look like numbers.
 NAMES = ("client_id", "transactional_id")
 # A command sends bytes, and a command line cannot name an object.
 OBJECTS = {"key_serializer", "value_serializer", "interceptors"}
 
 
 def store_options(function: F) -> F:
-    """Adds the options that say how the store is opened, and whether the topic is made."""
+    """Adds the options that say how to open the store, and whether to create the topic."""
     for option in reversed(
         (
-            click.option("--create-topic", is_flag=True, help="Make the topic, and the store, where there is none."),
+            click.option("--create-topic", is_flag=True, help="Create the topic and the store if they do not exist."),
             click.option(
-                "--partitions", type=click.IntRange(1), metavar="N", help="So many for a topic that is made: 1."
+                "--partitions",
+                type=click.IntRange(1),
+                metavar="N",
+                help="The number of partitions of a created topic; 1 by default.",
             ),
             click.option(
                 "--durability",
@@ -47,10 +50,10 @@ def store_options(function: F) -> F:
 
 
 def parse_producer_settings(configs: Iterable[str], option: str = "--config") -> dict[str, Any]:
-    """The settings of a producer that were given, checked. Raises: click.UsageError."""
+    """The producer's settings from the command line, checked. Raises: click.UsageError."""
     settings = parse_settings(configs, option=option, texts=NAMES)
     if unfit := OBJECTS & settings.keys():
-        raise click.UsageError(f"{option} {min(unfit)}: records are sent as the bytes they are")
+        raise click.UsageError(f"{option} {min(unfit)}: records are sent as plain bytes")
     try:
         ProducerConfig.from_settings(**settings)
     except ConfigError as error:
@@ -68,17 +71,17 @@ def opened_producer(
     partitions: int | None,
     durability: Durability,
 ) -> Iterator[tuple[Producer, int]]:
-    """A producer of the store in ``directory``, and the count of ``topic``'s partitions; both are closed behind it.
+    """A producer of the store in ``directory``, and ``topic``'s partition count; both are closed afterwards.
 
     Raises: click.UsageError, TopicNotFoundError, and as ``Store``.
     """
     if partitions is not None and not create_topic:
-        raise click.UsageError("--partitions goes with --create-topic")
+        raise click.UsageError("--partitions needs --create-topic")
     with Store(directory, create=create_topic, durability=durability) as store:
-        # A topic that is missing cannot come: this process has the store's lock.
+        # A missing topic cannot appear: this process has the store's lock.
         if topic not in store.topics():
             if not create_topic:
-                raise TopicNotFoundError(f"{directory}: there is no topic {topic}; --create-topic makes it")
+                raise TopicNotFoundError(f"{directory}: there is no topic {topic}; --create-topic creates it")
             store.create_topic(topic, partitions or 1)
         with store.producer(**settings) as producer:
             yield producer, store.partitions(topic)[-1] + 1

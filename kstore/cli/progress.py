@@ -1,12 +1,12 @@
-"""What a long command shows on standard error while it works: a bar, or a line that is written anew.
+"""The progress of a long command on standard error: a bar, or a line that is rewritten.
 
-    with progress("mirror", total_bytes) as advance:    # nothing where standard error is no terminal
+    with progress("mirror", total_bytes) as advance:    # nothing unless standard error is a terminal
         advance(1 << 20)
-    line = LiveLine()                                   # line by line where it is none
+    line = LiveLine()                                   # line by line if it is none
     line.show("5 records")
     line.end()
 
-``NO_COLOR`` takes the colours away; ``TERM=dumb``, which cannot move its cursor, the bar.
+``NO_COLOR`` turns off colours; ``TERM=dumb``, which cannot move its cursor, the bar.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from kstore.cli.table import painted
 
 __all__ = ["LiveLine", "progress"]
 
-# A terminal is written to at most ten times a second, however small the steps are.
+# A terminal is written to at most ten times a second, however small the steps.
 REFRESHES_PER_SECOND = 10
 TO_LINE_START = "\r\x1b[K"
 
 
 def _nothing(size: int) -> None:
-    """What advances a bar that nobody sees."""
+    """Advances a bar that is not shown."""
 
 
 @contextmanager
 def progress(title: str, total: int | None, *, unit: str = "bytes") -> Iterator[Callable[[int], None]]:
-    """A bar with ``title`` for ``total`` bytes (or counted things, where ``unit`` names them), gone at the end.
+    """A bar with ``title`` for ``total`` bytes (or other units, if ``unit`` names them), removed at the end.
 
-    Gives the function that advances it, which any thread may call. ``total`` None: nobody knows how much there is.
+    Yields the function that advances it, which any thread may call. ``total`` None: unknown.
     """
     stream = sys.stderr
     if not _can_show(stream):
         yield _nothing
         return
-    # Here, and not above: rich takes longer to import than most commands run.
+    # Not at the top: rich takes longer to import than most commands run.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -56,7 +56,7 @@ def progress(title: str, total: int | None, *, unit: str = "bytes") -> Iterator[
         console=Console(file=stream),
         refresh_per_second=REFRESHES_PER_SECOND,
         transient=True,
-        # Other output is the command's: it goes where it always goes.
+        # Other output is the command's own and is not redirected.
         redirect_stdout=False,
         redirect_stderr=False,
     )
@@ -66,7 +66,7 @@ def progress(title: str, total: int | None, *, unit: str = "bytes") -> Iterator[
 
 
 class LiveLine:
-    """A line on standard error that is written anew: in its place on a terminal, elsewhere below the one before."""
+    """A line on standard error that is rewritten: in place on a terminal, otherwise on a new line each time."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr
@@ -74,9 +74,9 @@ class LiveLine:
         self._is_shown = False
 
     def show(self, text: str, colour: Literal["red", "yellow", "green"] | None = None) -> None:
-        """Shows ``text``, in place of what was shown before."""
+        """Shows ``text`` in place of the previous text."""
         if self.is_in_place:
-            # A line that is longer than the terminal is wide cannot be taken back.
+            # A line that is longer than the terminal is wide cannot be erased.
             text = text[: shutil.get_terminal_size().columns - 1]
         if colour is not None:
             text = painted(text, colour, self._stream)
@@ -85,7 +85,7 @@ class LiveLine:
         self._is_shown = True
 
     def end(self) -> None:
-        """Takes away what stands in its place."""
+        """Erases the line."""
         if self.is_in_place and self._is_shown:
             self._stream.write(TO_LINE_START)
             self._stream.flush()

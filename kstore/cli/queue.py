@@ -1,4 +1,4 @@
-"""``kstore queue``: looks into queues, and puts, drains and retries items."""
+"""``kstore queue``: inspects queues, and puts, drains and retries items."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ CHUNK = 500
 EXAMPLES = """
 \b
 Examples:
-  kstore queue stats data/ jobs                      while another process may be at work on it
+  kstore queue stats data/ jobs                      another process may be using it
   kstore queue peek --count 3 data/ jobs
   seq 10 | kstore queue put --delay 60 data/ jobs    an item a line
-  kstore queue drain data/ jobs > items.txt          each item is done when it was printed
-  kstore queue retry-dead data/ jobs                 what was delivered too often is put again
+  kstore queue drain data/ jobs > items.txt          each item is done once printed
+  kstore queue retry-dead data/ jobs                 puts items again that were delivered too many times
 
 \b
 Exit status:
   0  done
-  1  there is no such queue, or it cannot be read or written, or somebody else has the store
+  1  no such queue, it cannot be read or written, or another process has the store
   2  bad usage
 """
 
 FORMAT = format_option("json: one object a line.")
 SHARED = click.option("--shared", is_flag=True, help="Beside other processes that share the store.")
-COUNT = click.option("--count", type=click.IntRange(1), metavar="N", help="At most so many.")
+COUNT = click.option("--count", type=click.IntRange(1), metavar="N", help="At most N items.")
 
 
-@click.group("queue", epilog=EXAMPLES, short_help="Look into queues; put, drain and retry items.")
+@click.group("queue", epilog=EXAMPLES, short_help="Inspect queues; put, drain and retry items.")
 def command() -> None:
-    """Look into the queues of a store, and put, drain and retry their items."""
+    """Inspect the queues of a store, and put, drain and retry their items."""
 
 
 def _sub(name: str, help_line: str) -> Callable[[Callable[..., int]], click.Command]:
@@ -71,12 +71,12 @@ def _view(store: Store, name: str) -> QueueView:
     return QueueView(items, journal)
 
 
-@_sub("stats", "Print how a queue is.")
+@_sub("stats", "Print a queue's state.")
 @FORMAT
 def _stats(directory: str, name: str, form: str) -> int:
     """Print how many items QUEUE of the store in DIRECTORY holds. Nothing is written.
 
-    Leases are known where processes share the queue; who has it alone keeps them to itself.
+    Leases are known if processes share the queue; a process that has it alone keeps them in memory.
     """
     with Store(directory, read_only=True) as store:
         counts = _view(store, name).counts()
@@ -96,12 +96,12 @@ def _stats(directory: str, name: str, form: str) -> int:
 
 
 @_sub("peek", "Print the oldest items.")
-@click.option("--count", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="At most so many.")
+@click.option("--count", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="At most N items.")
 @FORMAT
 def _peek(directory: str, name: str, count: int, form: str) -> int:
     """Print the oldest items of QUEUE that are not done. Nothing is written, and nothing leased.
 
-    In JSON, bytes that are no UTF-8 are in base64, under key_base64 or value_base64.
+    In JSON, bytes that are not UTF-8 are in base64, under key_base64 or value_base64.
     """
     with Store(directory, read_only=True) as store:
         for number, shown in enumerate(_view(store, name).pending()):
@@ -135,12 +135,12 @@ def _fields(shown: Shown) -> dict[str, Any]:
 
 
 @_sub("put", "Put lines of standard input.")
-@click.option("--delay", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Delivered that much later.")
+@click.option("--delay", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Deliver this much later.")
 @SHARED
 def _put(directory: str, name: str, delay: float, shared: bool) -> int:
-    """Put each line of standard input into QUEUE, which is made if there is none.
+    """Put each line of standard input into QUEUE, which is created if it does not exist.
 
-    Lines are put as they come: a slow writer's at once, a fast one's many at a time.
+    Lines are put as they arrive: a slow writer's at once, a fast one's many at a time.
     """
     count = 0
     with Store(directory, background=False, shared=shared) as store:
@@ -158,7 +158,7 @@ def _put(directory: str, name: str, delay: float, shared: bool) -> int:
 @COUNT
 @SHARED
 def _drain(directory: str, name: str, count: int | None, shared: bool) -> int:
-    """Print the items of QUEUE that may be delivered now, one a line; each is done when it was printed."""
+    """Print the items of QUEUE that may be delivered now, one a line; each is done once printed."""
     drained = 0
     with Store(directory, create=False, background=False, shared=shared) as store:
         store.partitions(name)
@@ -181,7 +181,7 @@ def _drain(directory: str, name: str, count: int | None, shared: bool) -> int:
 @COUNT
 @SHARED
 def _retry_dead(directory: str, name: str, count: int | None, shared: bool) -> int:
-    """Put what was delivered too often into QUEUE again, as if it were new."""
+    """Put items that were delivered too many times into QUEUE again, as if they were new."""
     with Store(directory, create=False, background=False, shared=shared) as store:
         store.partitions(name)
         moved = store.queue(name).retry_dead(count)

@@ -32,8 +32,8 @@ Examples:
 
 \b
 Exit status:
-  0  all that was asked for was printed
-  1  the log cannot be read, or damage was left out (--on-corrupt skip); what is wrong is on standard error
+  0  everything requested was printed
+  1  the log cannot be read, or damage was skipped (--on-corrupt skip); standard error says where
   2  bad usage
 """
 
@@ -44,13 +44,13 @@ Exit status:
     "--offset",
     type=int,
     metavar="N",
-    help="Begin at this offset; a negative one counts back from the end. Default: the first record.",
+    help="Start at this offset; a negative one counts back from the end. Default: the first record.",
 )
-@click.option("--time", "time_ms", type=TimeType(), help="Begin at the first record at or after this time.")
+@click.option("--time", "time_ms", type=TimeType(), help="Start at the first record at or after this time.")
 @click.option("--count", type=click.IntRange(0), metavar="N", help="Stop after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records at the end, until interrupted.")
 @format_option("text: the value's bytes and a line break. json: one object a line.")
-@click.option("--key-separator", metavar="TEXT", help="In text, print the key and TEXT in front of the value.")
+@click.option("--key-separator", metavar="TEXT", help="In text, print the key and TEXT before the value.")
 @ISOLATION_LEVEL
 @ON_CORRUPT
 def command(
@@ -64,19 +64,19 @@ def command(
     isolation_level: IsolationLevel,
     on_corrupt: str,
 ) -> int:
-    """Print the records of the log in DIRECTORY, of kstore's or of a Kafka broker's.
+    """Print the records of the log in DIRECTORY, kstore's or a Kafka broker's.
 
-    Nothing is written to the log, and a writer may be at work on it. A value that is null prints as an empty line in
-    text, and as null in JSON, where bytes that are no UTF-8 are in base64 under "value_base64".
+    Nothing is written to the log, and a writer may be at work on it. A null value prints as an empty line in text, and
+    as null in JSON, where bytes that are not UTF-8 are in base64 under "value_base64".
     """
     if offset is not None and time_ms is not None:
-        raise click.UsageError("--offset and --time both say where to begin: give one")
+        raise click.UsageError("--offset and --time both set the start: give one")
     if key_separator is not None and form == "json":
-        raise click.UsageError("--key-separator is for text: in JSON a record has a key of its own")
+        raise click.UsageError("--key-separator is for text: in JSON the key is a field")
     separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
     printer = _Printer(sys.stdout.buffer, _json_line if form == "json" else _text_line(separator))
     with Log(directory, read_only=True) as log:
-        # What is there already goes out in large pieces, what comes later at once.
+        # Existing records are printed in large pieces, later ones at once.
         end = log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
         start = _start(log, offset, time_ms, end)
         items = log.read(start, max(start, end), isolation_level=isolation_level, on_corrupt=_policy(on_corrupt))
@@ -98,7 +98,7 @@ def command(
 
 
 class _Printer:
-    """Writes records in large pieces, and what damage has taken to standard error."""
+    """Writes records in large pieces, and reports damage on standard error."""
 
     def __init__(self, out: BinaryIO, to_line: Callable[[Record], bytes]) -> None:
         self._out = out
@@ -113,7 +113,7 @@ class _Printer:
         return count is not None and self._record_count >= count
 
     def print(self, items: Iterator[Record | CorruptRange], count: int | None) -> None:
-        """Prints records as they come, until ``count`` are printed in all."""
+        """Prints records as they arrive, until ``count`` are printed in all."""
         if self.is_done(count):
             return
         to_line, parts = self._to_line, self._parts
@@ -147,12 +147,12 @@ class _Printer:
 
 
 def _policy(on_corrupt: str) -> OnCorrupt:
-    # Damage that is left out is told as it comes.
+    # Skipped damage is reported as it is found.
     return "yield" if on_corrupt == "skip" else "raise"
 
 
 def _start(log: Log, offset: int | None, time_ms: int | None, end: int) -> int:
-    """The offset to begin at; a time after the last record begins at ``end``."""
+    """The start offset; a time after the last record starts at ``end``."""
     if time_ms is not None:
         found = log.offset_for_time(time_ms)
         return end if found is None else found
@@ -166,7 +166,7 @@ def _json_line(record: Record) -> bytes:
 
 
 def _text_line(separator: bytes | None) -> Callable[[Record], bytes]:
-    """What makes a line of text of a record."""
+    """A function that turns a record into a line of text."""
     if separator is None:
         return lambda record: (record.value or b"") + b"\n"
     return lambda record: b"".join([record.key or b"", separator, record.value or b"", b"\n"])

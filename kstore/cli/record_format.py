@@ -1,4 +1,4 @@
-r"""How a record is printed by a format as kcat's ``-f``: what stands for what, and its bytes.
+r"""How a record is printed with a format like kcat's ``-f``: placeholders and their bytes.
 
 %s  value     %S  its size, -1 for null    %R  the same in four bytes, big-endian
 %k  key       %K  its size                 %h  headers: name=value, with commas between
@@ -23,11 +23,11 @@ ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"\\": b"\\"}
 
 
 class FormatError(ValueError):
-    """A format with what stands for nothing."""
+    """A format with an unknown placeholder."""
 
 
 class RecordFormat:
-    """Makes bytes of records. A null is nothing, or what ``null`` says."""
+    """Turns records into bytes. A null is empty, or the text ``null``."""
 
     def __init__(self, text: str, *, null: bytes = b"") -> None:
         """Raises: FormatError."""
@@ -53,7 +53,7 @@ class RecordFormat:
             if byte is not None:
                 literal = bytes([int(byte, 16)])
             if literal is None or wrong:
-                raise FormatError(f"{match[0].decode('utf-8', 'replace')!r} stands for nothing")
+                raise FormatError(f"{match[0].decode('utf-8', 'replace')!r} is not a placeholder")
             self._parts.append(_literal(literal))
 
     def __call__(self, owner: TopicPartition, record: Record) -> bytes:

@@ -1,4 +1,4 @@
-"""Keys, values and headers as JSON and back: text where they are UTF-8, else base64 in a field that says so.
+"""Keys, values and headers as JSON and back: text if they are UTF-8, else base64 in a field that says so.
 
 {"offset": 7, "timestamp": 1700000000000, "timestamp_type": "CreateTime", "key": "k", "value_base64": "/w==",
  "headers": [{"key": "trace", "value": "1"}]}
@@ -18,7 +18,7 @@ __all__ = ["InputError", "JsonRecord", "add_bytes", "compact", "header_fields", 
 
 BASE64 = "_base64"
 RECORD_FIELDS = {"key", "value", "headers", "timestamp", "key_base64", "value_base64"}
-# What a dump or a read says of a record, and an append gives anew.
+# Fields that a dump or a read prints, and that an append assigns.
 IGNORED_FIELDS = {
     "offset",
     "timestamp_type",
@@ -36,11 +36,11 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class InputError(KstoreError, ValueError):
-    """A line of input that is no record."""
+    """A line of input that is not a record."""
 
 
 class JsonRecord(NamedTuple):
-    """A record to append; ``timestamp`` in ms, None for now; ``partition`` None where the line names none."""
+    """A record to append; ``timestamp`` in ms, None for now; ``partition`` None if the line names none."""
 
     key: bytes | None
     value: bytes | None
@@ -50,12 +50,12 @@ class JsonRecord(NamedTuple):
 
 
 def compact(value: Mapping[str, Any]) -> str:
-    """One line of JSON, without spaces, beyond ASCII as it is."""
+    """One line of JSON, without spaces, with characters beyond ASCII unescaped."""
     return _encode(value)
 
 
 def add_bytes(fields: dict[str, Any], name: str, data: bytes | None) -> None:
-    """Adds ``data`` as ``name`` where it is UTF-8 or None, else in base64 as ``<name>_base64``."""
+    """Adds ``data`` as ``name`` if it is UTF-8 or None, else in base64 as ``<name>_base64``."""
     if data is None:
         fields[name] = None
         return
@@ -91,8 +91,8 @@ def record_fields(record: Record) -> dict[str, Any]:
 def parse_record(line: str, *, takes_partition: bool = False) -> JsonRecord:
     """The record of a line that ``record_fields`` could have made; headers may also be an object or a list of pairs.
 
-    Fields that an append gives anew (``offset``, ...) are passed over; ``takes_partition``: the record may name its
-    partition. Raises InputError, also for unknown fields.
+    Fields that an append assigns (``offset``, ...) are ignored; ``takes_partition``: the record may name its partition.
+    Raises InputError, also for unknown fields.
     """
     try:
         fields = json.loads(line)
@@ -130,7 +130,7 @@ def _parse_bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
         if value is not None and not isinstance(value, str):
             raise InputError(f"{name} is a JSON {type(value).__name__}, expected a string or null")
     if encoded is None:
-        # A lone surrogate can be written in JSON and is no text that has bytes.
+        # JSON can express a lone surrogate, but UTF-8 cannot encode it.
         try:
             return None if text is None else text.encode()
         except UnicodeEncodeError as error:

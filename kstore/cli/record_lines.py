@@ -1,4 +1,4 @@
-"""Lines of text or JSON as records: what ``kstore append`` and ``kstore produce`` read."""
+"""Lines of text or JSON as records: the input of ``kstore append`` and ``kstore produce``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BATCH_RECORDS", "FIELDS", "Parse", "line_batches", "line_parser"]
 
 READ_BYTES = 1 << 20
 BATCH_RECORDS = 1000
-# No log takes a longer one by default; what a line without an end may take of memory.
+# No log takes a longer record by default; this limits the memory of an endless line.
 LINE_BYTES_MAX = 64 << 20
 
 Parse: TypeAlias = Callable[[bytes], JsonRecord]
@@ -21,13 +21,13 @@ Parse: TypeAlias = Callable[[bytes], JsonRecord]
 FIELDS = """\
 Fields of a JSON line, all of them optional:
   key, value, headers    text, or null
-  key_base64, value_base64, and value_base64 in a header    bytes that are no text
-  timestamp    ms since the epoch; now, where it is absent
+  key_base64, value_base64, and value_base64 in a header    bytes that are not text
+  timestamp    ms since the epoch; now if absent
 """
 
 
 def line_batches(file: BinaryIO, batch_records: int = BATCH_RECORDS) -> Iterator[list[bytes]]:
-    """The lines of ``file`` without their line breaks, as many at a time as are there, at most ``batch_records``."""
+    """The lines of ``file`` without line breaks: as many at a time as are available, at most ``batch_records``."""
     rest = b""
     while chunk := file.read1(READ_BYTES):  # type: ignore[attr-defined]  # every binary file that click opens has it
         *lines, rest = (rest + chunk).split(b"\n")
@@ -40,12 +40,12 @@ def line_batches(file: BinaryIO, batch_records: int = BATCH_RECORDS) -> Iterator
 
 
 def line_parser(is_json: bool, key_separator: str | None, *, takes_partition: bool = False) -> Parse:
-    """What makes a record of a line, by the options of a command; it raises InputError.
+    """A function that turns a line into a record, by a command's options; it raises InputError.
 
     Raises: click.UsageError for options that contradict each other.
     """
     if is_json and key_separator is not None:
-        raise click.UsageError("--key-separator is for lines of text: in JSON a record has a key of its own")
+        raise click.UsageError("--key-separator is for lines of text: in JSON the key is a field")
     if key_separator == "":
         raise click.UsageError("--key-separator is empty")
     if is_json:
@@ -70,6 +70,6 @@ def _json_parser(takes_partition: bool) -> Parse:
         try:
             return parse_record(line.decode(), takes_partition=takes_partition)
         except UnicodeDecodeError as error:
-            raise InputError(f"no UTF-8: {error.reason} at byte {error.start}") from None
+            raise InputError(f"not UTF-8: {error.reason} at byte {error.start}") from None
 
     return parse

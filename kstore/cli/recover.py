@@ -1,4 +1,4 @@
-"""``kstore recover``: brings logs that were not closed in order back into order, and says what that took."""
+"""``kstore recover``: repairs logs that were not closed cleanly, and reports what that took."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ __all__ = ["command"]
 EXAMPLES = """
 \b
 Examples:
-  kstore recover --dry-run data/           what would be cut, fenced and rebuilt; nothing is changed
+  kstore recover --dry-run data/           what would be cut, fenced and rebuilt; changes nothing
   kstore recover data/orders-0
   kstore recover --format json data/ | jq .
-  kstore recover --rebuild-indexes data/   what "kstore verify" finds wrong with indexes, snapshots too
-  kstore recover --accept-loss 120-129 data/orders-0    reads pass over these offsets, which are damaged or lost
-  kstore recover --accept-loss all --dry-run data/      which offsets are damaged or lost; every segment is read
+  kstore recover --rebuild-indexes data/   also repairs indexes and snapshots that "kstore verify" reports
+  kstore recover --accept-loss 120-129 data/orders-0    reads skip these damaged or lost offsets
+  kstore recover --accept-loss all --dry-run data/      lists damaged or lost offsets; reads every segment
 
 \b
 Exit status:
-  0  nothing was, or is, lost
+  0  nothing is lost
   1  damage: records are fenced, or bytes that held a whole batch are cut and set aside; or a log cannot be opened
   2  bad usage
 """
@@ -43,26 +43,25 @@ Exit status:
 
 @click.command("recover", cls=KstoreCommand, epilog=EXAMPLES, short_help="Recover logs after an unclean end.")
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
-@click.option("--dry-run", is_flag=True, help="Only say what would be done: no byte is changed, no lock taken.")
+@click.option("--dry-run", is_flag=True, help="Only print the steps: change no byte, take no lock.")
 @click.option(
     "--accept-loss",
     "accept",
     multiple=True,
     metavar="FIRST-LAST",
-    help="Let reads pass over these offsets, both inclusive, which must be damaged or lost; 'all' accepts all such"
-    " offsets. May be given again. The decision is kept in kstore.state.",
+    help="Let reads skip these offsets, both inclusive, which must be damaged or lost; 'all' accepts all such"
+    " offsets. Repeatable. The decision is stored in kstore.state.",
 )
 @click.option(
     "--rebuild-indexes",
     is_flag=True,
-    help="Read every segment, and rebuild each index that is missing or wrong; producer snapshots that are wrong are"
-    " removed.",
+    help="Read every segment, and rebuild each missing or wrong index; wrong producer snapshots are removed.",
 )
 @click.option(
     "--index-interval-bytes",
     type=int,
     metavar="N",
-    help="What the logs were written with. Default: as the store's topics say, else 4096.",
+    help="The value with which the logs were written. Default: that of the store's topics, else 4096.",
 )
 @format_option("text: what was done, in words. json: one object a log.")
 def command(
@@ -73,12 +72,12 @@ def command(
     index_interval_bytes: int | None,
     form: str,
 ) -> int:
-    """Recover the logs in DIRECTORIES, each of them one partition or holding partitions.
+    """Recover the logs in DIRECTORIES: each is one partition or holds partitions.
 
-    Opening a log for writing does the same. A torn tail is cut; a damaged batch with whole ones behind it is fenced:
-    it stays and is never served; what is cut and held a whole batch is kept beside the log, as
-    <base>.log.cut-<position>; indexes are rebuilt. A log that was closed in order is left as it is, but for the indexes
-    that --rebuild-indexes finds missing or wrong; a sound one keeps its bytes.
+    Opening a log for writing does the same. A torn tail is cut; a damaged batch with whole ones after it is fenced: it
+    stays and is never served. Cut bytes that held a whole batch are kept beside the log, as <base>.log.cut-<position>.
+    Indexes are rebuilt. A cleanly closed log is left unchanged, except for indexes that --rebuild-indexes finds missing
+    or wrong; a sound one keeps its bytes.
 
     Reads raise an error at fenced records and at records that the disk lost, until their loss is accepted.
     """
@@ -103,14 +102,14 @@ def command(
 
 
 def _rebuild(log: Path, index_interval_bytes: int | None) -> Rebuild:
-    """What is to be rebuilt: only a verification tells wrong transaction indexes and snapshots."""
+    """What to rebuild: only a verification finds wrong transaction indexes and snapshots."""
     found = verify_log(log).damages
     damaged = tuple(damage.path for damage in found if damage.kind in ("txnindex", "snapshot"))
     return Rebuild(damaged, index_interval_bytes)
 
 
 def _ranges(accept: tuple[str, ...]) -> Accept:
-    """What ``--accept-loss`` asks for."""
+    """The ranges of ``--accept-loss``."""
     if "all" in accept:
         return "all"
     found = []
@@ -146,11 +145,11 @@ def _lines(log: Path, report: RecoveryReport, dry_run: bool) -> Iterator[str]:
             f" offsets {lost.first} to {lost.last}: {lost.reason}"
         )
         known = UNCONFIRMED if lost.is_unconfirmed else "acknowledged, as far as is known"
-        yield f"    {known}; --accept-loss {lost.first}-{lost.last} lets reads pass over them"
+        yield f"    {known}; --accept-loss {lost.first}-{lost.last} lets reads skip them"
     for cut in report.cut:
         kept = f", kept as {cut.saved_as}" if cut.saved_as else ", no whole batch among them"
         yield (
-            f"  {painted('cut', 'red' if cut.saved_as else 'yellow')}: {cut.path} from position {cut.position} on,"
+            f"  {painted('cut', 'red' if cut.saved_as else 'yellow')}: {cut.path} from position {cut.position},"
             f" {cut.size:,} bytes{kept}: {cut.reason}"
         )
     for path in report.rebuilt:

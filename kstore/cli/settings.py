@@ -22,9 +22,9 @@ config_option = click.option(
 def parse_settings(
     configs: Iterable[str], *, option: str = "--config", texts: Collection[str] = ()
 ) -> dict[str, object]:
-    """The settings that were given with ``option``; values of ``texts`` stay as they are.
+    """The settings given with ``option``; values of ``texts`` stay text.
 
-    Raises: click.UsageError for what is no NAME=VALUE.
+    Raises: click.UsageError for anything but NAME=VALUE.
     """
     settings: dict[str, object] = {}
     for text in configs:

@@ -1,4 +1,4 @@
-"""``kstore spark``: whole jobs on logs with Spark, and the archive that its executors need."""
+"""``kstore spark``: whole jobs on logs with Spark, and the archive for its executors."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ EXAMPLES = """
 \b
 Examples:
   kstore spark verify data/
-  kstore spark export --by date data/ lake/                 again to bring it up to date
+  kstore spark export --by date data/ lake/                 run it again to update
   kstore spark stats --every 1h data/
   kstore spark compact --topic customers data/ compacted/
   kstore spark repartition --partitions 12 --topic orders data/ wider/
   kstore spark rebuild-indexes data/
-  kstore spark pack kstore.tar.gz                           for executors that have no kstore
+  kstore spark pack kstore.tar.gz                           for executors without kstore
   kstore spark verify --help
 
 \b
-A job runs on this machine, or where --master says. With spark-submit it is a file:
+A job runs on this machine, or where --master says. For spark-submit it is a file:
   spark-submit --master yarn $(python -c 'import kstore.spark.jobs as j; print(j.__path__[0])')/verify.py DIR
 
 \b
 Exit status:
   0  done
-  1  damage was met, or it failed; what is wrong is said
+  1  damage was found, or the job failed; the output says why
   2  bad usage: nothing was started
 """
 
@@ -51,7 +51,7 @@ Exit status:
 
 
 class _Jobs(click.Group):
-    """The jobs, each of which reads its own options: ``spark-submit`` gives them to it without this command."""
+    """The jobs, each of which parses its own options: ``spark-submit`` passes them without this command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*JOBS, "pack"])
@@ -84,11 +84,11 @@ def command() -> None:
     """Verify, export, compact, count and rewrite logs with Spark, on one machine or many."""
 
 
-@click.command("pack", cls=KstoreCommand, epilog=PACK_EXAMPLES, short_help="Write the archive that executors need.")
+@click.command("pack", cls=KstoreCommand, epilog=PACK_EXAMPLES, short_help="Write the archive for executors.")
 @click.argument("archive", metavar="OUT.tar.gz", type=click.Path(dir_okay=False))
-@click.option("--package", "packages", multiple=True, metavar="NAME", help="This installed package too.")
+@click.option("--package", "packages", multiple=True, metavar="NAME", help="Add this installed package.")
 def pack_command(archive: str, packages: tuple[str, ...]) -> int:
-    """Write kstore and what it needs into OUT.tar.gz, and print the settings that make Spark use it.
+    """Write kstore and its requirements to OUT.tar.gz, and print the settings that make Spark use it.
 
     Spark cannot load compiled modules from a zip of --py-files; an archive that it unpacks beside each executor works.
     """

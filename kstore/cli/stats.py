@@ -1,4 +1,4 @@
-"""``kstore stats``: what logs are made of: sizes, times, batches, codecs, transactions, keys."""
+"""``kstore stats``: the composition of logs: sizes, times, batches, codecs, transactions, keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Examples:
 \b
 Exit status:
   0  everything was counted
-  1  damage: of what cannot be read nothing is counted
+  1  damage: unreadable data is not counted
   2  bad usage
 """
 
@@ -45,16 +45,16 @@ PERCENTILES = (50, 90, 99)
 BAR_WIDTH = 40
 
 
-@click.command("stats", cls=KstoreCommand, epilog=EXAMPLES, short_help="Count what logs are made of.")
+@click.command("stats", cls=KstoreCommand, epilog=EXAMPLES, short_help="Count what logs contain.")
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
 @click.option("--deep", is_flag=True, help="Check, decompress and count every record too: keys, tombstones, ratios.")
-@click.option("--segments", is_flag=True, help="Each segment too.")
+@click.option("--segments", is_flag=True, help="Report each segment too.")
 @format_option('text: tables. json: one object a line, of type "log", "segment", "finding" or "total".')
 def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str) -> int:
-    """Count what the logs in DIRECTORIES, kstore's or a Kafka broker's, are made of.
+    """Count what the logs in DIRECTORIES, kstore's or a Kafka broker's, contain.
 
-    A directory is one partition, or holds partitions. Without --deep only headers of batches are read: fast, and of a
-    damaged record nothing is noticed ("kstore verify" does that). Percentiles are at most 1/16 too high.
+    A directory is one partition, or holds partitions. Without --deep only batch headers are read: this is fast, but
+    misses damaged records ("kstore verify" finds them). Percentiles are at most 1/16 too high.
 
     Nothing is written, no lock is taken, and a writer may be at work.
     """
@@ -155,7 +155,7 @@ class _JsonPrinter:
 
 
 class _TablePrinter:
-    """A table of the logs, then what all of them together are made of, then the damage."""
+    """A table of the logs, then the composition of all of them together, then the damage."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[object, ...]] = []
@@ -219,7 +219,7 @@ def _times(stats: Stats) -> tuple[str, str]:
 
 
 def _time(timestamp_ms: int) -> str:
-    """The time in UTC; the bare number where it is in no year that has four digits."""
+    """The time in UTC; the bare number if its year does not have four digits."""
     if timestamp_ms < 0:
         return "-"
     try:

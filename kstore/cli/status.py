@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["BROKEN_PIPE", "DAMAGED", "FAILED", "INTERRUPTED", "OK", "USAGE"]
 
 OK = 0
-# One status for what is wrong with the data and for what the system refuses: scripts ask whether all is well.
+# One status for damaged data and for errors of the system: scripts ask only whether all is well.
 DAMAGED = FAILED = 1
 USAGE = 2
 # 128 + the number of the signal, as a shell reports it: SIGINT, SIGPIPE.

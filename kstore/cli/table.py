@@ -1,4 +1,4 @@
-"""Tables of text, and colours where a terminal shows them."""
+"""Tables of text, and colours on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["painted", "table"]
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    """Lines of a table: the first column to the left, the others, numbers as a rule, to the right."""
+    """Lines of a table: the first column left-aligned, the others, usually numbers, right-aligned."""
     cells = [tuple(columns), *(tuple(map(_text, row)) for row in rows)]
     widths = [max(len(row[number]) for row in cells) for number in range(len(columns))]
     for row in cells:
@@ -26,7 +26,7 @@ def _text(value: object) -> str:
 
 
 def painted(text: str, colour: Literal["red", "yellow", "green"], stream: TextIO | None = None) -> str:
-    """``text`` in ``colour`` where ``stream`` (default: standard output) is a terminal and ``NO_COLOR`` is not set."""
+    """``text`` in ``colour`` if ``stream`` (default: standard output) is a terminal and ``NO_COLOR`` is not set."""
     out = stream or sys.stdout
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not out.isatty():
         return text

@@ -1,4 +1,4 @@
-"""Which kind of file ``kstore export`` writes and ``kstore import`` reads, by its name."""
+"""The kind of file that ``kstore export`` writes and ``kstore import`` reads, by its name."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "j
 
 
 def form_of(file: str) -> str | None:
-    """The form that the name of ``file`` tells, or None."""
+    """The form that the name of ``file`` indicates, or None."""
     return SUFFIXES.get(Path(file).suffix.lower())

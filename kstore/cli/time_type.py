@@ -1,4 +1,4 @@
-"""A time on the command line: taken as ms since the epoch or an ISO 8601 date and time, shown as the latter in UTC."""
+"""A time on the command line: given as ms since the epoch or an ISO 8601 date and time, shown as the latter in UTC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def timestamp_text(timestamp_ms: int) -> str:
-    """A timestamp for people: ISO 8601 in UTC; "-" where there is none, the plain number where no calendar has it."""
+    """A timestamp for people: ISO 8601 in UTC; "-" for none, the plain number if no calendar has it."""
     if timestamp_ms < 0:
         return "-"
     try:

@@ -1,4 +1,4 @@
-"""``kstore topics``: list, make, change and delete the topics of a store."""
+"""``kstore topics``: lists, creates, changes and deletes the topics of a store."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ Examples:
 \b
 Exit status:
   0  done
-  1  the store, or the topic, cannot be opened, made or changed; what is wrong is on standard error
+  1  the store or topic cannot be opened, created or changed; standard error says why
   2  bad usage
 """
 
 
-@click.command("topics", cls=KstoreCommand, epilog=EXAMPLES, short_help="List, make, change and delete topics.")
+@click.command("topics", cls=KstoreCommand, epilog=EXAMPLES, short_help="List, create, change and delete topics.")
 @click.argument("directory", type=click.Path())
 @click.option("--list", "listing", is_flag=True, help="List the topics; the default.")
-@click.option("--create", metavar="NAME", help="Make a topic.")
+@click.option("--create", metavar="NAME", help="Create a topic.")
 @click.option("--alter", metavar="NAME", help="Change a topic's settings, or give it more partitions.")
 @click.option("--delete", metavar="NAME", help="Delete a topic with all its records.")
-@click.option("--partitions", type=click.IntRange(1), metavar="N", help="So many partitions; of a new topic: 1.")
+@click.option("--partitions", type=click.IntRange(1), metavar="N", help="The number of partitions; 1 for a new topic.")
 @config_option
-@click.option("--reset", multiple=True, metavar="NAME", help="A setting that is to be the store's again.")
+@click.option("--reset", multiple=True, metavar="NAME", help="Reset this setting to the store's.")
 @format_option("text: a table. json: one object a topic.")
 def command(
     directory: str,
@@ -54,16 +54,16 @@ def command(
     reset: tuple[str, ...],
     form: str,
 ) -> int:
-    """Look after the topics of the store in DIRECTORY.
+    """Manage the topics of the store in DIRECTORY.
 
-    A list takes no lock: a writer, or a Kafka broker, may be at work. The other options take the store's lock, and
-    --create makes the store too where there is none.
+    A list takes no lock: a writer, or a Kafka broker, may be at work. The other options take the store's lock; --create
+    also creates the store if it does not exist.
     """
     if sum((listing, create is not None, alter is not None, delete is not None)) > 1:
         raise click.UsageError("--list, --create, --alter and --delete: give one of them")
     settings = parse_settings(configs)
     if ((settings or reset or partitions) and not (create or alter)) or (reset and create):
-        raise click.UsageError("--config and --partitions go with --create or --alter, --reset with --alter")
+        raise click.UsageError("--config and --partitions need --create or --alter, --reset needs --alter")
     if create is not None:
         with Store(directory, background=False) as store:
             store.create_topic(create, partitions or 1, **settings)

@@ -1,4 +1,4 @@
-"""``kstore transactions``: the open transactions of a log, and an end to those that nobody else will end."""
+"""``kstore transactions``: lists a log's open transactions, and aborts hanging ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLES = """
 Examples:
   kstore transactions data/orders-0
   kstore transactions --hanging-ms 900000 data/orders-0      whose producers are silent for 15 minutes
-  kstore transactions --abort 4711 data/orders-0             nothing is asked; its records are never read as committed
+  kstore transactions --abort 4711 data/orders-0             without confirmation; its records are never committed
 
 \b
 Exit status:
@@ -35,21 +35,24 @@ NONE = "-"
 
 @click.command("transactions", cls=KstoreCommand, epilog=EXAMPLES, short_help="List open transactions, or abort one.")
 @click.argument("directory", type=click.Path())
-@click.option("--hanging-ms", type=click.IntRange(0), default=0, metavar="N", help="Only of producers silent so long.")
+@click.option(
+    "--hanging-ms", type=click.IntRange(0), default=0, metavar="N", help="Only of producers silent for this long."
+)
 @click.option(
     "--abort",
     "aborted",
     type=click.IntRange(0),
     multiple=True,
     metavar="PRODUCER_ID",
-    help="Abort this producer's transaction; may be given again. No writer may have the log open.",
+    help="Abort this producer's transaction; repeatable. No writer may have the log open.",
 )
 @format_option("text: a table. json: one object a line.")
 def command(directory: str, hanging_ms: int, aborted: tuple[int, ...], form: str) -> int:
     """List the transactions that are open in the log in DIRECTORY, kstore's or a Kafka broker's, the oldest first.
 
-    Readers of committed records wait for the oldest of them. One whose producer is gone for good holds them up for
-    ever: --abort ends it, as its coordinator would have. With --hanging-ms only what is listed can be aborted.
+    Readers of committed records wait for the oldest of them. A producer that is gone for good blocks them for ever:
+    --abort ends its transaction, as its coordinator would have. With --hanging-ms only a listed transaction can be
+    aborted.
 
     Without --abort nothing is written to the log, and a writer may be at work on it.
     """
@@ -58,7 +61,7 @@ def command(directory: str, hanging_ms: int, aborted: tuple[int, ...], form: str
     if not aborted:
         _print(found, form)
         return OK
-    # A log that does not exist was refused above: this creates none.
+    # A missing log was refused above, so this creates none.
     with Log(directory) as log:
         for producer_id in dict.fromkeys(aborted):
             offset = log.abort_transaction(producer_id, hanging_ms=hanging_ms)

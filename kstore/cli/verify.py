@@ -1,4 +1,4 @@
-"""``kstore verify``: whether everything in a log, or in a directory of logs, is as it was written."""
+"""``kstore verify``: checks that everything in a log, or in a directory of logs, is as it was written."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ COLUMNS = ("log", "segments", "batches", "records", "bytes", "start", "stable", 
 @click.command("verify", cls=KstoreCommand, epilog=EXAMPLES, short_help="Check every batch, index entry and snapshot.")
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
 @format_option('text: a table, then what was found. json: one object a line, of type "log" or "finding".')
-@click.option("--quiet", "-q", is_flag=True, help="Tell of damage only, not of what is merely worth knowing.")
+@click.option("--quiet", "-q", is_flag=True, help="Report only damage, not mere notes.")
 def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
-    """Read every file of the logs in DIRECTORIES, kstore's or a Kafka broker's, and hold them against each other.
+    """Read every file of the logs in DIRECTORIES, kstore's or a Kafka broker's, and compare them with each other.
 
-    A directory is one partition, or holds partitions. Checked are every batch's CRC and records, the order of offsets
+    A directory is one partition, or holds partitions. kstore checks every batch's CRC and records, the order of offsets
     within and across segments, every entry of every index, producer snapshots and transaction indexes against the
-    batches, leader epochs, checkpoints, and that what was durable is there.
+    batches, leader epochs, checkpoints, and that everything durable exists.
 
-    Each finding names the command that repairs it, if one does; for lost records it is the one that lets reads go on
-    without them.
+    Each finding names the command that repairs it, if one does; for lost records it is the command that lets reads
+    continue without them.
 
-    Nothing is written, no lock is taken, and a writer may be at work. Unlike "kstore read" it looks beyond what is
-    known to be durable. A batch that is only half there at the end of a log is damage, unless a writer is at work.
+    Nothing is written, no lock is taken, and a writer may be at work. Unlike "kstore read" it also checks what is not
+    known to be durable. A half-written batch at the end of a log is damage, unless a writer is at work.
     """
     logs = [log for directory in directories for log in find_logs(Path(directory))]
     printer = _TablePrinter(quiet) if form == "text" else _JsonPrinter(quiet)
@@ -76,7 +76,7 @@ def _verifications(directories: Iterable[str], logs: Iterable[Path], advance: Ad
 
 
 def log_bytes(log: Path) -> int:
-    """Bytes of the log's segments; one that goes away meanwhile has none."""
+    """Bytes of the log's segments; one that disappears meanwhile counts as 0."""
     size = 0
     for path in log.glob(f"*{LOG_SUFFIX}"):
         try:
@@ -113,11 +113,11 @@ class _JsonPrinter:
             print(compact({"type": "finding", **finding_fields(finding)}))
 
     def end(self) -> None:
-        """Nothing is left to say."""
+        """There is no more output."""
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """The finding's fields that say something."""
+    """The finding's fields that have a value."""
     told = {name: value for name, value in finding._asdict().items() if name not in ("position", "first", "last")}
     if finding.position != NO_POSITION:
         told["position"] = finding.position
@@ -131,7 +131,7 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
 
 
 class _TablePrinter:
-    """A table of the logs, then what was found in them."""
+    """A table of the logs, then the findings."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet

@@ -51,9 +51,9 @@ def test_damage_is_told_and_left(log: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["compact", str(log)]) == 1
     out = capsys.readouterr().out
     assert "damage: " in out
-    assert "left as it is: segment 0" in out
+    assert "left unchanged: segment 0" in out
 
 
 def test_a_size_that_is_none_is_bad_usage(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compact", "--map-size", "much", str(log)]) == 2
-    assert "'much' is no size" in capsys.readouterr().err
+    assert "'much' is not a size" in capsys.readouterr().err

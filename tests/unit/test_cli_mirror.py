@@ -45,11 +45,11 @@ def test_each_log_has_a_line(run: Run) -> None:
     status, out, err = run("data", "copy")
     assert (status, err) == (0, "")
     first, second = out.splitlines()
-    assert first.startswith("a-0: 5 segments copied, 0 there already, ")
+    assert first.startswith("a-0: 5 segments copied, 0 already there, ")
     assert first.endswith(" bytes, offsets 0 to 50 (exclusive)")
     assert second.startswith("b-1: 1 segments copied, ")
     assert sum(int(line.split(" bytes")[0].rpartition(" ")[2]) for line in (first, second)) == copied
-    assert run("data", "copy")[1].startswith("a-0: 0 segments copied, 5 there already, 0 bytes, ")
+    assert run("data", "copy")[1].startswith("a-0: 0 segments copied, 5 already there, 0 bytes, ")
 
 
 def test_json_is_one_object_a_log(run: Run) -> None:
@@ -68,7 +68,7 @@ def test_a_copy_in_a_store_says_that_the_active_segment_is_left_out(run: Run) ->
     fill("a-0", 50)
     status, out, _ = run("a-0", "memory://bucket/cli/a-0", "--storage-option", "global_store=1")
     assert status == 0
-    assert out.endswith(", the active segment left out\n")
+    assert out.endswith(", without the active segment\n")
 
 
 def test_damage_is_told_and_ends_with_status_1(run: Run) -> None:
@@ -115,7 +115,7 @@ def test_the_help_has_examples(run: Run) -> None:
     status, out, _ = run("--help")
     assert status == 0
     assert "Exit status:" in out
-    assert "sealed segments only" in out
+    assert "only sealed segments" in out
 
 
 def test_a_mirror_that_is_killed_goes_on(tmp_path: Path, tried: Callable[[str, int], None]) -> None:

@@ -152,7 +152,7 @@ def test_many_failures_are_told_once(run: Run) -> None:
     status, _, err = run("--config", "max_request_size=100", stdin=(b"y" * 200 + b"\n") * 50)
     *told, more, summary = err.splitlines()
     assert (status, len(told)) == (1, 10)
-    assert more == "kstore: further lines that failed are only counted"
+    assert more == "kstore: further failed lines are only counted"
     assert summary.endswith(", 50 failed")
 
 
@@ -172,20 +172,20 @@ def test_a_topic_that_is_missing_is_made_only_where_that_is_asked_for(
     assert [record.value for record in records()] == [b"a", b"a"]
     capsys.readouterr()
     assert main(("produce", "data", "other", "lines")) == 1
-    assert capsys.readouterr().err == "kstore: data: there is no topic other; --create-topic makes it\n"
+    assert capsys.readouterr().err == "kstore: data: there is no topic other; --create-topic creates it\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--json", "--key-separator", ":"), "in JSON a record has a key"),
+        (("--json", "--key-separator", ":"), "in JSON the key is a field"),
         (("--key-separator", ""), "is empty"),
-        (("--partitions", "2"), "goes with --create-topic"),
+        (("--partitions", "2"), "needs --create-topic"),
         (("--rate", "0"), "range"),
         (("--config", "linger.mss=5"), "did you mean 'linger_ms'"),
         (("--config", "linger_ms"), "NAME=VALUE"),
         (("--config", "acks=2"), "expected 'all'"),
-        (("--config", "value_serializer=json"), "records are sent as the bytes they are"),
+        (("--config", "value_serializer=json"), "records are sent as plain bytes"),
         (("--transactional-id", "t", "--config", "acks=1"), "transactional_id"),
     ],
 )
@@ -270,7 +270,7 @@ def test_ctrl_c_delivers_what_was_sent_or_aborts(
         assert err == "kstore: interrupted: the transaction was aborted: committed readers see none of the lines\n"
     else:
         first, second = err.splitlines()
-        assert first == "kstore: interrupted behind line 2; what was sent is being delivered"
+        assert first == "kstore: interrupted after line 2; what was sent is being delivered"
         assert second.startswith("produced 2 records to orders in ")
     assert values(isolation_level="read_committed") == expected
 
@@ -371,6 +371,6 @@ def test_a_second_ctrl_c_does_not_wait_for_deliveries(tmp_path: Path, capsys: py
         assert run.produce(Interrupted(b"a\nb\n")) == 130
         assert one.producer.closed
     assert capsys.readouterr().err.splitlines() == [
-        "kstore: interrupted behind line 2; what was sent is being delivered",
+        "kstore: interrupted after line 2; what was sent is being delivered",
         "kstore: interrupted again: 2 of 2 records are not known to be delivered",
     ]

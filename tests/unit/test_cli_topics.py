@@ -42,7 +42,7 @@ def test_topics_are_made_changed_listed_and_deleted(tmp_path: Path, capsys: pyte
     ("arguments", "said"),
     [
         (("--create", "a", "--delete", "b"), "give one of them"),
-        (("--config", "retention_ms=1"), "go with --create"),
+        (("--config", "retention_ms=1"), "need --create"),
         (("--create", "a", "--config", "retention_ms"), "NAME=VALUE"),
         (("--alter", "a"), "needs"),
     ],

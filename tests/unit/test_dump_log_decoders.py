@@ -110,7 +110,7 @@ def test_remote_log_metadata_prints_as_kafka_s_classes_do(value: str, text: str)
         (b"\2\0\0", "frame version 2"),
         (b"\1\x63\0", "unknown record type 99"),
         (b"\1\0\x09", "version 9"),
-        (bytes.fromhex(DELETE) + b"!", "1 bytes behind"),
+        (bytes.fromhex(DELETE) + b"!", "1 bytes after"),
         (bytes.fromhex(DELETE)[:-2] + b"\x07\0", "state 7"),
         (b"\xff\xff\xff\xff\xff\xff", "varint"),
     ],

@@ -32,7 +32,7 @@ def test_a_snapshot_of_the_metadata_log_needs_its_name(dump: Dump) -> None:
     Path("other.checkpoint").write_bytes(batch(0, 1))
     status, _, err = dump("--files", "other.checkpoint")
     assert status == 1
-    assert "the name is no snapshot's" in err
+    assert "not the name of a snapshot" in err
 
 
 def test_a_directory_stands_for_its_files_in_the_order_of_their_names(dump: Dump) -> None:

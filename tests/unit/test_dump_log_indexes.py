@@ -129,7 +129,7 @@ def test_a_time_index_without_its_neighbours_cannot_be_checked(missing: str, dum
     Path(f"{BASE}{missing}").unlink()
     status, out, err = dump("--files", f"{BASE}.timeindex")
     assert (status, out) == (1, f"Dumping {BASE}.timeindex\n")
-    assert f"cannot be checked without {BASE}{missing}, which is not there" in err
+    assert f"cannot be checked without {BASE}{missing}, which does not exist" in err
 
 
 def test_half_an_entry_is_named_and_stays_in_the_file(dump: Dump) -> None:

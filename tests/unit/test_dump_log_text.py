@@ -178,7 +178,7 @@ def test_an_impossible_size_ends_the_dump_of_the_file_and_not_of_others(size: in
     assert [line.split()[1] for line in out.splitlines() if line.startswith("baseOffset")] == ["0", "9"]
     assert err.splitlines() == [
         f"{BASE}.log: damaged at position {second}: a batch whose size field is {size}, expected at least 14",
-        f"{BASE}.log: the dump of this file ends at the damage; with --past-damage it goes on at position {third}",
+        f"{BASE}.log: the dump of this file ends at the damage; with --past-damage it continues at position {third}",
     ]
 
 

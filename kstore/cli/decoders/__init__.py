@@ -1,1 +1,1 @@
-"""Decoders of what records hold, for ``kstore dump-log``."""
+"""Decoders of record contents for ``kstore dump-log``."""

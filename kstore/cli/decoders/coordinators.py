@@ -19,7 +19,7 @@ GROUP_METADATA = 2
 
 
 class CoordinatorDecoder:
-    """The decoder of one coordinator's records, whose schema file is ``schema``."""
+    """The decoder for one coordinator's records, whose schema file is ``schema``."""
 
     def __init__(self, schema: str) -> None:
         messages = load_messages(schema).values()
@@ -53,7 +53,7 @@ class CoordinatorDecoder:
 
 
 class _OffsetsDecoder(CoordinatorDecoder):
-    """Looks also into what the members of a classic consumer group have sent."""
+    """Also decodes the data that members of a classic consumer group embed."""
 
     def __init__(self) -> None:
         super().__init__("group")
@@ -81,15 +81,15 @@ def _read_embedded(message: Message, data: Value) -> Value:
 
 
 def offsets_decoder() -> CoordinatorDecoder:
-    """The decoder of __consumer_offsets."""
+    """The decoder for __consumer_offsets."""
     return _OffsetsDecoder()
 
 
 def transaction_log_decoder() -> CoordinatorDecoder:
-    """The decoder of __transaction_state."""
+    """The decoder for __transaction_state."""
     return CoordinatorDecoder("transaction")
 
 
 def share_group_state_decoder() -> CoordinatorDecoder:
-    """The decoder of __share_group_state."""
+    """The decoder for __share_group_state."""
     return CoordinatorDecoder("share")

@@ -25,7 +25,7 @@ Fields = Mapping[str, object]
 
 
 class FramedDecoder:
-    """The decoder of values that are framed messages of one schema file; ``error`` begins what it says of others."""
+    """The decoder for values that are framed messages of one schema file; ``error`` starts its error messages."""
 
     def __init__(self, schema: str, error: str, present: Callable[[Message, int, dict[str, Value]], Value]) -> None:
         self._messages = {message.key: message for message in load_messages(schema).values()}
@@ -50,17 +50,17 @@ class FramedDecoder:
         message = self._messages[key]
         fields = message.read(reader, version)
         if reader.remaining:
-            raise MessageError(f"{reader.remaining} bytes behind the record")
+            raise MessageError(f"{reader.remaining} bytes after the record")
         return self._present(message, version, fields)
 
 
 def cluster_metadata_decoder() -> FramedDecoder:
-    """The decoder of __cluster_metadata."""
+    """The decoder for __cluster_metadata."""
     return FramedDecoder("metadata", "Error at", _present_metadata)
 
 
 def remote_log_metadata_decoder() -> FramedDecoder:
-    """The decoder of __remote_log_metadata."""
+    """The decoder for __remote_log_metadata."""
     return FramedDecoder("remote", "Error at offset", lambda message, _, fields: REMOTE_TEXTS[message.name](fields))
 
 
@@ -81,7 +81,7 @@ def _segment_text(fields: Fields) -> str:
 
 
 def _segment_snapshot_text(fields: Fields) -> str:
-    # Kafka's class leaves out the broker and the time of the event.
+    # Kafka's class omits the broker and the time of the event.
     return (
         f"RemoteLogSegmentMetadataSnapshot{{segmentId={fields['segmentId']}, "
         f"startOffset={fields['startOffset']}, endOffset={fields['endOffset']}, "
@@ -124,7 +124,7 @@ REMOTE_TEXTS: dict[str, Callable[[Fields], str]] = {
 
 
 def _check_offsets(fields: Fields) -> None:
-    """Kafka refuses to make a segment of other offsets."""
+    """Kafka refuses to create a segment with other offsets."""
     start, end = fields["startOffset"], fields["endOffset"]
     assert isinstance(start, int)
     assert isinstance(end, int)

@@ -11,17 +11,17 @@ from kstore.messages.schema import Uuid, Value
 
 __all__ = ["java_bool", "java_double", "java_string", "json_text"]
 
-# A surrogate, half or whole, in what claims to be UTF-8: Java replaces it as one, Python each of its bytes.
+# A surrogate, half or whole, in supposed UTF-8: Java replaces it as one, Python each of its bytes.
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-# A byte that is never UTF-8, and so is replaced on its own.
+# A byte that never occurs in UTF-8, and so is replaced alone.
 _INVALID = b"\xff"
-# Jackson's escapes; it leaves everything beyond ASCII as it is.
+# Jackson's escapes; it leaves everything beyond ASCII unchanged.
 _JSON_ESCAPES = {code: f"\\u{code:04X}" for code in range(32)}
 _JSON_ESCAPES |= {ord(char): f"\\{letter}" for char, letter in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)}
 
 
 def java_string(data: bytes) -> str:
-    """The text that Java's ``new String(data, UTF_8)`` gives, control characters and all."""
+    """The text of Java's ``new String(data, UTF_8)``, control characters included."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -39,7 +39,7 @@ def java_double(value: float) -> str:
     negative, digits, exponent = Decimal(repr(value)).as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).rstrip("0") or "0"
-    # The text stands for text[0].text[1:] x 10^exponent.
+    # The text means text[0].text[1:] x 10^exponent.
     exponent = exponent + len(digits) - 1 if value else 0
     sign = "-" if negative else ""
     if not -3 <= exponent < 7:

@@ -1,4 +1,4 @@
-"""Decoders of single keys and values: what ``--key-decoder-class`` and ``--value-decoder-class`` choose from."""
+"""Decoders for single keys and values: the choices of ``--key-decoder-class`` and ``--value-decoder-class``."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from kstore.record._codec import Record
 
 __all__ = ["BYTES_DECODERS", "DEFAULT_CLASS", "PlainDecoder", "bytes_decoder"]
 
-# Where Kafka's decoders live, and where they lived up to Kafka 3.
+# Where Kafka's decoders are, and where they were up to Kafka 3.
 PACKAGES = ("org.apache.kafka.tools.api.", "kafka.serializer.")
 DEFAULT_CLASS = "org.apache.kafka.tools.api.StringDecoder"
 
 
 class PlainDecoder:
-    """Decodes key and value each on its own."""
+    """Decodes key and value separately."""
 
     def __init__(self, key: Callable[[bytes], Value], value: Callable[[bytes], Value]) -> None:
         self._key = key
         self._value = value
 
     def __call__(self, record: Record) -> Decoded:
-        """Raises MessageError for bytes that are not the chosen type's."""
+        """Raises MessageError for bytes that do not fit the chosen type."""
         key, value = record.key, record.value
         return Decoded(key=None if key is None else self._key(key), value=None if value is None else self._value(value))
 
 
 def bytes_decoder(class_name: str) -> Callable[[bytes], Value] | None:
-    """The decoder of a class by its full or short name, None for a class that kstore does not know."""
+    """The decoder for a class by its full or short name, None for a class that kstore does not know."""
     for package in PACKAGES:
         class_name = class_name.removeprefix(package)
     return BYTES_DECODERS.get(class_name)
@@ -47,6 +47,6 @@ BYTES_DECODERS: dict[str, Callable[[bytes], Value]] = {
     "StringDecoder": java_string,
     "LongDecoder": lambda data: _number(data, 8),
     "IntegerDecoder": lambda data: _number(data, 4),
-    # Kafka prints the identity of a Java array here, which tells nothing.
+    # Kafka prints the identity of a Java array here, which says nothing.
     "DefaultDecoder": bytes.hex,
 }

@@ -1,4 +1,4 @@
-"""What a decoder of records is."""
+"""The interface of a decoder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Decoded", "Decoder"]
 
 
 class Decoded(NamedTuple):
-    """A record's key and value as text (str) or as what prints as JSON; None where there is nothing to print."""
+    """A record's key and value as text (str) or as JSON data; None if there is nothing to print."""
 
     key: Value
     value: Value
 
 
 class Decoder(Protocol):
-    """Makes of a record what is printed of it. Raises MessageError where Kafka's tool gives up."""
+    """Turns a record into what is printed of it. Raises MessageError where Kafka's tool gives up."""
 
     def __call__(self, record: Record) -> Decoded: ...

@@ -1,4 +1,4 @@
-"""Reads the entries of a .log as batches of any version, with all that the dump shows of them."""
+"""Reads the entries of a .log as batches of any version, with everything the dump shows of them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ SEQUENCE_MAX = (1 << 31) - 1
 
 
 class Message(NamedTuple):
-    """A record of an old format with its own checksum, and the sizes of its fields as they are stored.
+    """A record of an old format with its own checksum, and the stored sizes of its fields.
 
-    ``problem`` says why a field cannot be there; the record has None in its place.
+    ``problem`` says why a field is impossible; the record has None in its place.
     """
 
     record: Record
@@ -61,7 +61,7 @@ class Message(NamedTuple):
 
 
 class V2DumpBatch:
-    """A batch of version 2, or of a later one that is taken for it, as Kafka's tools do."""
+    """A batch of version 2, or of a later one, which Kafka's tools treat as version 2."""
 
     __slots__ = ("_file", "entry", "header", "last_offset")
 
@@ -115,7 +115,7 @@ class V2DumpBatch:
         return -1 if base_sequence == -1 else _increment(base_sequence, self.header.last_offset_delta)
 
     def sequence(self, offset: int) -> int:
-        """The sequence number of the record at ``offset``, -1 in a batch without."""
+        """The sequence number of the record at ``offset``, -1 in a batch without sequences."""
         base_sequence = self.header.base_sequence
         return -1 if base_sequence < 0 else _increment(base_sequence, offset - self.entry.offset)
 
@@ -129,17 +129,17 @@ class V2DumpBatch:
         return crc
 
     def records(self) -> Iterator[Record]:
-        """The records, all of them checked before the first is given.
+        """The records; all of them are checked before the first is yielded.
 
-        Raises CorruptDataError; ``salvaged_records`` then gives those before the damage.
+        Raises CorruptDataError; ``salvaged_records`` then yields those before the damage.
         """
         _ensure_whole(self.entry)
         return RecordBatch(self.entry.data, self.entry.at, self.header).records()
 
     def salvaged_records(self) -> Iterator[Record]:
-        """The records one by one, up to the one that cannot be read: then raises CorruptDataError.
+        """The records one by one, up to one that cannot be read: then raises CorruptDataError.
 
-        Nothing but their structure is asked for: Kafka's tool shows any offset and any header name.
+        Checks only their structure: Kafka's tool shows any offset and any header name.
         """
         entry, header = self.entry, self.header
         _ensure_whole(entry)
@@ -161,7 +161,7 @@ class V2DumpBatch:
                 raise CorruptRecordError(f"record {index} cannot be read: {error}") from error
             yield record
         if position < stop:
-            raise CorruptRecordError(f"{stop - position} bytes behind the last of {header.record_count} records")
+            raise CorruptRecordError(f"{stop - position} bytes after the last of {header.record_count} records")
 
     def _salvage(self, data: bytes, position: int, stop: int) -> tuple[Record, int]:
         size, position = decode_varint(data, position)
@@ -201,7 +201,7 @@ class V2DumpBatch:
 class LegacyDumpBatch:
     """A message of version 0 or 1, plain or around a compressed set of others.
 
-    A magic of 128 and more is taken for it too, as Kafka's tools do, who read it as a negative number.
+    A magic of 128 or more counts as one too: Kafka's tools read it as a negative number.
     """
 
     __slots__ = ("_file", "attributes", "crc", "entry")
@@ -225,7 +225,7 @@ class LegacyDumpBatch:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Raises UnsupportedFormatError for a magic that nobody knows."""
+        """Raises UnsupportedFormatError for an unknown magic."""
         if self.entry.magic < 0:
             found = self.entry.magic & 0xFF
             raise UnsupportedFormatError(f"magic {found}, expected 0 to {MAGIC_V2}", position=self.entry.position)
@@ -256,7 +256,7 @@ class LegacyDumpBatch:
         return crc
 
     def messages(self) -> Iterator[Message]:
-        """The message itself, or those in it. Raises CorruptDataError, once those before the damage are given."""
+        """The message itself, or the messages in it. Raises CorruptDataError after yielding those before the damage."""
         entry = self.entry
         _ensure_whole(entry)
         data = entry.data[entry.at : entry.at + entry.size]
@@ -287,14 +287,14 @@ DumpBatch = V2DumpBatch | LegacyDumpBatch
 
 
 def read_batch(entry: Entry, file: File) -> DumpBatch:
-    """The batch that an entry is. Raises CorruptBatchError where its header cannot be there."""
+    """The batch at an entry. Raises CorruptBatchError if its header is impossible."""
     if entry.magic >= MAGIC_V2:
         return V2DumpBatch(entry, file)
     return LegacyDumpBatch(entry, file)
 
 
 def _increment(sequence: int, by: int) -> int:
-    """``sequence`` + ``by``, counted past 2^31 - 1 to 0; damaged ones as Java's 32-bit arithmetic has them."""
+    """``sequence`` + ``by``, wrapping from 2^31 - 1 to 0; damaged ones follow Java's 32-bit arithmetic."""
     if sequence > _int32(SEQUENCE_MAX - by):
         return _int32(by - _int32(SEQUENCE_MAX - sequence) - 1)
     return _int32(sequence + by)
@@ -324,7 +324,7 @@ def _ensure_whole(entry: Entry) -> None:
 
 
 def _decompressed(codec: str, data: memoryview, magic: int) -> bytes:
-    # Not at the top: the libraries behind it are loaded by those who meet a compressed batch.
+    # Not at the top: only a dump that meets a compressed batch loads the libraries.
     from kstore.record.compression import CODECS_BY_NAME
 
     return CODECS_BY_NAME[codec].decompress(data, MAX_BYTES_UNCOMPRESSED, magic)
@@ -340,7 +340,7 @@ def _chunks(file: File, position: int, stop: int) -> Iterator[bytes]:
 
 
 def _field(data: bytes, position: int, stop: int) -> tuple[bytes | None, int]:
-    """A field behind its varint length; any negative length is null."""
+    """A field after its varint length; any negative length is null."""
     size, position = decode_varint(data, position)
     if size < 0:
         return None, position
@@ -350,7 +350,7 @@ def _field(data: bytes, position: int, stop: int) -> tuple[bytes | None, int]:
 
 
 def _inner_entries(data: bytes, wrapper_magic: int) -> list[tuple[int, int, int]]:
-    """Position, size and offset of the messages in an uncompressed set; a rest that holds no whole one is ignored."""
+    """Position, size and offset of the messages in an uncompressed set; an incomplete rest is ignored."""
     entries = []
     position = 0
     while len(data) - position > LEGACY_CRC_START:
@@ -368,7 +368,7 @@ def _inner_entries(data: bytes, wrapper_magic: int) -> list[tuple[int, int, int]
 
 
 def _message(data: bytes, position: int, size: int, offset: int, batch: LegacyDumpBatch) -> Message:
-    """The message that lies in ``size`` bytes from ``position``, with the timestamp that ``batch`` gives it."""
+    """The message in ``size`` bytes from ``position``, with the timestamp that ``batch`` gives it."""
     _, _, crc, magic, _ = LEGACY_PREFIX.unpack_from(data, position)
     stop = position + size
     at = position + LEGACY_PREFIX.size
@@ -393,7 +393,7 @@ def _message(data: bytes, position: int, size: int, offset: int, batch: LegacyDu
 
 
 def _sized(data: bytes, position: int, stop: int) -> tuple[int, bytes | None, str | None]:
-    """The size, the content and what is wrong with a field behind its int32 length; any negative length is null."""
+    """The size, content and problem of a field after its int32 length; any negative length is null."""
     if stop - position < INT32.size:
         return -1, None, f"a message that ends {INT32.size - (stop - position)} bytes early"
     size: int = INT32.unpack_from(data, position)[0]

@@ -1,4 +1,4 @@
-"""Says what a control record holds, in Kafka's words."""
+"""Describes a control record in Kafka's words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kstore.record.control import KEY, ControlRecordType, parse_control_type, pa
 
 __all__ = ["ControlNote", "control_note"]
 
-# By type: what Kafka's tool calls it, to the colon that only one has, and its message.
+# By type: the name in Kafka's tool, including the colon that only one has, and the message.
 MESSAGES = {
     ControlRecordType.LEADER_CHANGE: ("LeaderChange:", "LeaderChangeMessage"),
     ControlRecordType.SNAPSHOT_HEADER: ("SnapshotHeader", "SnapshotHeaderRecord"),
@@ -23,7 +23,7 @@ MESSAGES = {
 
 
 class ControlNote(NamedTuple):
-    """A control record: its type, what Kafka's tool prints of it, and the same as data."""
+    """A control record: its type, the text that Kafka's tool prints, and the same as data."""
 
     type: str
     text: str
@@ -31,7 +31,7 @@ class ControlNote(NamedTuple):
 
 
 def control_note(record: Record) -> ControlNote:
-    """Raises CorruptDataError for a record that holds no such thing."""
+    """Raises CorruptDataError for a record without such contents."""
     kind = parse_control_type(record.key)
     if kind in MESSAGES:
         label, name = MESSAGES[kind]

@@ -1,6 +1,6 @@
-"""Walks over the entries of a .log as Kafka's dump tool does: by their size fields, believing nothing else.
+"""Walks over the entries of a .log as Kafka's dump tool does: by their size fields, trusting nothing else.
 
-Unlike a scan it also shows what no log would serve: batches with a bad CRC, an unknown magic, impossible counts.
+Unlike a scan it also shows what no log serves: batches with a bad CRC, an unknown magic, impossible counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENTRY_BYTES_MAX = MAX_BYTES_UNCOMPRESSED
 
 
 class Entry(NamedTuple):
-    """One entry: ``size`` bytes from ``position`` of the file, of which ``data`` has the first, from ``at`` on.
+    """One entry: ``size`` bytes from ``position`` of the file; ``data`` holds the first of them, from ``at``.
 
     ``offset`` is the base offset of a v2 batch, the (last) offset of an older message. All of the entry is in ``data``
     unless it has more than ENTRY_BYTES_MAX.
@@ -48,8 +48,8 @@ class Entry(NamedTuple):
 class EntryWalk:
     """Yields the entries of ``file`` between byte ``position`` and byte ``stop``; then ``position`` is where it ended.
 
-    A rest that holds no whole entry ends the walk. Raises CorruptBatchError for a size field that no writer can have
-    written. Memory: two entries at most, or a chunk.
+    A rest without a whole entry ends the walk. Raises CorruptBatchError for a size field that no writer produces.
+    Memory: at most two entries, or a chunk.
     """
 
     def __init__(self, file: File, position: int, stop: int) -> None:
@@ -84,9 +84,9 @@ class EntryWalk:
 
 
 def read_entry(source: Source, position: int, stop: int) -> Entry | None:
-    """The entry at byte ``position``, None where there is no whole one before ``stop``. Errors as of EntryWalk.
+    """The entry at byte ``position``, None if no whole one precedes ``stop``. Errors as of EntryWalk.
 
-    Only its first bytes are read, enough for any header.
+    Reads only its first bytes, enough for any header.
     """
     data = source.pread(max(0, min(BATCH_HEADER_BYTES, stop - position)), position)
     if len(data) <= MAGIC_POSITION:
@@ -98,7 +98,7 @@ def read_entry(source: Source, position: int, stop: int) -> Entry | None:
 
 
 def check_size(size: int, position: int) -> None:
-    """Raises CorruptBatchError for a size field that no writer can have written."""
+    """Raises CorruptBatchError for a size field that no writer produces."""
     if size < RECORD_OVERHEAD_V0:
         raise CorruptBatchError(
             f"a batch whose size field is {size}, expected at least {RECORD_OVERHEAD_V0}", position=position

@@ -1,4 +1,4 @@
-"""Dumps the indexes of a segment, each entry held against the log."""
+"""Dumps the indexes of a segment and compares each entry with the log."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 TXN_ENTRY = struct.Struct(">hqqqq")
 TXN_VERSION = 0
-# A lookup begins with the entries in the last 8 KiB. In an index that is not in order this decides what it finds.
+# A lookup starts with the entries in the last 8 KiB. In an unsorted index this decides what it finds.
 WARM_ENTRY_COUNT = 8192 // OFFSET_ENTRY.size
 WINDOW_BYTES = 1 << 16
 
 
 def dump_offset_index(job: Job, path: str) -> None:
-    """A line for each entry, once the batch that it points at was looked at. Raises FileProblem."""
+    """A line for each entry, after checking the batch it points at. Raises FileProblem."""
     index = _OffsetIndex(read_file(job.fs, job.real(path)), _base_offset(path))
     log = job.sibling(path, LOG_SUFFIX)
     if not index.count:
@@ -42,7 +42,7 @@ def dump_offset_index(job: Job, path: str) -> None:
 
 
 def dump_time_index(job: Job, path: str) -> None:
-    """A line for each entry, once the batch that has its offset was looked at. Raises FileProblem."""
+    """A line for each entry, after checking the batch with its offset. Raises FileProblem."""
     base_offset = _base_offset(path)
     data = read_file(job.fs, job.real(path))
     if job.options.index_sanity_check:
@@ -59,7 +59,7 @@ def dump_transaction_index(job: Job, path: str) -> None:
     """A line for each aborted transaction."""
     data = read_file(job.fs, job.real(path))
     for number, (version, *fields) in enumerate(_entries(TXN_ENTRY, data)):
-        # Kafka's tool shows the first byte of the two for the version.
+        # Kafka's tool shows the first of the two bytes as the version.
         job.printer.aborted_transaction(version >> 8, AbortedTransaction(*fields))
         if version != TXN_VERSION:
             job.damage(path, f"entry {number} has version {version}, expected {TXN_VERSION}", number * TXN_ENTRY.size)
@@ -67,7 +67,7 @@ def dump_transaction_index(job: Job, path: str) -> None:
 
 
 class _OffsetIndex:
-    """The entries of a .index as they lie in the file, those behind a crash too."""
+    """The entries of a .index as stored, including those after a crash."""
 
     def __init__(self, data: bytes, base_offset: int) -> None:
         self._data = data
@@ -81,7 +81,7 @@ class _OffsetIndex:
         return self.base_offset + relative, position
 
     def lookup(self, offset: int) -> int:
-        """The position that Kafka would begin at to find ``offset``, also in entries that are not in order."""
+        """The position from which Kafka would search for ``offset``, also among unsorted entries."""
         if not self.count:
             return 0
         first_warm = max(0, self.count - 1 - WARM_ENTRY_COUNT)
@@ -100,7 +100,7 @@ class _OffsetIndex:
 
 
 class _Log:
-    """The headers of a .log, for lookups by a position or from one on."""
+    """The headers of a .log, for lookups at or from a position."""
 
     def __init__(self, file: File) -> None:
         self._window = _Window(file)
@@ -109,7 +109,7 @@ class _Log:
         self._walk_start = self._walk_offset = self._walk_position = 0
 
     def entry_at(self, position: int, size_max: int) -> Entry:
-        """The whole entry at ``position``. Raises FileProblem where there is none of at most ``size_max`` bytes."""
+        """The whole entry at ``position``. Raises FileProblem if none of at most ``size_max`` bytes is there."""
         self._check(position)
         stop = min(self.size, position + size_max)
         entry = read_entry(self._window, position, stop)
@@ -118,11 +118,11 @@ class _Log:
         return entry
 
     def find(self, offset: int, position: int) -> tuple[Entry, int] | None:
-        """The first entry at or behind ``position`` whose last offset is ``offset`` or above, with that offset."""
+        """The first entry at or after ``position`` whose last offset is ``offset`` or above, with that offset."""
         self._check(position)
         start = position
         if start == self._walk_start and offset >= self._walk_offset:
-            position = self._walk_position  # every entry before it ends below the offset of the last search
+            position = self._walk_position  # every earlier entry ends below the offset of the last search
         while (entry := read_entry(self._window, position, self.size)) is not None:
             last_offset = read_batch(entry, self._file).last_offset
             if last_offset >= offset:
@@ -132,7 +132,7 @@ class _Log:
         return None
 
     def check_sizes(self, position: int) -> None:
-        """Walks over all entries from ``position`` on. Raises CorruptBatchError, FileProblem."""
+        """Walks over all entries from ``position``. Raises CorruptBatchError, FileProblem."""
         self._check(position)
         while (entry := read_entry(self._window, position, self.size)) is not None:
             position += entry.size
@@ -148,7 +148,7 @@ class _Log:
                 _, timestamps = RecordBatch(whole.data, whole.at, batch.header).offsets_and_timestamps()
                 return max(timestamps, default=NO_TIMESTAMP)
             except CorruptDataError:
-                pass  # perhaps only to those who ask for more than a readable structure
+                pass  # perhaps invalid only for readers that check more than the structure
         return max([record.timestamp for record in batch.salvaged_records()], default=NO_TIMESTAMP)
 
     def _check(self, position: int) -> None:
@@ -157,7 +157,7 @@ class _Log:
 
 
 class _Window:
-    """A file of which small pieces are read one behind the other."""
+    """A file from which small consecutive pieces are read."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -202,7 +202,7 @@ def _dump_time_entries(job: Job, path: str, data: bytes, index: _OffsetIndex, fi
             return
         try:
             if slot == 0:
-                # Each look-up of Kafka's tool walks to the end of the log, and so ends at damage that is not its own.
+                # Each lookup of Kafka's tool walks to the end of the log, and so ends at unrelated damage.
                 log.check_sizes(index.lookup(offset))
             times = Mismatch(timestamp, previous)
             job.is_damaged |= _compare_time_entry(report, times, offset, log, index.lookup(offset))
@@ -216,9 +216,9 @@ def _dump_time_entries(job: Job, path: str, data: bytes, index: _OffsetIndex, fi
 
 
 def _compare_time_entry(report: FileReport, times: Mismatch, offset: int, log: _Log, position: int) -> bool:
-    """Notes what is wrong with an entry, and returns whether it is damage.
+    """Reports problems of an entry, and returns whether it is damage.
 
-    ``times`` are its timestamp and that of the entry before. Raises FileProblem and CorruptDataError.
+    ``times`` are its timestamp and the previous entry's. Raises FileProblem and CorruptDataError.
     """
     found = log.find(offset, position)
     if found is None:
@@ -238,7 +238,7 @@ def _compare_time_entry(report: FileReport, times: Mismatch, offset: int, log: _
 
 
 def _check_time_index(data: bytes, base_offset: int) -> None:
-    """What a broker asks of a time index when it starts. Raises FileProblem."""
+    """The check of a time index that a broker makes when it starts. Raises FileProblem."""
     count = len(data) // TIME_ENTRY.size
     if count:
         first, _ = TIME_ENTRY.unpack_from(data)
@@ -256,7 +256,7 @@ def _check_last_offset(last_offset: int, base_offset: int) -> None:
 
 
 def _check_length(job: Job, path: str, size: int, entry_size: int) -> None:
-    """Kafka's tool cuts half an entry off the file; this one says that it is there."""
+    """Kafka's tool cuts half an entry off the file; this one reports it."""
     if size % entry_size:
         job.damage(path, f"{size} bytes, expected a multiple of {entry_size}", size - size % entry_size)
 

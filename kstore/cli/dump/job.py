@@ -1,4 +1,4 @@
-"""What the dumps of all files share: the options, the printer, and what was found so far."""
+"""What the dumps of all files share: the options, the printer, and the findings so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_BYTES = 2**31 - 1
 
 
 class FileProblem(KstoreError):
-    """What makes it senseless to go on with a file; the message says why, ``position`` where."""
+    """A problem that makes it pointless to continue with a file; the message says why, ``position`` where."""
 
     def __init__(self, reason: str, position: int | None = None) -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class DumpOptions:
 
 @dataclass(slots=True)
 class Job:
-    """One run. ``is_damaged`` is what the exit status tells. Not thread-safe."""
+    """One run. ``is_damaged`` decides the exit status. Not thread-safe."""
 
     fs: FileSystem
     options: DumpOptions
@@ -58,19 +58,19 @@ class Job:
         return os.path.realpath(path)
 
     def sibling(self, path: str, suffix: str) -> File:
-        """Opens the file of the same segment with another suffix. Raises FileProblem where there is none."""
+        """Opens the file of the same segment with another suffix. Raises FileProblem if there is none."""
         target = Path(path).with_name(Path(path).name.split(".")[0] + suffix)
         if not self.fs.exists(target):
-            raise FileProblem(f"cannot be checked without {target.name}, which is not there")
+            raise FileProblem(f"cannot be checked without {target.name}, which does not exist")
         return self.open(str(target))
 
     def damage(self, path: str, reason: str, position: int | None = None) -> None:
-        """Says what is wrong with a file, and remembers that something is."""
+        """Reports a problem of a file, and records that there is one."""
         self.is_damaged = True
         self.printer.damage(path, reason, position)
 
 
 def base_offset_of(path: str) -> int | None:
-    """The offset in a file's name, None where it does not begin with one."""
+    """The offset in a file's name, None if it does not start with one."""
     digits = Path(path).name.split(".")[0]
     return int(digits) if digits.isascii() and digits.isdigit() else None

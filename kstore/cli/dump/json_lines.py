@@ -1,7 +1,7 @@
-"""Prints a dump as JSON, one object a line; each says its ``type`` and the ``path`` it is about.
+"""Prints a dump as JSON, one object a line; each has its ``type`` and the ``path`` it is about.
 
-Types: file, batch, record, index_entry, time_index_entry, aborted_transaction, producer, and of what is wrong: damage,
-mismatch, invalid_tail. Unlike Kafka's lines all of it goes to standard output.
+Types: file, batch, record, index_entry, time_index_entry, aborted_transaction, producer, and for problems damage,
+mismatch, invalid_tail. Unlike Kafka's lines, all of it goes to standard output.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = ["JsonPrinter"]
 
 
 class JsonPrinter:
-    """All that is found goes to standard output; names are snake_case, absent numbers null or -1 as in the files."""
+    """Everything goes to standard output; names are snake_case, absent numbers null or -1 as in the files."""
 
     def __init__(self, output: Output, *, plain: bool) -> None:
-        """``plain`` says that keys and values are shown as they are, whatever decoder there is."""
+        """``plain``: whether keys and values are shown unchanged, whatever the decoder."""
         self._output = output
         self._plain = plain
         self._path = ""
@@ -170,7 +170,7 @@ def _add_metadata(fields: dict[str, Any], record: Record) -> None:
 
 
 def _plain_data(value: Value) -> Any:
-    """``value`` with nothing in it that JSON has no word for."""
+    """``value`` with everything that JSON cannot express converted."""
     match value:
         case Uuid():
             return str(value)

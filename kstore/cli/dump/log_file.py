@@ -1,4 +1,4 @@
-"""Dumps a .log, or a snapshot of the metadata log, which is one too."""
+"""Dumps a .log, or a snapshot of the metadata log, which has the same format."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint", re.ASCII)
 
 
 def dump_log(job: Job, path: str) -> None:
-    """A line for each batch and, in a deep iteration, for each record; then what no whole batch was found in."""
+    """A line for each batch and, in a deep iteration, for each record; then the bytes without a whole batch."""
     base_offset = base_offset_of(path)
     if base_offset is not None:
         job.printer.log_start(base_offset)
-    # Kafka's tool takes -1 for the last offset before every file, which makes a gap of the start of all but the first.
+    # Kafka's tool assumes a last offset of -1 before every file, so the start of all but the first is a gap.
     _LogDump(job, path, next_offset=base_offset or 0, last_offset=-1 if base_offset == 0 else None).run()
 
 
 def dump_metadata_snapshot(job: Job, path: str) -> None:
-    """A ``.checkpoint`` of the metadata log, not one of the text files that are called checkpoints too."""
+    """Dumps a ``.checkpoint`` of the metadata log, not one of the text files with the same suffix."""
     name = Path(path).name
     match = SNAPSHOT_NAME.fullmatch(name)
     if name == BOOTSTRAP_NAME:
@@ -39,7 +39,7 @@ def dump_metadata_snapshot(job: Job, path: str) -> None:
     elif match:
         job.printer.snapshot_start(int(match[1]), int(match[2]))
     else:
-        raise FileProblem("the name is no snapshot's, expected <20 digits>-<10 digits>.checkpoint")
+        raise FileProblem("not the name of a snapshot, expected <20 digits>-<10 digits>.checkpoint")
     _LogDump(job, path, next_offset=0, last_offset=-1).run()
 
 
@@ -63,9 +63,9 @@ class _LogDump:
         self._job.is_damaged |= self._gaps.goes_back
 
     def _walk(self, position: int, stop: int) -> tuple[int | None, bool]:
-        """Prints entries from ``position`` on.
+        """Prints entries from ``position``.
 
-        Returns where the whole ones end, None for a dump that is to end, and whether a damaged size ends them.
+        Returns where the whole ones end, None if the dump ends, and whether a damaged size ends them.
         """
         walk = EntryWalk(self._file, position, stop)
         try:
@@ -78,7 +78,7 @@ class _LogDump:
         return walk.position, False
 
     def _entry(self, entry: Entry) -> bool:
-        """Prints one entry; returns whether the dump goes on behind it."""
+        """Prints one entry; returns whether the dump continues after it."""
         job = self._job
         try:
             batch = read_batch(entry, self._file)
@@ -105,7 +105,7 @@ class _LogDump:
         try:
             records = batch.records()
         except CorruptDataError as error:
-            # Kafka's tool asks less of records, and reads one by one: it shows those before the damage.
+            # Kafka's tool checks less of records, and reads one by one: it shows those before the damage.
             printer.records(batch, self._gaps.follow(batch.salvaged_records()), shown)
             self._job.damage(self._path, f"{_name(batch)}: {error.reason}", batch.entry.position)
             return
@@ -118,16 +118,16 @@ class _LogDump:
         return self._job.options.past_damage
 
     def _behind(self, position: int | None, is_damaged: bool, stop: int) -> int | None:
-        """Where to go on behind the whole entries, which end at ``position``; None where the dump ends."""
+        """Where to continue after the whole entries, which end at ``position``; None to end the dump."""
         job = self._job
         if position is None or position >= stop:
             return None
         if not is_damaged and job.options.max_bytes != MAX_BYTES:
-            return None  # the last batch is cut by the user's own limit
+            return None  # the user's own limit cuts the last batch
         found = find_next_batch(self._file, position + 1, stop, next_offset=self._next_offset, budget=self._budget)
         goes_on = found is not None and job.options.past_damage
         if not is_damaged and goes_on:
-            job.damage(self._path, "a batch that is not whole", position)
+            job.damage(self._path, "an incomplete batch", position)
         elif not is_damaged:
             job.is_damaged = True
             job.printer.invalid_tail(stop - position, Path(self._path).name)
@@ -136,27 +136,27 @@ class _LogDump:
         return found if goes_on else None
 
     def _stopped(self, position: int) -> None:
-        note = f"the dump of this file ends at the damage; with --past-damage it goes on at position {position}"
+        note = f"the dump of this file ends at the damage; with --past-damage it continues at position {position}"
         self._job.printer.note(self._path, note)
 
 
 class _Gaps:
-    """Notes where the offsets of records do not follow each other. ``last_offset`` is None before the first record."""
+    """Records where the offsets of records are not consecutive. ``last_offset`` is None before the first record."""
 
     def __init__(self, report: FileReport, last_offset: int | None) -> None:
         self._report = report
         self._last_offset = last_offset
-        # Compaction makes gaps; nothing in order makes an offset that was there before.
+        # Compaction causes gaps; nothing sound repeats an earlier offset.
         self.goes_back = False
 
     def follow(self, records: Iterator[Record]) -> Iterator[Record]:
-        """The records as they come."""
+        """Yields the records unchanged."""
         for record in records:
             self._note(record.offset)
             yield record
 
     def follow_messages(self, messages: Iterator[Message]) -> Iterator[Message]:
-        """The messages as they come."""
+        """Yields the messages unchanged."""
         for message in messages:
             self._note(message.record.offset)
             yield message
@@ -170,7 +170,7 @@ class _Gaps:
 
 
 def _problems(batch: DumpBatch, computed_crc: int, next_offset: int) -> Iterator[str]:
-    """What makes a batch one that no log serves, though its lines can be printed."""
+    """The reasons why no log serves a batch, though its lines can be printed."""
     if batch.entry.magic > MAGIC_V2:
         yield f"magic {batch.entry.magic}, expected 0 to {MAGIC_V2}"
     if computed_crc != batch.crc:

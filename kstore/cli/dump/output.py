@@ -1,4 +1,4 @@
-"""The two streams that a dump writes to: lines on standard output, in large pieces, and remarks on standard error."""
+"""The two streams of a dump: lines on standard output, in large pieces, and remarks on standard error."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ FLUSH_CHARS = 1 << 18
 
 
 class Output:
-    """Buffers standard output, always as UTF-8, and keeps the order between it and standard error.
+    """Buffers standard output, always as UTF-8, and keeps its order relative to standard error.
 
-    Not thread-safe. Raises BrokenPipeError when nobody reads any more.
+    Not thread-safe. Raises BrokenPipeError when the reader has gone.
     """
 
     def __init__(self, out: BinaryIO, err: TextIO) -> None:
@@ -22,14 +22,14 @@ class Output:
         self._size = 0
 
     def write(self, text: str) -> None:
-        """Adds ``text``, with its line break, to what goes to standard output."""
+        """Adds ``text``, with its line break, to the standard output."""
         self._parts.append(text)
         self._size += len(text)
         if self._size >= FLUSH_CHARS:
             self._drain()
 
     def remark(self, line: str) -> None:
-        """Writes a line to standard error, behind all that was written before."""
+        """Writes a line to standard error, after everything written before."""
         self.flush()
         self._err.write(f"{line}\n")
         self._err.flush()
@@ -39,7 +39,7 @@ class Output:
         self._out.flush()
 
     def _drain(self) -> None:
-        # A lone surrogate cannot be: all text was decoded from bytes, or is a path, which may hold any byte.
+        # Lone surrogates occur only in paths, which may hold any byte; all other text was decoded from bytes.
         data = "".join(self._parts).encode("utf-8", "surrogateescape")
         self._parts.clear()
         self._size = 0

@@ -1,4 +1,4 @@
-"""What a dump says, apart from the form in which it is said."""
+"""What a dump reports, independent of its format."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = ["Printer", "Shown"]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is shown of records: ``decoder`` reads keys and values, None where they are not shown."""
+    """What is shown of records: ``decoder`` reads keys and values, None if they are not shown."""
 
     metadata: bool = True
     decoder: Decoder | None = None
 
 
 class Printer(Protocol):
-    """A form of output. Every path is as the user gave it; offsets, positions and times are plain numbers."""
+    """An output format. Every path is as the user gave it; offsets, positions and times are plain numbers."""
 
     def file(self, path: str) -> None:
-        """What follows is about this file."""
+        """The following output is about this file."""
         ...
 
     def ignored(self, path: str) -> None:
-        """The file is of no kind that can be dumped."""
+        """The file is of a kind that cannot be dumped."""
         ...
 
     def log_start(self, base_offset: int) -> None: ...
@@ -40,11 +40,11 @@ class Printer(Protocol):
     def bootstrap_start(self) -> None: ...
 
     def batch(self, batch: V2DumpBatch | LegacyDumpBatch, is_valid: bool) -> None:
-        """Raises UnsupportedCodecError, once what is left of the batch has been said."""
+        """Raises UnsupportedCodecError after printing the rest of the batch."""
         ...
 
     def records(self, batch: V2DumpBatch, records: Iterable[Record], shown: Shown) -> None:
-        """Says each record as it comes; what ``records`` and the decoder raise passes through."""
+        """Prints each record as it arrives; exceptions of ``records`` and the decoder pass through."""
         ...
 
     def messages(self, batch: LegacyDumpBatch, messages: Iterable[Message], shown: Shown) -> None: ...
@@ -58,7 +58,7 @@ class Printer(Protocol):
     def snapshot_crc(self, stored: int, computed: int) -> None: ...
     def damage(self, path: str, reason: str, position: int | None) -> None: ...
     def note(self, path: str, text: str) -> None:
-        """A remark that is no damage by itself."""
+        """A remark that is not damage by itself."""
         ...
 
     def reports(self, reports: Reports) -> None: ...

@@ -1,4 +1,4 @@
-"""Collects what a dump found to disagree between files, and within them."""
+"""Collects disagreements between files, and within them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["FileReport", "Mismatch", "Reports"]
 
 
 class Mismatch(NamedTuple):
-    """A disagreement: ``found`` is what the index, or the record before, says, ``expected`` what the log says.
+    """A disagreement: ``found`` is the value in the index or the previous record, ``expected`` the one in the log.
 
-    For an order that is broken, ``expected`` is what came before.
+    For a broken order, ``expected`` is the previous value.
     """
 
     found: int
@@ -31,7 +31,7 @@ class FileReport:
 
 
 class Kind(NamedTuple):
-    """One kind of mismatch: its name in JSON, Kafka's heading and line, and what its two numbers are called."""
+    """One kind of mismatch: its name in JSON, Kafka's heading and line, and the names of its two numbers."""
 
     name: str
     heading: str

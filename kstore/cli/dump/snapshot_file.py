@@ -10,7 +10,7 @@ __all__ = ["dump_producer_snapshot"]
 
 
 def dump_producer_snapshot(job: Job, path: str) -> None:
-    """A line for each producer, or one on what is wrong with the file. Raises CorruptDataError."""
+    """A line for each producer, or one that describes the file's problem. Raises CorruptDataError."""
     try:
         entries = decode_snapshot(read_file(job.fs, job.real(path)))
     except SnapshotCrcError as error:

@@ -50,7 +50,7 @@ class TextPrinter:
             times = f"{batch.timestamp_type}: {batch.max_timestamp}"
             codec = batch.codec
         except CorruptDataError:
-            # Kafka's tool breaks off here too; the line is ended, so that what follows begins on one of its own.
+            # Kafka's tool breaks off here too; the line break makes the next output start on a new line.
             self._output.write(f"{start}\n")
             raise
         self._output.write(
@@ -163,7 +163,7 @@ def _v2_start(batch: V2DumpBatch) -> str:
 
 
 def _contents(line: str, decoder: Decoder, record: Record) -> str:
-    """The line with key and payload behind it; without both, an empty line stays empty."""
+    """The line followed by key and payload; without both, an empty line stays empty."""
     key, value = decoder(record)
     if not line and (key is not None or value is not None):
         line = INDENT
@@ -184,5 +184,5 @@ def _optional(number: int | None) -> str:
 
 
 def _first_sequence(entry: ProducerEntry) -> int:
-    """Counted back from the last, past 0 to 2^31 - 1."""
+    """Counted back from the last, wrapping from 0 to 2^31 - 1."""
     return (entry.last_sequence - entry.offset_delta) % (1 << 31)

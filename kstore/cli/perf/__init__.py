@@ -1,1 +1,1 @@
-"""How fast producers and consumers are: ``producer-perf-test`` and ``consumer-perf-test``."""
+"""The speed of producers and consumers: ``producer-perf-test`` and ``consumer-perf-test``."""

@@ -1,4 +1,4 @@
-"""``kstore perf consumer``: how fast the records of topics are read."""
+"""``kstore perf consumer``: measures how fast the records of topics are read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ The lines are those of kafka-consumer-perf-test; a MB is 2**20 bytes, of values.
 
 \b
 Exit status:
-  0    so many records were read
-  1    there were fewer, or the store or topic cannot be opened; what is wrong is on standard error
+  0    all records were read
+  1    there were fewer, or the store or topic cannot be opened; standard error says why
   2    bad usage
 """
 
@@ -42,14 +42,21 @@ Exit status:
 @click.argument("directory", type=click.Path())
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--messages", type=click.IntRange(1), required=True, metavar="N", help="Read N records.")
-@click.option("--as", "kind", type=click.Choice(KINDS), default="records", show_default=True, help="What is read.")
 @click.option(
-    "--timeout", type=click.IntRange(0), default=0, show_default=True, metavar="MS", help="Wait so long for a record."
+    "--as",
+    "kind",
+    type=click.Choice(KINDS),
+    default="records",
+    show_default=True,
+    help="The form in which records are read.",
+)
+@click.option(
+    "--timeout", type=click.IntRange(0), default=0, show_default=True, metavar="MS", help="Wait this long for a record."
 )
 @click.option(
     "--fetch-size", type=click.IntRange(KIB), default=MIB, metavar="BYTES", help="max_partition_fetch_bytes; 1 MiB."
 )
-@click.option("--hide-header", is_flag=True, help="Print no names of columns.")
+@click.option("--hide-header", is_flag=True, help="Do not print the column names.")
 @format_option()
 def command(
     directory: str,
@@ -61,7 +68,7 @@ def command(
     hide_header: bool,
     form: str,
 ) -> int:
-    """Read records of TOPIC in the store, or broker's directory, DIRECTORY, and say how fast that went."""
+    """Read records of TOPIC in the store, or broker's directory, DIRECTORY, and report the speed."""
     with Store(directory, read_only=True) as store:
         report = measure(
             lambda: store.consumer(*topics, iteration_timeout_ms=timeout, max_partition_fetch_bytes=fetch_size),
@@ -81,7 +88,7 @@ def command(
 
 
 def _line(report: ConsumerPerfReport) -> str:
-    """As Kafka's tool prints it."""
+    """The line as Kafka's tool prints it."""
     whole, fetch = report.seconds or 1e-9, report.fetch_seconds or 1e-9
     return (
         f"{_time(report.start_ms)}, {_time(report.end_ms)}, {report.mb:.4f}, {report.mb / whole:.4f}, "

@@ -1,4 +1,4 @@
-"""How fast a consumer is: records and bytes a second, as kafka-consumer-perf-test measures them."""
+"""The speed of a consumer: records and bytes a second, as kafka-consumer-perf-test measures them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARROW_RECORDS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPerfReport:
-    """What a run did. ``size`` is the bytes of the values; times are ms since the epoch, or seconds."""
+    """The results of a run. ``size`` is the bytes of the values; times are ms since the epoch, or seconds."""
 
     start_ms: int
     end_ms: int
@@ -31,14 +31,14 @@ class ConsumerPerfReport:
 
     @property
     def mb(self) -> float:
-        """Of 2**20 bytes, as Kafka's tool counts."""
+        """In units of 2**20 bytes, as in Kafka's tool."""
         return self.size / (1 << 20)
 
 
 def measure(
     make: Callable[[], Consumer], count: int, *, kind: str = "records", clock: Clock = SYSTEM_CLOCK
 ) -> ConsumerPerfReport:
-    """Reads ``count`` records, or what comes until nothing does for the consumer's ``iteration_timeout_ms``."""
+    """Reads ``count`` records, or fewer if none arrives for the consumer's ``iteration_timeout_ms``."""
     start_ms, started = clock.now_ms(), clock.monotonic()
     with make() as consumer:
         joined = clock.monotonic()

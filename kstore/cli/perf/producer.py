@@ -1,4 +1,4 @@
-"""``kstore perf``: how fast producers and consumers are on this machine."""
+"""``kstore perf``: measures how fast producers and consumers are on this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kstore.types import Durability
 
 __all__ = ["command"]
 
-# As Kafka's tool; where the line is written in its place it may come more often.
+# As in Kafka's tool; a line that replaces the previous one may come more often.
 WINDOW_SECONDS = 5.0
 LIVE_SECONDS = 1.0
 TRANSACTION_MS = 3000
@@ -41,15 +41,15 @@ Examples:
 
 The last line is that of kafka-producer-perf-test; a MB is 2**20 bytes, and the rates end when everything is delivered.
 Latency is the time from before a send to the callback of its delivery. So that callbacks do not slow down what they
-measure, each 47th record has one, in runs of over 100,000 records each 97th; all have with at most 1,000 records, or a
-throughput of at most 10,000. JSON says which (latency_ms.sampled_every).
+measure, only each 47th record has one, in runs of over 100,000 records each 97th; every record has one in runs of at
+most 1,000 records or with a throughput of at most 10,000. JSON reports which (latency_ms.sampled_every).
 
 \b
 Exit status:
   0    every record was delivered
-  1    a record failed, or the store or topic cannot be opened; what is wrong is on standard error
+  1    a record failed, or the store or topic cannot be opened; standard error says why
   2    bad usage
-  130  interrupted; the last line says what was delivered
+  130  interrupted; the last line covers what was delivered
 """
 
 
@@ -65,21 +65,25 @@ command.add_command(consumer)
 @click.argument("directory", type=click.Path())
 @click.argument("topic")
 @click.option("--num-records", type=click.IntRange(1), required=True, metavar="N", help="Send N records.")
-@click.option("--record-size", type=click.IntRange(1), metavar="BYTES", help="Values of so many random letters.")
+@click.option("--record-size", type=click.IntRange(1), metavar="BYTES", help="Values of this many random letters.")
 @click.option(
     "--payload-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Values from this file, in an order by chance, again and again.",
+    help="Values from this file, in random order, repeatedly.",
 )
 @click.option(
-    "--payload-delimiter", default="\\n", show_default=True, metavar="TEXT", help="What divides the values in the file."
+    "--payload-delimiter",
+    default="\\n",
+    show_default=True,
+    metavar="TEXT",
+    help="The text that separates the values in the file.",
 )
 @click.option(
     "--throughput",
     type=float,
     default=-1.0,
     metavar="N",
-    help="Send about N records a second; -1, the default, as fast as it goes.",
+    help="Send about N records a second; -1, the default, as fast as possible.",
 )
 @click.option(
     "--producer-config",
@@ -93,10 +97,10 @@ command.add_command(consumer)
     "--transaction-duration-ms",
     type=click.IntRange(1),
     metavar="MS",
-    help=f"Commit a transaction that is so old; {TRANSACTION_MS} by default.",
+    help=f"Commit a transaction at this age; {TRANSACTION_MS} by default.",
 )
 @store_options
-@format_option("text: Kafka's line. json: one object, with more.")
+@format_option("text: Kafka's line. json: one object, with more data.")
 def producer(
     directory: str,
     topic: str,
@@ -113,9 +117,9 @@ def producer(
     durability: Durability,
     form: str,
 ) -> int:
-    """Send records to TOPIC of the store in DIRECTORY, and say how fast that went.
+    """Send records to TOPIC of the store in DIRECTORY, and report the speed.
 
-    While it runs a line on standard error says how it goes, every 5 seconds; on a terminal every second, in its place.
+    While it runs, a line on standard error shows the progress every 5 seconds; on a terminal every second, in place.
     """
     payloads = _payloads(record_size, payload_file, payload_delimiter)
     if throughput != -1 and not throughput > 0:
@@ -124,7 +128,7 @@ def producer(
         configs += (f"transactional_id={transactional_id}",)
     settings = parse_producer_settings(configs, "--producer-config")
     if transaction_duration_ms is not None and "transactional_id" not in settings:
-        raise click.UsageError("--transaction-duration-ms goes with --transactional-id")
+        raise click.UsageError("--transaction-duration-ms needs --transactional-id")
     is_transactional = "transactional_id" in settings
     line = LiveLine()
     with opened_producer(
@@ -178,7 +182,7 @@ def _window_line(window: PerfWindow) -> str:
 
 
 def _total_line(report: PerfReport) -> str:
-    """The last line of Kafka's tool, to the letter: percentiles are whole there."""
+    """The last line of Kafka's tool, to the letter: its percentiles are whole numbers."""
     latencies = report.latencies
     percentiles = ", ".join(
         f"{round(ms)} ms {percent:g}th" for percent, ms in zip(PERCENTILES, latencies.percentiles_ms, strict=True)

@@ -1,8 +1,8 @@
-"""How fast a producer is: records a second, and how long one takes until it is delivered.
+"""The speed of a producer: records a second, and the time until one is delivered.
 
-As kafka-producer-perf-test measures: records of one size or from a file go to one topic, as fast as it goes or so many
-a second. Latency is from before the ``send`` to the delivery's callback. A callback costs more than a send, so where
-nothing slows the run down not every record has one: each 47th, in runs of over 100,000 records each 97th. Both are
+It measures as kafka-producer-perf-test does: records of one size or from a file go to one topic, as fast as possible or
+at a given rate. Latency is from before the ``send`` to the delivery's callback. A callback costs more than a send, so
+in runs without a limit only some records have one: each 47th, in runs of over 100,000 records each 97th. Both are
 prime, so that they fall on every place in a batch.
 """
 
@@ -38,14 +38,14 @@ __all__ = [
 
 MIB: Final = 1 << 20
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
-# Payloads are made before the run, and then sent again and again.
+# Payloads are made before the run, and then sent repeatedly.
 PAYLOADS_MAX: Final = 1000
 PAYLOAD_BYTES_MAX: Final = 16 * MIB
 SEED: Final = 0
-# As Kafka's tool: capital letters, so that codecs find something.
+# As in Kafka's tool: capital letters, so that codecs have something to compress.
 LETTERS: Final = bytes(ord("A") + number % 26 for number in range(256))
 
-# Which records are measured: all in small runs and slow ones, and never more than so many.
+# Which records are measured: all in small and slow runs, and never more than this many.
 ALL_RECORDS: Final = 1000
 FEW_RECORDS: Final = 100_000
 EVERY_FEW: Final = 47
@@ -55,7 +55,7 @@ SLOW_PER_SECOND: Final = 10_000
 
 
 class Sends(Protocol):
-    """What is asked of a producer."""
+    """What it needs of a producer."""
 
     def send(self, topic: str, value: bytes, *, on_delivery: Callback | None = None) -> Delivery: ...
 
@@ -72,7 +72,7 @@ class Sends(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of the records that were measured; ms. All 0 where none was."""
+    """Latencies of the measured records, in ms. All 0 if none was measured."""
 
     count: int
     mean_ms: float
@@ -95,9 +95,9 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class PerfWindow:
-    """What was delivered in a part of the run. A MB is 2**20 bytes, as in Kafka's tool.
+    """The deliveries in a part of the run. A MB is 2**20 bytes, as in Kafka's tool.
 
-    ``failed`` counts, before the end of the run, only those that were measured.
+    Before the end of the run, ``failed`` counts only measured records.
     """
 
     records: int
@@ -117,14 +117,14 @@ class PerfWindow:
 
 @dataclass(frozen=True, slots=True)
 class PerfReport(PerfWindow):
-    """What the whole run came to; each ``sampled_every``-th record was measured."""
+    """The results of the whole run; each ``sampled_every``-th record was measured."""
 
     sampled_every: int
     first_error: Exception | None
 
 
 class ProducerPerf:
-    """One run. ``run`` sends everything; ``report`` says what it came to, also where it was interrupted."""
+    """One run. ``run`` sends everything; ``report`` gives the results, also of an interrupted run."""
 
     def __init__(
         self,
@@ -143,8 +143,8 @@ class ProducerPerf:
         """
         Args:
             payloads: the values, sent in turn.
-            per_second: at most so many records; None for no limit.
-            transaction_seconds: a transaction is committed when it is so old, and at the end; None for none.
+            per_second: the limit of records a second; None for no limit.
+            transaction_seconds: the age at which a transaction is committed; None for no transactions.
             on_window: called every ``window_seconds``, between two sends.
             pace: for tests.
 
@@ -169,14 +169,14 @@ class ProducerPerf:
         self._first_error: Exception | None = None
         self._started = self._ended = clock.monotonic()
         self._values: Iterator[bytes] = cycle(payloads)
-        # The window that is open: when it began and ends, what had been counted then.
+        # The open window: its start and end, and the counts at its start.
         self._window_began = self._window_ends = 0.0
         self._window_before = (0, 0, 0)
 
     def run(self) -> PerfReport:
-        """Sends all records and waits until they are delivered. What fails is in the report.
+        """Sends all records and waits until they are delivered. Failures are in the report.
 
-        Raises: what has to do with the producer, or with a transaction, and not with a record.
+        Raises: errors of the producer or of a transaction, not of a record.
         """
         self._started = self._ended = self._clock.monotonic()
         self._begin_window(self._started)
@@ -190,7 +190,7 @@ class ProducerPerf:
         return self.report()
 
     def report(self) -> PerfReport:
-        """What was delivered; complete when ``run`` has returned, or was interrupted."""
+        """The deliveries so far; complete when ``run`` has returned or was interrupted."""
         count = self._sent_count - self._failed_count
         return PerfReport(
             count,
@@ -205,9 +205,9 @@ class ProducerPerf:
     # --- the run ----------------------------------------------------------------------------------------------------
 
     def _send_until(self, is_over: Callable[[float], bool]) -> None:
-        """Sends what is left, or until ``is_over(now)``: in groups, of which the first record is measured.
+        """Sends the rest, or until ``is_over(now)``: in groups, of which the first record is measured.
 
-        What is done for a group is kept away from its other records: each of those costs a ``send`` and no more.
+        The work for a group spares its other records: each of those costs a ``send`` and no more.
         """
         send, topic, clock, values = self._producer.send, self._topic, self._clock, self._values
         while (left := self._record_count - self._sent_count) > 0:
@@ -235,7 +235,7 @@ class ProducerPerf:
         try:
             self._producer.flush()
         except DeliveryError as error:
-            # Those without a callback; the others have told theirs.
+            # Records without a callback; the others have reported already.
             self._failed_count += error.count
             self._first_error = self._first_error or error.first
         finally:
@@ -276,7 +276,7 @@ class ProducerPerf:
 
 
 def sampled_every(record_count: int, per_second: float | None) -> int:
-    """Each how many records one is measured."""
+    """The interval between measured records."""
     if record_count <= ALL_RECORDS or (per_second is not None and per_second <= SLOW_PER_SECOND):
         every = 1
     else:
@@ -285,20 +285,19 @@ def sampled_every(record_count: int, per_second: float | None) -> int:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The least of the values, which are in order, that ``percent`` per cent of them do not exceed."""
+    """The least of the sorted values that ``percent`` per cent of them do not exceed."""
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
 
 def random_payloads(size: int) -> list[bytes]:
-    """Values of ``size`` bytes, capital letters: the same in each run, as many as a run needs not to repeat itself
-    within a batch."""
+    """Values of ``size`` bytes, capital letters: the same in each run, enough of them that a batch repeats none."""
     count = max(1, min(PAYLOADS_MAX, PAYLOAD_BYTES_MAX // max(size, 1)))
     letters = random.Random(SEED).randbytes(count * size).translate(LETTERS)
     return [letters[start * size : (start + 1) * size] for start in range(count)]
 
 
 def payloads_from(data: bytes, delimiter: bytes = b"\n") -> list[bytes]:
-    """The values in a file, in an order by chance that is the same in each run. Raises: ConfigError."""
+    """The values in a file, in a random order that is the same in each run. Raises: ConfigError."""
     payloads = data.removesuffix(delimiter).split(delimiter) if data else []
     if not payloads:
         raise ConfigError("no payload, expected at least one")
