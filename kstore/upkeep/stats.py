@@ -8,7 +8,7 @@ record. Nothing is written and no lock is taken. Memory and time are bounded by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -38,10 +38,9 @@ __all__ = [
     "Distribution",
     "RecordStats",
     "Stats",
-    "damage_finding",
     "find_logs",
     "log_stats",
-    "note_batch",
+    "segment_stats",
     "stats",
     "total",
 ]
@@ -358,7 +357,16 @@ def log_stats(
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
         is_live_end = following == OFFSET_MAX and is_live(fs, directory)
         path = f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
-        segment = _segment_stats(fs, path, base_offset, following, is_live_end, deep, losses, advance)
+        segment = segment_stats(
+            fs,
+            path,
+            base_offset=base_offset,
+            offset_stop=following,
+            is_live_end=is_live_end,
+            deep=deep,
+            losses=losses,
+            advance=advance,
+        )
         if segment is None:
             continue
         log.merge(segment)
@@ -391,17 +399,30 @@ def _size(fs: FileSystem, path: str) -> int:
         return 0
 
 
-def _segment_stats(
+def segment_stats(
     fs: FileSystem,
     path: str,
+    *,
     base_offset: int,
     offset_stop: int,
     is_live_end: bool,
-    deep: bool,
-    losses: LossRanges,
-    advance: Advance,
+    deep: bool = False,
+    losses: LossRanges = NO_LOSSES,
+    part_of: Callable[[Batch], Stats] | None = None,
+    advance: Advance = no_advance,
 ) -> Stats | None:
-    """Those of one segment; None where it has just been removed."""
+    """Statistics of the segment whose ``.log`` is ``path``; None if it has just been removed.
+
+    What cannot be read is a finding, and does not keep it from the rest.
+
+    Args:
+        base_offset, offset_stop: its first offset, and the next segment's (OFFSET_MAX for the last one).
+        is_live_end: a writer is at work, so what is not whole at the end is no damage.
+        deep: also check, decompress and count every record.
+        losses: what the log knows of its losses.
+        part_of: chooses the statistics that a batch is counted in; the segment's own by default.
+        advance: hears how many more bytes were gone over.
+    """
     segment = Stats(path, segment_count=1)
     if deep:
         segment.records = RecordStats()
@@ -414,7 +435,7 @@ def _segment_stats(
         for item in walk_headers(file, segment.size, next_offset=base_offset, offset_stop=offset_stop):
             if isinstance(item, Damage):
                 if not (is_live_end and item.next_offset is None):
-                    segment.add_loss(damage_finding(path, item, offset_stop), losses)
+                    segment.add_loss(_damage_finding(path, item, offset_stop), losses)
                 expected = offset_stop if item.next_offset is None else item.next_offset
                 continue
             position, batch = item
@@ -424,7 +445,7 @@ def _segment_stats(
                 advance(position - done)
                 done = position
             try:
-                note_batch(segment, file, position, batch)
+                _note_batch(segment if part_of is None else part_of(batch), file, position, batch)
             except CorruptDataError as error:
                 segment.add_loss(
                     Finding("damage", "batch", path, error.reason, position, _first_offset(batch), batch.last_offset),
@@ -446,7 +467,7 @@ def _note_lost(segment: Stats, losses: LossRanges, start: int, stop: int, positi
             segment.add_loss(Finding("damage", "lost", segment.path, LOST, position, first, last), losses)
 
 
-def damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:
+def _damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:
     """Damage between the batches of a segment, as it is reported."""
     first = damage.first_offset
     if damage.next_offset is None and offset_stop == OFFSET_MAX:
@@ -460,7 +481,7 @@ def _first_offset(batch: Batch) -> int:
     return batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
 
 
-def note_batch(segment: Stats, file: File, position: int, header: Batch) -> None:
+def _note_batch(segment: Stats, file: File, position: int, header: Batch) -> None:
     """Counts a batch of which only the header was read. Raises: CorruptDataError; nothing was counted then."""
     batch, records = header, segment.records
     if records is not None or header.magic != MAGIC_V2 or header.is_control:

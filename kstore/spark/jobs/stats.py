@@ -15,17 +15,16 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kstore.errors import ConfigError, CorruptDataError, KstoreError
+from kstore.errors import ConfigError
 from kstore.files.paths import LOG_SUFFIX, segment_name, topic_partition
-from kstore.record.headers import walk_headers
-from kstore.record.walk import Damage
+from kstore.record.batch import Batch
 from kstore.spark.jobs.command import DAMAGED, OK, job_parser, run, storage_options, summary
 from kstore.spark.jobs.frames import frame_of, ranges_of
 from kstore.spark.jobs.logs import LogAt, Segment, find_all_logs, places_of, segments_of, writer_at_work
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.spark.option_values import to_duration_ms
 from kstore.types import NO_TIMESTAMP
-from kstore.upkeep.stats import Distribution, RecordStats, Stats, damage_finding, note_batch
+from kstore.upkeep.stats import Distribution, RecordStats, Stats, segment_stats
 from kstore.upkeep.verify import Finding
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ __all__ = ["SCHEMA", "LogStatistics", "main", "stats"]
 
 # Of a log whose times are all over, so many intervals are told apart: no more is kept in memory.
 INTERVALS_MAX = 100_000
-# Of one segment: what is more is damage of the same kind.
-FINDINGS_MAX = 100
 
 DISTRIBUTION = "struct<min: bigint, p50: bigint, p90: bigint, p99: bigint, max: bigint, mean: double>"
 SCHEMA = (
@@ -132,30 +129,28 @@ def _count(item: _Item) -> _Counted:
     segment = item.segment
     path = f"{location.path}/{segment_name(segment.base_offset, LOG_SUFFIX)}"
     intervals: dict[int, Stats] = {}
-    findings: list[Finding] = []
-    try:
-        file = location.reading.open(path)
-        size = file.size()
-        for found in walk_headers(file, size, next_offset=segment.base_offset, offset_stop=segment.offset_stop):
-            if isinstance(found, Damage):
-                if not (item.is_live_end and found.next_offset is None):
-                    findings.append(damage_finding(path, found, segment.offset_stop))
-                continue
-            position, batch = found
-            number = batch.max_timestamp // item.every_ms if batch.max_timestamp >= 0 else -1
-            if number not in intervals and len(intervals) >= INTERVALS_MAX:
-                number = -1
-            counted = intervals.get(number)
-            if counted is None:
-                counted = intervals[number] = Stats(path)
-                counted.records = RecordStats() if item.deep else None
-            try:
-                note_batch(counted, file, position, batch)
-            except CorruptDataError as error:
-                findings.append(Finding("damage", "batch", path, error.reason, position, batch.base_offset))
-    except KstoreError as error:
-        findings.append(Finding("damage", "batch", path, f"cannot be read: {error}"))
-    return _Counted(intervals, findings[:FINDINGS_MAX])
+
+    def interval_of(batch: Batch) -> Stats:
+        number = batch.max_timestamp // item.every_ms if batch.max_timestamp >= 0 else -1
+        if number not in intervals and len(intervals) >= INTERVALS_MAX:
+            number = -1
+        counted = intervals.get(number)
+        if counted is None:
+            counted = intervals[number] = Stats(path)
+            counted.records = RecordStats() if item.deep else None
+        return counted
+
+    counted = segment_stats(
+        location.reading,
+        path,
+        base_offset=segment.base_offset,
+        offset_stop=segment.offset_stop,
+        is_live_end=item.is_live_end,
+        part_of=interval_of,
+    )
+    if counted is None:
+        return _Counted(intervals, [Finding("damage", "batch", path, "cannot be read: it has gone")])
+    return _Counted(intervals, counted.findings)
 
 
 def _row(log: str, time_ms: int | None, every_ms: int, counted: Stats) -> tuple[Any, ...]:
