@@ -1,10 +1,12 @@
-"""An embedded, durable, append-only log with Apache Kafka's exact file format."""
+"""An embedded, durable, append-only log with Apache Kafka's exact file format.
 
+``import kstore`` loads what a log needs. Every other public name loads its module when it is first used, so that a
+program pays for no producer, consumer or event loop that it does not have.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kstore.consumer.consumer import Consumer
-from kstore.consumer.deserializers import ConsumerRecord
-from kstore.engine.fetch import FetchSlice
 from kstore.errors import (
     BatchTooLargeError,
     BufferExhaustedError,
@@ -68,21 +70,24 @@ from kstore.errors import (
     UnsupportedFormatError,
     WakeupError,
 )
-from kstore.files.paths import TopicPartition
 from kstore.log import Log
-from kstore.producer._accumulate import Deliveries, Delivery
-from kstore.producer.producer import Producer
-from kstore.producer.records import ProducerRecord, RecordMetadata
-from kstore.queue.job import Job
-from kstore.queue.queue import Queue
 from kstore.record._codec import Record
-from kstore.record.scan import parse_batches
-from kstore.store import Store, open
-from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.types import AppendInfo, CorruptRange, CutRange, OpenTransaction, ProducerInfo, RecoveryReport
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the same names as in LAZY, for type checkers and editors
     from kstore import aio as aio
+    from kstore.consumer.consumer import Consumer
+    from kstore.consumer.deserializers import ConsumerRecord
+    from kstore.engine.fetch import FetchSlice
+    from kstore.files.paths import TopicPartition
+    from kstore.producer._accumulate import Deliveries, Delivery
+    from kstore.producer.producer import Producer
+    from kstore.producer.records import ProducerRecord, RecordMetadata
+    from kstore.queue.job import Job
+    from kstore.queue.queue import Queue
+    from kstore.record.scan import parse_batches
+    from kstore.store import Store, open
+    from kstore.transactions.group_records import OffsetAndMetadata
 
 __all__ = [
     "AppendInfo",
@@ -174,11 +179,37 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+# Where each public name lives that is loaded when it is first used.
+LAZY = {
+    "Consumer": "kstore.consumer.consumer",
+    "ConsumerRecord": "kstore.consumer.deserializers",
+    "Deliveries": "kstore.producer._accumulate",
+    "Delivery": "kstore.producer._accumulate",
+    "FetchSlice": "kstore.engine.fetch",
+    "Job": "kstore.queue.job",
+    "OffsetAndMetadata": "kstore.transactions.group_records",
+    "Producer": "kstore.producer.producer",
+    "ProducerRecord": "kstore.producer.records",
+    "Queue": "kstore.queue.queue",
+    "RecordMetadata": "kstore.producer.records",
+    "Store": "kstore.store",
+    "TopicPartition": "kstore.files.paths",
+    "open": "kstore.store",
+    "parse_batches": "kstore.record.scan",
+}
 
-def __getattr__(name: str) -> Any:
-    """``kstore.aio`` is imported when it is first asked for."""
-    if name == "aio":
-        from importlib import import_module
 
-        return import_module("kstore.aio")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # else a misspelt name would pass
+
+    def __getattr__(name: str) -> Any:
+        """Loads a public name on its first use; later uses find it in the module."""
+        if name == "aio":
+            return import_module("kstore.aio")
+        if name not in LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(LAZY[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "aio"})

@@ -54,6 +54,8 @@ CleanupPolicy = Literal["delete", "compact", "compact,delete"]
 SEGMENT_BYTES_MIN = KIB
 # The time index keeps one of its 12-byte slots for the entry of the roll, and needs one for an entry before that.
 SEGMENT_INDEX_BYTES_MIN = 24
+# What a compaction's map of keys takes at most; 24 bytes a key (Kafka: log.cleaner.dedupe.buffer.size).
+MAP_BYTES = 128 << 20
 # A batch header and one record with neither key nor value.
 BATCH_BYTES_MIN = 61 + 7
 # Neither the owner nor a broker could work with files that they cannot both read and write.

@@ -6,22 +6,22 @@ writes        writer    the lock, offsets, roll, flush, truncate; group_commit s
 opening       opening   believe or recover; view opens for reading
 reads         reads     over what was published, without a lock, by reader; columns gives Arrow
 transactions  transactions
+
+What only some programs use (columns, compaction, logs that several processes share) is loaded when it is first used.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kstore.clock import SYSTEM_CLOCK, Clock
-from kstore.compaction.cleaner import MAP_BYTES, CompactionReport, compact
-from kstore.config import LogConfig
+from kstore.config import MAP_BYTES, LogConfig
 from kstore.engine.appender import Headers
 from kstore.engine.check import accept_loss, check_batches
 from kstore.engine.index_repairs import IndexRepairs
@@ -41,7 +41,6 @@ from kstore.metrics import LogCounters, MetricValue
 from kstore.rules.arguments import check_keys, check_timestamps, one_of
 from kstore.rules.validate import split_batches, validate
 from kstore.segment import SegmentContext
-from kstore.shared.opening import open_shared_writer
 from kstore.types import (
     DURABILITIES,
     NO_OFFSET,
@@ -54,9 +53,17 @@ from kstore.types import (
 
 __all__ = ["Log", "TimePoint"]
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
 
-# Long sequential work lets go of what it has read in steps of this size.
+    from kstore.compaction.blocks import CompactionReport
+    from kstore.engine.columns import ArrowBatches, ArrowOptions, ReadOptions
+
+# A table's chunks may be larger than what is handed on at once, but memory above 32 MiB is the system's each time anew.
+TABLE_RECORDS = 1 << 20
+TABLE_BYTES = 16 << 20
 
 
 class Log(LogReads, LogTransactions):
@@ -115,6 +122,8 @@ class Log(LogReads, LogTransactions):
             ensure_directory(fs, directory)
             self._view = LogView(context)
         elif shared:
+            from kstore.shared.opening import open_shared_writer
+
             self._writer = open_shared_writer(context, durability, _ties)
         else:
             self._writer = open_writer(context, durability, _ties)
@@ -285,6 +294,77 @@ class Log(LogReads, LogTransactions):
         assert append.result is not None
         return append.result
 
+    def append_arrow(self, data: Any) -> AppendInfo:
+        """Appends the rows of ``data``: a ``pyarrow.RecordBatch`` or ``Table``, or what has Arrow's C interface.
+
+        Columns: ``value`` (binary or string), and if they are there ``key``, ``timestamp`` (a timestamp, or ms as whole
+        numbers; null is now) and ``headers`` (a list of structs of key and value, or a map). Those that an append gives
+        anew (offset, timestampType, topic, partition) are passed over. All of it or nothing, as ``append_many``.
+
+        Raises: MissingExtraError without pyarrow; InvalidRecordError for other columns; and as ``append_many``.
+        """
+        from kstore.engine.columns import rows_of
+
+        rows = rows_of(data, self._source.context.clock.now_ms)
+        return self.append_many(rows.values, keys=rows.keys, timestamps=rows.timestamps, headers=rows.headers)
+
+    # --- read as columns: pyarrow is loaded by the first call -------------------------------------------------------
+
+    def to_arrow(self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]) -> pa.Table:
+        """The records from offset ``start`` (default: the first) to ``stop`` (exclusive) as a ``pyarrow.Table``.
+
+        It ends at the high watermark. Control records are left out.
+
+        Args:
+            columns: which of key, value, offset, timestamp, timestampType, headers; default: all. What is not asked
+                for is not built.
+            isolation_level: "read_committed" leaves out aborted transactions and stops at the last stable offset.
+            on_corrupt: at a damaged batch "raise" a CorruptBatchError (default), or "skip" it.
+            headers_type: "list", of structs (default), or "map".
+            binary_type: "binary" (default), in chunks of less than 2 GiB, or "large_binary".
+            timestamp_unit: "ms" (default) or "us".
+
+        Raises: MissingExtraError without pyarrow; ConfigError, OffsetOutOfRangeError, CorruptBatchError, StorageError.
+        """
+        return self.to_arrow_batches(
+            start, stop, max_records=TABLE_RECORDS, max_bytes=TABLE_BYTES, **options
+        ).read_all()
+
+    def to_arrow_batches(
+        self, start: int | None = None, stop: int | None = None, **options: Unpack[ArrowOptions]
+    ) -> ArrowBatches:
+        """As ``to_arrow``, a ``pyarrow.RecordBatch`` after the other: for more than memory holds.
+
+        A record batch has at most ``max_records`` (default 65,536) records and ``max_bytes`` (4 MiB) bytes; one record
+        that is larger has a batch of its own. Beside it no more is kept than the batch of the log that is being read.
+
+        Raises: as ``to_arrow``, what comes of damage or of the disk while it runs, behind the records in front of it.
+        """
+        from kstore.engine.columns import arrow_batches
+
+        bytes_max = self._source.context.config.max_batch_bytes_uncompressed
+        return arrow_batches(self._reader, start, stop, options, bytes_max)
+
+    def to_pandas(
+        self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
+    ) -> pd.DataFrame:
+        """As ``to_arrow``, as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, and as ``to_arrow``."""
+        from kstore.engine.columns import to_pandas
+
+        return to_pandas(lambda: self.to_arrow(start, stop, **options))
+
+    def to_polars(
+        self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
+    ) -> pl.DataFrame:
+        """As ``to_arrow``, as a ``polars.DataFrame``. Raises: MissingExtraError without polars, and as ``to_arrow``."""
+        from kstore.engine.columns import to_polars
+
+        return to_polars(lambda: self.to_arrow(start, stop, **options))
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The whole log as a stream of columns, for what reads these: ``polars.DataFrame(log)``, DuckDB, pyarrow."""
+        return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
+
     # --- change -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -352,6 +432,8 @@ class Log(LogReads, LogTransactions):
 
         Raises: as ``append_many``.
         """
+        from kstore.compaction.cleaner import compact
+
         return compact(
             self._writing,
             whole=whole,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from kstore.compaction.cleaner import dirt_of
 from kstore.engine.source import LogSource
 from kstore.engine.writer import LogWriter
 from kstore.errors import KstoreError
@@ -67,6 +66,8 @@ def _writer_gauges(writer: LogWriter | None) -> dict[str, MetricValue]:
         return {}
     gauges = writer.gauges()
     if writer.is_compacted:
+        from kstore.compaction.cleaner import dirt_of
+
         # A log that takes no compaction any more, since it is poisoned or just closed, has no dirt to speak of.
         with suppress(KstoreError):
             dirt, _ = dirt_of(writer)

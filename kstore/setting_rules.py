@@ -5,11 +5,9 @@ A configuration is a frozen dataclass, with a table of rules that has a row for 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from fractions import Fraction
 from operator import index
 from typing import NamedTuple
 
@@ -93,6 +91,8 @@ def _quantity(value: str, units: Mapping[str, int]) -> int:
     match = QUANTITY.fullmatch(value.strip())
     if match is None or match[2] not in units:
         raise ValueError
+    from fractions import Fraction  # loads decimal, which few settings need
+
     number = Fraction(match[1]) * units[match[2]]
     if number.denominator != 1:
         raise ValueError
@@ -196,6 +196,8 @@ def check_known(names: Iterable[str], rules: Mapping[str, Rule], whose: str = ""
     """Raises: ConfigError for a setting that does not exist, with the nearest one that does."""
     for name in names:
         if name not in rules:
+            import difflib
+
             # Kafka's own spelling, segment.bytes, is the nearest possible.
             nearest = difflib.get_close_matches(name.replace(".", "_"), rules, n=1, cutoff=NEAR)
             hint = f", did you mean {nearest[0]!r}?" if nearest else f": there are {', '.join(rules)}"

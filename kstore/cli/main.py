@@ -9,6 +9,7 @@ from importlib import import_module
 
 try:
     import click
+    from click.shell_completion import CompletionItem
 except ModuleNotFoundError:
     sys.exit("kstore's commands need click: pip install 'kstore[cli]'")
 
@@ -20,32 +21,32 @@ from kstore.files.descriptors import raise_soft_limit
 
 __all__ = ["cli", "main"]
 
-# By name: the module that has the ``command``.
+# By name: the module that has the ``command``, and its ``short_help``, which the list of commands shows.
 COMMANDS = {
-    "append": "kstore.cli.append",
-    "checkpoints": "kstore.cli.checkpoints",
-    "compact": "kstore.cli.compact",
-    "consume": "kstore.cli.consume",
-    "delete-records": "kstore.cli.delete_records",
-    "describe": "kstore.cli.describe",
-    "dump-log": "kstore.cli.dump_log",
-    "explain": "kstore.cli.explain",
-    "export": "kstore.cli.export",
-    "groups": "kstore.cli.groups",
-    "handover": "kstore.cli.handover",
-    "import": "kstore.cli.import_",
-    "mirror": "kstore.cli.mirror",
-    "perf": "kstore.cli.perf.producer",
-    "produce": "kstore.cli.produce",
-    "producers": "kstore.cli.producers",
-    "queue": "kstore.cli.queue",
-    "read": "kstore.cli.read",
-    "recover": "kstore.cli.recover",
-    "spark": "kstore.cli.spark",
-    "stats": "kstore.cli.stats",
-    "topics": "kstore.cli.topics",
-    "transactions": "kstore.cli.transactions",
-    "verify": "kstore.cli.verify",
+    "append": ("kstore.cli.append", "Append lines to a log."),
+    "checkpoints": ("kstore.cli.checkpoints", "Print the checkpoints of a store."),
+    "compact": ("kstore.cli.compact", "Keep the last record of each key."),
+    "consume": ("kstore.cli.consume", "Print the records of topics."),
+    "delete-records": ("kstore.cli.delete_records", "Delete the oldest records of a log."),
+    "describe": ("kstore.cli.describe", "Print a store's contents."),
+    "dump-log": ("kstore.cli.dump_log", "Show the contents of a log's files."),
+    "explain": ("kstore.cli.explain", "Show how an offset or a time is looked up."),
+    "export": ("kstore.cli.export", "Write a log's records as Parquet, CSV, JSON."),
+    "groups": ("kstore.cli.groups", "List groups, show their lag, reset offsets."),
+    "handover": ("kstore.cli.handover", "Hand logs to a Kafka broker, or back."),
+    "import": ("kstore.cli.import_", "Append the rows of Parquet, CSV, JSON."),
+    "mirror": ("kstore.cli.mirror", "Copy logs byte for byte and update the copies."),
+    "perf": ("kstore.cli.perf.producer", "Measure how fast producers and consumers are."),
+    "produce": ("kstore.cli.produce", "Send lines to a topic."),
+    "producers": ("kstore.cli.producers", "List a log's idempotent producers."),
+    "queue": ("kstore.cli.queue", "Inspect queues; put, drain and retry items."),
+    "read": ("kstore.cli.read", "Print the records of a log."),
+    "recover": ("kstore.cli.recover", "Recover logs after an unclean end."),
+    "spark": ("kstore.cli.spark", "Jobs on logs with Spark."),
+    "stats": ("kstore.cli.stats", "Count what logs contain."),
+    "topics": ("kstore.cli.topics", "List, create, change and delete topics."),
+    "transactions": ("kstore.cli.transactions", "List open transactions, or abort one."),
+    "verify": ("kstore.cli.verify", "Check every batch, index entry and snapshot."),
 }
 
 EPILOG = """
@@ -56,7 +57,7 @@ Shell completion of commands, options and files (here bash; zsh and fish work to
 
 
 class _LazyGroup(click.Group):
-    """Imports a command's module when the command is requested, so that no command waits for what it does not need."""
+    """Imports a command's module when the command is called, and none to list or to complete their names."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -64,9 +65,21 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(COMMANDS[cmd_name]).command
+        command = import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in sorted(COMMANDS.items())])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        named = [
+            CompletionItem(name, help=summary)
+            for name, (_, summary) in sorted(COMMANDS.items())
+            if name.startswith(incomplete)
+        ]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
 
 
 @click.group("kstore", cls=_LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

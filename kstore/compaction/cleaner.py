@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from kstore.compaction.blocks import BlockCleaner, CleanedSegment, CompactionReport, Item, block_batch
 from kstore.compaction.dirt import LogDirt, look
 from kstore.compaction.throttle import Throttle
+from kstore.config import MAP_BYTES
 from kstore.engine.swap import discard
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptDataError, StorageError
@@ -44,14 +45,12 @@ from kstore.types import CorruptRange
 if TYPE_CHECKING:
     from kstore.record._compact import BlockBatch
 
-__all__ = ["MAP_BYTES", "CompactionReport", "compact", "dirt_of"]
+__all__ = ["CompactionReport", "compact", "dirt_of"]
 
 logger = logging.getLogger(__name__)
 
 # So much is read, decided and written at a time, uncompressed: each is one call without the interpreter's lock.
 BLOCK_BYTES = 1 << 20
-# What the map of keys takes at most; 24 bytes a key (Kafka: log.cleaner.dedupe.buffer.size).
-MAP_BYTES = 128 << 20
 
 
 class _StoppedError(Exception):

@@ -25,8 +25,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import Any
 
-import crc32c
-
 from kstore.clock import Clock
 from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.consumer.groups import Draft
@@ -35,6 +33,7 @@ from kstore.files.file_lock import file_locked
 from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.files.paths import KSTORE_GROUPS, LOCK, TEMPORARY_SUFFIX, TopicPartition
+from kstore.record.crc import crc32c
 
 __all__ = ["FileGroup", "decode_state", "encode_state", "group_directory"]
 
@@ -271,7 +270,7 @@ def encode_state(group: str, state: GroupState) -> bytes:
     ]
     rows = {"group": group, "generation": state.generation, "members": members}
     body = json.dumps(rows, indent=1).encode("ascii") + b"\n"
-    return b"kstore.group %d %08x\n" % (VERSION, crc32c.crc32c(body)) + body
+    return b"kstore.group %d %08x\n" % (VERSION, crc32c(body)) + body
 
 
 def decode_state(data: bytes, path: Path) -> GroupState:
@@ -280,7 +279,7 @@ def decode_state(data: bytes, path: Path) -> GroupState:
     if head is None:
         raise CorruptFileError("line 1 is no 'kstore.group <version> <CRC>'", path=path)
     body = data[head.end() :]
-    if int(head[2], 16) != crc32c.crc32c(body):
+    if int(head[2], 16) != crc32c(body):
         raise CorruptFileError("the CRC does not fit", path=path)
     if int(head[1]) != VERSION:
         raise UnsupportedFormatError(f"version {int(head[1])}, expected {VERSION}", path=path)

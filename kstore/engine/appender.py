@@ -18,8 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-import crc32c
-
 from kstore.config import LogConfig
 from kstore.engine.files import LogFiles
 from kstore.engine.group_commit import GroupCommit
@@ -42,6 +40,7 @@ from kstore.files.log_lock import WriteLock
 from kstore.record._codec import BatchBuffer, encode_single, patch_header
 from kstore.record.batch import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, MAGIC_V2
 from kstore.record.builder import build_batches
+from kstore.record.crc import crc32c
 from kstore.record.parse import MAGIC_POSITION, parse_batch
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.rules.sequence import ProducerBatch
@@ -157,9 +156,9 @@ class LogAppender(LogFiles):
         now_ms = self._clock.now_ms()
         body = encode_single(value, key, now_ms)
         if self._group is None:
-            offset = self._commit_single(body, crc32c.crc32c(body), now_ms)
+            offset = self._commit_single(body, crc32c(body), now_ms)
         else:
-            offset = self._group.alone(lambda: self._commit_single(body, crc32c.crc32c(body), now_ms))
+            offset = self._group.alone(lambda: self._commit_single(body, crc32c(body), now_ms))
         return None if offset is None else (offset, now_ms)
 
     def _commit_single(self, body: bytes, crc: int, now_ms: int) -> int | None:

@@ -1,4 +1,4 @@
-"""A log as Arrow columns, and columns as records of a log: what ``Log`` inherits for this.
+"""A log as Arrow columns, and columns as records of a log. ``Log`` loads this module when it is asked for columns.
 
 Batches become columns in compiled code (record/columns.py). Which batches, the ordinary reader says,
 so that isolation, damage and the high watermark are as in ``Log.read``.
@@ -7,7 +7,7 @@ so that isolation, damage and the high watermark are as in ``Log.read``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from kstore.engine.reader import LogReader
 from kstore.errors import ConfigError, InvalidRecordError, MissingExtraError
@@ -20,20 +20,18 @@ from kstore.record.columns import (
     TimestampUnit,
     import_pyarrow,
 )
-from kstore.types import AppendInfo, CorruptRange, IsolationLevel, OnCorrupt
+from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
 
-    from kstore.engine.source import LogSource
+__all__ = ["ArrowBatches", "ArrowOptions", "ReadOptions", "Rows", "arrow_batches", "rows_of", "to_pandas", "to_polars"]
 
-__all__ = ["ArrowBatches", "ArrowOptions", "LogColumns", "ReadOptions"]
+# A reader of what a decoder makes of each batch from one offset to another.
+Read = Callable[[Callable[..., Iterable[Any]], int | None, int | None, IsolationLevel, OnCorrupt], LogReader[Any]]
 
-# A table's chunks may be larger than what is handed on at once, but memory above 32 MiB is the system's each time anew.
-TABLE_RECORDS = 1 << 20
-TABLE_BYTES = 16 << 20
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip")
 # What is not how the columns are built.
 READING = ("columns", "isolation_level", "on_corrupt")
@@ -103,126 +101,62 @@ def _to_the_end(reader: LogReader[Any], decoder: ArrowDecoder) -> Iterator[pa.Re
         raise failure
 
 
-class LogColumns:
-    """The part of ``Log`` that speaks Arrow; pyarrow is loaded by the first call."""
+class Rows(NamedTuple):
+    """Arguments of ``Log.append_many``."""
 
-    def to_arrow(self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]) -> pa.Table:
-        """The records from offset ``start`` (default: the first) to ``stop`` (exclusive) as a ``pyarrow.Table``.
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None
+    timestamps: Sequence[int] | None
+    headers: Sequence[Sequence[tuple[str, bytes | None]] | None] | None
 
-        It ends at the high watermark. Control records are left out.
 
-        Args:
-            columns: which of key, value, offset, timestamp, timestampType, headers; default: all. What is not asked
-                for is not built.
-            isolation_level: "read_committed" leaves out aborted transactions and stops at the last stable offset.
-            on_corrupt: at a damaged batch "raise" a CorruptBatchError (default), or "skip" it.
-            headers_type: "list", of structs (default), or "map".
-            binary_type: "binary" (default), in chunks of less than 2 GiB, or "large_binary".
-            timestamp_unit: "ms" (default) or "us".
+def arrow_batches(
+    read: Read, start: int | None, stop: int | None, options: ArrowOptions, bytes_max: int
+) -> ArrowBatches:
+    """See ``Log.to_arrow_batches``. A batch may have up to ``bytes_max`` bytes, uncompressed."""
+    isolation_level = options.get("isolation_level", "read_uncommitted")
+    on_corrupt = options.get("on_corrupt", "raise")
+    if on_corrupt not in ON_CORRUPT:
+        raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected one of {', '.join(map(repr, ON_CORRUPT))}")
+    columns = options.get("columns")
+    building: dict[str, Any] = {name: value for name, value in options.items() if name not in READING}
+    wanted = ColumnOptions(columns=COLUMNS if columns is None else _names(columns), **building)
+    decoder = ArrowDecoder(wanted, bytes_max)
+    return ArrowBatches(read(decoder.add, start, stop, isolation_level, on_corrupt), decoder)
 
-        Raises: MissingExtraError without pyarrow; ConfigError, OffsetOutOfRangeError, CorruptBatchError, StorageError.
-        """
-        return self.to_arrow_batches(
-            start, stop, max_records=TABLE_RECORDS, max_bytes=TABLE_BYTES, **options
-        ).read_all()
 
-    def to_arrow_batches(
-        self, start: int | None = None, stop: int | None = None, **options: Unpack[ArrowOptions]
-    ) -> ArrowBatches:
-        """As ``to_arrow``, a ``pyarrow.RecordBatch`` after the other: for more than memory holds.
+def to_pandas(table: Callable[[], pa.Table]) -> pd.DataFrame:
+    """The table as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, before the table is read."""
+    try:
+        import pandas  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("a pandas DataFrame needs pandas: pip install pandas") from error
+    return table().to_pandas()
 
-        A record batch has at most ``max_records`` (default 65,536) records and ``max_bytes`` (4 MiB) bytes; one record
-        that is larger has a batch of its own. Beside it no more is kept than the batch of the log that is being read.
 
-        Raises: as ``to_arrow``, what comes of damage or of the disk while it runs, behind the records in front of it.
-        """
-        isolation_level = options.get("isolation_level", "read_uncommitted")
-        on_corrupt = options.get("on_corrupt", "raise")
-        if on_corrupt not in ON_CORRUPT:
-            raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected one of {', '.join(map(repr, ON_CORRUPT))}")
-        columns = options.get("columns")
-        building: dict[str, Any] = {name: value for name, value in options.items() if name not in READING}
-        wanted = ColumnOptions(columns=COLUMNS if columns is None else _names(columns), **building)
-        decoder = ArrowDecoder(wanted, self._source.context.config.max_batch_bytes_uncompressed)
-        reader = self._reader(decoder.add, start, stop, isolation_level, on_corrupt, False, None)
-        return ArrowBatches(reader, decoder)
+def to_polars(table: Callable[[], pa.Table]) -> pl.DataFrame:
+    """The table as a ``polars.DataFrame``. Raises: MissingExtraError without polars, before the table is read."""
+    try:
+        import polars
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("a Polars DataFrame needs polars: pip install polars") from error
+    return polars.DataFrame(table())
 
-    def to_pandas(
-        self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
-    ) -> pd.DataFrame:
-        """As ``to_arrow``, as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, and as ``to_arrow``."""
-        try:
-            import pandas  # noqa: F401
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("a pandas DataFrame needs pandas: pip install pandas") from error
-        return self.to_arrow(start, stop, **options).to_pandas()
 
-    def to_polars(
-        self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
-    ) -> pl.DataFrame:
-        """As ``to_arrow``, as a ``polars.DataFrame``. Raises: MissingExtraError without polars, and as ``to_arrow``."""
-        try:
-            import polars
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("a Polars DataFrame needs polars: pip install polars") from error
-        return polars.DataFrame(self.to_arrow(start, stop, **options))
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The whole log as a stream of columns, for what reads these: ``polars.DataFrame(log)``, DuckDB, pyarrow."""
-        return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
-
-    def append_arrow(self, data: Any) -> AppendInfo:
-        """Appends the rows of ``data``: a ``pyarrow.RecordBatch`` or ``Table``, or what has Arrow's C interface.
-
-        Columns: ``value`` (binary or string), and if they are there ``key``, ``timestamp`` (a timestamp, or ms as whole
-        numbers; null is now) and ``headers`` (a list of structs of key and value, or a map). Those that an append gives
-        anew (offset, timestampType, topic, partition) are passed over. All of it or nothing, as ``append_many``.
-
-        Raises: MissingExtraError without pyarrow; InvalidRecordError for other columns; and as ``append_many``.
-        """
-        table = _as_table(data)
-        unknown = set(table.column_names) - {"key", "value", "timestamp", "headers", *GIVEN_ANEW}
-        if unknown:
-            raise InvalidRecordError(f"there is no column {min(unknown)!r}, expected value, key, timestamp and headers")
-        if "value" not in table.column_names:
-            raise InvalidRecordError(f"columns {', '.join(table.column_names)}, expected value among them")
-        return self.append_many(
-            _bytes(table, "value"),
-            keys=_bytes(table, "key") if "key" in table.column_names else None,
-            timestamps=_timestamps(table, self._now_ms) if "timestamp" in table.column_names else None,
-            headers=_headers(table) if "headers" in table.column_names else None,
-        )
-
-    # --- what ``Log`` has ---------------------------------------------------------------------------------------------
-
-    @property
-    def _source(self) -> LogSource:
-        raise NotImplementedError
-
-    def _now_ms(self) -> int:
-        return self._source.context.clock.now_ms()
-
-    def _reader(
-        self,
-        decode: Callable[..., Iterable[Any]],
-        start: int | None,
-        stop: int | None,
-        isolation_level: IsolationLevel,
-        on_corrupt: OnCorrupt,
-        follow: bool,
-        timeout: float | None,
-    ) -> LogReader[Any]:
-        raise NotImplementedError
-
-    def append_many(
-        self,
-        values: Sequence[bytes | None],
-        *,
-        keys: Sequence[bytes | None] | None = None,
-        timestamps: Sequence[int] | None = None,
-        headers: Sequence[Iterable[tuple[str, bytes | None]] | None] | None = None,
-    ) -> AppendInfo:
-        raise NotImplementedError
+def rows_of(data: Any, now_ms: Callable[[], int]) -> Rows:
+    """The rows of ``data`` for ``Log.append_arrow``, which says what it may be. Raises: InvalidRecordError."""
+    table = _as_table(data)
+    unknown = set(table.column_names) - {"key", "value", "timestamp", "headers", *GIVEN_ANEW}
+    if unknown:
+        raise InvalidRecordError(f"there is no column {min(unknown)!r}, expected value, key, timestamp and headers")
+    if "value" not in table.column_names:
+        raise InvalidRecordError(f"columns {', '.join(table.column_names)}, expected value among them")
+    return Rows(
+        _bytes(table, "value"),
+        keys=_bytes(table, "key") if "key" in table.column_names else None,
+        timestamps=_timestamps(table, now_ms) if "timestamp" in table.column_names else None,
+        headers=_headers(table) if "headers" in table.column_names else None,
+    )
 
 
 def _names(columns: Sequence[str]) -> tuple[str, ...]:

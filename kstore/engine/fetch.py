@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.errors import TruncatedFileError
 from kstore.files.fs import File
@@ -20,6 +19,9 @@ from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges, corrupt_batch_error
 from kstore.types import OFFSET_MAX, AbortedTransaction, CorruptRange
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["FetchSlice"]
 

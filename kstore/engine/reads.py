@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from kstore.engine.columns import LogColumns
 from kstore.engine.fetch import FetchSlice
 from kstore.engine.published import Published
 from kstore.engine.reader import MISSING_MAX, LogReader
@@ -33,7 +32,7 @@ FETCH_BYTES = 1 << 20
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip", "yield")
 
 
-class LogReads(LogColumns):
+class LogReads:
     """The part of ``Log`` that reads records."""
 
     @property
@@ -130,7 +129,7 @@ class LogReads(LogColumns):
         def decode_within(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[Found]:
             return decode(batch, first_offset, stop_offset, limit)
 
-        return self._reader(decode_within, start, stop, isolation_level, on_corrupt, False, None)
+        return self._reader(decode_within, start, stop, isolation_level, on_corrupt)
 
     def _reader(
         self,
@@ -139,8 +138,8 @@ class LogReads(LogColumns):
         stop: int | None,
         isolation_level: IsolationLevel,
         on_corrupt: OnCorrupt,
-        follow: bool,
-        timeout: float | None,
+        follow: bool = False,
+        timeout: float | None = None,
     ) -> LogReader:  # type: ignore[type-arg]  # the two callers name it
         source = self._source
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
@@ -282,6 +281,12 @@ class LogReads(LogColumns):
             if not source.wait_beyond(source.published.high_watermark, rest):
                 return source.last_stable_offset() > offset
         return False
+
+    # --- what ``Log`` has -------------------------------------------------------------------------------------------
+
+    @property
+    def _source(self) -> LogSource:
+        raise NotImplementedError
 
     @property
     def closed(self) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import functools
 import sys
-import uuid
 from pathlib import Path
 
 __all__ = ["boot_id"]
@@ -21,12 +18,16 @@ def boot_id() -> bytes:
     """16 bytes that stay the same until the machine restarts; zeros where the system does not tell."""
     try:
         text = _macos_boot_id() if sys.platform == "darwin" else LINUX_BOOT_ID.read_text(encoding="ascii")
-        return uuid.UUID(text.strip()).bytes
+        found = bytes.fromhex(text.strip().replace("-", ""))
     except (OSError, ValueError):
         return UNKNOWN
+    return found if len(found) == len(UNKNOWN) else UNKNOWN
 
 
 def _macos_boot_id() -> str:
+    import ctypes
+    import ctypes.util
+
     library = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
     buffer = ctypes.create_string_buffer(64)
     size = ctypes.c_size_t(len(buffer))

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import re
-import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.errors import CorruptFileError, FileInTheWayError, FileMissingError, PathLike, StorageError
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import PARTITION_MAX, TEMPORARY_SUFFIX, TopicPartition
 from kstore.types import OFFSET_MAX
+
+if TYPE_CHECKING:
+    import uuid
 
 __all__ = [
     "EpochEntry",
@@ -151,6 +152,8 @@ def read_topic_id(fs: FileSystem, path: PathLike) -> uuid.UUID:
     match = TOPIC_ID_FILE.fullmatch(read_small_file(fs, path))
     if match is None:
         raise CorruptFileError("expected the lines 'version: 0' and 'topic_id: <22 characters>'", path=path)
+    import uuid
+
     try:
         topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(match[2] + b"=="))
     except binascii.Error as error:
@@ -177,6 +180,8 @@ def read_broker_epoch(fs: FileSystem, path: PathLike) -> int | None:
         return None
     except CorruptFileError:
         return NO_BROKER_EPOCH
+    import json
+
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
@@ -189,6 +194,8 @@ def write_clean_shutdown(
     fs: FileSystem, path: PathLike, broker_epoch: int = NO_BROKER_EPOCH, *, mode: int = 0o600
 ) -> None:
     """Marks a store as closed in order; durable on return. Raises: as ``replace_file``."""
+    import json
+
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     replace_file(fs, path, text.encode("ascii"), mode=mode)
 

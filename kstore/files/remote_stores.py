@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -193,6 +192,8 @@ class HdfsStore:
     def _connect(self, hdfs: Any, prefix: str, config: dict[str, str]) -> Any:
         address = ADDRESS.fullmatch(prefix)
         if address is not None:
+            import socket
+
             # hdfs-native tries one that is refused for ever, and says nothing.
             socket.create_connection((address[1], int(address[2])), CONNECT_SECONDS_MAX).close()
         return hdfs.Client(None if prefix == "hdfs://" else prefix, config)

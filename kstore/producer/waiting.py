@@ -5,17 +5,21 @@ Tasks: one wake-up of a loop for each batch, however many of its records are awa
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import threading
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
 
+if TYPE_CHECKING:
+    import asyncio
+
 __all__ = ["Awaited", "Wakeup", "arrived", "awaited", "is_on_loop", "wake"]
 
 # A loop, and what its tasks wait for.
-Awaited = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
+Awaited = tuple["asyncio.AbstractEventLoop", "asyncio.Future[None]"]
 
 
 class Wakeup:
@@ -40,7 +44,9 @@ class Wakeup:
 
 def is_on_loop() -> bool:
     """Whether an event loop runs in this thread: then nothing may be waited for here, neither a disk nor a lock."""
-    return asyncio._get_running_loop() is not None
+    # A loop runs only in a program that has imported asyncio. The import may be under way in another thread.
+    running_loop = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
+    return running_loop is not None and running_loop() is not None
 
 
 async def awaited(delivery: Delivery) -> RecordMetadata:
@@ -51,6 +57,8 @@ async def awaited(delivery: Delivery) -> RecordMetadata:
 
 async def arrived(delivery: Delivery) -> None:
     """Waits until the record has arrived or failed, and makes it go at once. Does not look at which."""
+    import asyncio
+
     while not delivery.done():
         batch = delivery._batch()
         if batch.hurry is not None:

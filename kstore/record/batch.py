@@ -24,8 +24,6 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import crc32c
-
 from kstore.errors import CorruptBatchError, UnsupportedCodecError
 from kstore.record._codec import (
     BatchBuffer,
@@ -37,6 +35,7 @@ from kstore.record._codec import (
     decode_values,
 )
 from kstore.record.compression import CODECS, Codec
+from kstore.record.crc import crc32c
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, OFFSET_MAX, TIMESTAMP_TYPES, TimestampType
 
 if TYPE_CHECKING:
@@ -431,7 +430,7 @@ def _problem(header: BatchHeader, size_left: int) -> str:
 
 def batch_crc(data: memoryview, crc: int = 0) -> int:
     """CRC-32C of ``data``, a batch from its attributes (byte 21) on; ``crc`` is that of the bytes before ``data``."""
-    return crc32c.crc32c(data, crc, 1 if data.nbytes >= CRC_BYTES_WITHOUT_GIL else 0)
+    return crc32c(data, crc, 1 if data.nbytes >= CRC_BYTES_WITHOUT_GIL else 0)
 
 
 def increment_sequence(sequence: int, by: int) -> int:
@@ -477,7 +476,7 @@ def rewrite_header(
     if rewritten[5:] != header[5:]:
         batch.ensure_valid()
         fields = BATCH_HEADER.pack(*rewritten)[CRC_START:]
-        crc = crc32c.crc32c(fields)
+        crc = crc32c(fields)
         rewritten = rewritten._replace(crc=batch_crc(batch.data[BATCH_HEADER_BYTES:], crc))
     BATCH_HEADER.pack_into(buffer, position, *rewritten)
 

@@ -17,7 +17,6 @@ a segment whose records have no time, and the idle rule, go by the clock.
 from __future__ import annotations
 
 import enum
-import random
 from collections.abc import Callable
 
 from kstore.config import LogConfig
@@ -106,10 +105,16 @@ def idle_reason(
     return None
 
 
-def jitter_ms(config: LogConfig, randrange: Callable[[int], int] = random.randrange) -> int:
+def jitter_ms(config: LogConfig, randrange: Callable[[int], int] | None = None) -> int:
     """A new segment's share of the jitter: random in [0, segment_jitter_ms), and less than the segment's time."""
     stop = min(config.segment_jitter_ms, segment_ms_max(config))
-    return randrange(stop) if stop > 0 else 0
+    if stop <= 0:
+        return 0
+    if randrange is None:
+        import random
+
+        return random.randrange(stop)
+    return randrange(stop)
 
 
 def ensure_fits(config: LogConfig, *, size: int, first_offset: int, last_offset: int) -> None:

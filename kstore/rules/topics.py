@@ -23,11 +23,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-import crc32c
-
 from kstore.config import LogConfig
 from kstore.errors import ConfigError, CorruptFileError, PathLike, UnsupportedFormatError
 from kstore.files.paths import PARTITION_MAX, validate_topic
+from kstore.record.crc import crc32c
 from kstore.rules.arguments import one_of
 from kstore.types import DURABILITIES, Durability
 
@@ -142,7 +141,7 @@ def encode_topics(topics: Mapping[str, TopicEntry]) -> bytes:
         if entry.settings_lost:
             row["settings_lost"] = True
     body = json.dumps(rows, indent=1, sort_keys=True).encode("ascii") + b"\n"
-    return b"kstore.topics %d %08x\n" % (VERSION, crc32c.crc32c(body)) + body
+    return b"kstore.topics %d %08x\n" % (VERSION, crc32c(body)) + body
 
 
 def decode_topics(data: bytes, path: PathLike) -> dict[str, TopicEntry]:
@@ -154,7 +153,7 @@ def decode_topics(data: bytes, path: PathLike) -> dict[str, TopicEntry]:
     if head is None:
         raise CorruptFileError("line 1 is no 'kstore.topics <version> <CRC>'", path=path)
     body = data[head.end() :]
-    if int(head[2], 16) != crc32c.crc32c(body):
+    if int(head[2], 16) != crc32c(body):
         raise CorruptFileError("the CRC does not fit", path=path)
     if int(head[1]) != VERSION:
         raise UnsupportedFormatError(f"version {int(head[1])}, expected {VERSION}", path=path)

@@ -20,8 +20,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import crc32c
-
 from kstore.errors import (
     CorruptDataError,
     CorruptFileError,
@@ -32,6 +30,7 @@ from kstore.errors import (
 from kstore.files.checkpoint import read_offset_checkpoint, read_small_file, replace_file
 from kstore.files.fs import FileSystem
 from kstore.files.paths import CLEANER_OFFSETS, topic_partition
+from kstore.record.crc import crc32c
 from kstore.types import OFFSET_MAX
 
 __all__ = ["KSTORE_COMPACTION", "CompactionState", "read_compaction_state", "remembered_dirt", "write_compaction_state"]
@@ -70,7 +69,7 @@ def read_compaction_state(fs: FileSystem, path: Path) -> CompactionState | None:
     except (FileMissingError, CorruptFileError):
         return None
     envelope = ENVELOPE.fullmatch(data)
-    if envelope is None or int(envelope[3], 16) != crc32c.crc32c(data[:-CRC_LINE_SIZE]):
+    if envelope is None or int(envelope[3], 16) != crc32c(data[:-CRC_LINE_SIZE]):
         return None
     version = int(envelope[1])
     if version > VERSION:
@@ -107,4 +106,4 @@ def write_compaction_state(fs: FileSystem, path: Path, state: CompactionState, *
     swap = "".join(f" {base}" for base in state.swap)
     generation = f"state_generation {state.generation}\n" if state.generation >= 0 else ""
     body = f"version {VERSION}\nfirst_dirty {state.first_dirty}\nswap{swap}\n{generation}".encode("ascii")
-    replace_file(fs, path, body + b"crc %08x\n" % crc32c.crc32c(body), mode=mode)
+    replace_file(fs, path, body + b"crc %08x\n" % crc32c(body), mode=mode)

@@ -61,10 +61,9 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-import crc32c
-
 from kstore.errors import StorageError, UnsupportedFormatError
 from kstore.files.fs import FileStat, FileSystem, Mapping, read_file
+from kstore.record.crc import crc32c
 from kstore.rules.losses import OffsetSpan
 from kstore.types import DURABILITIES, NO_OFFSET, Durability
 
@@ -180,7 +179,7 @@ class LogState:
             self.txn_bytes,
         )
         record = head + ranges
-        return record + CRC.pack(crc32c.crc32c(record))
+        return record + CRC.pack(crc32c(record))
 
     @staticmethod
     def decode(slot: bytes) -> LogState | None:
@@ -194,7 +193,7 @@ class LogState:
         if magic != MAGIC or version < VERSION or not ENVELOPE.size + CRC.size <= size <= len(slot):
             return None
         (crc,) = CRC.unpack_from(slot, size - CRC.size)
-        if crc != crc32c.crc32c(slot[: size - CRC.size]):
+        if crc != crc32c(slot[: size - CRC.size]):
             return None
         if version > VERSION:
             raise UnsupportedFormatError(f"version {version}, expected {VERSION} or earlier: a later kstore wrote it")
@@ -225,7 +224,7 @@ class LogState:
             return None
         magic, version, durability, flags, generation, *rest = OLD_RECORD.unpack_from(slot)
         (crc,) = CRC.unpack_from(slot, OLD_RECORD.size)
-        if magic != MAGIC or version != 1 or crc != crc32c.crc32c(slot[: OLD_RECORD.size]):
+        if magic != MAGIC or version != 1 or crc != crc32c(slot[: OLD_RECORD.size]):
             return None
         if not flags & CLEAN_FLAG:
             rest[-1] = UNKNOWN_TXN_BYTES  # version 1 knew it only of a log that was closed in order
@@ -266,7 +265,7 @@ def _live(data: bytes, generation: int) -> int:
         return NO_OFFSET
     magic, owner, durable_end = LIVE.unpack_from(live)
     (crc,) = CRC.unpack_from(live, LIVE.size)
-    if magic != LIVE_MAGIC or owner != generation or crc != crc32c.crc32c(live[: LIVE.size]):
+    if magic != LIVE_MAGIC or owner != generation or crc != crc32c(live[: LIVE.size]):
         return NO_OFFSET
     return int(durable_end)
 
@@ -286,7 +285,7 @@ def _torn(data: bytes) -> bool:
         return False
     state = _newest(data)
     return (
-        live[LIVE.size :] != CRC.pack(crc32c.crc32c(live[: LIVE.size]))
+        live[LIVE.size :] != CRC.pack(crc32c(live[: LIVE.size]))
         or state is None
         or LIVE.unpack_from(live)[1] > state.generation
     )
@@ -429,7 +428,7 @@ class StateFile:
             except StorageError:
                 return
         live = LIVE.pack(LIVE_MAGIC, self._generation, offset)
-        self._mapping.store(LIVE_POSITION, live + CRC.pack(crc32c.crc32c(live)))
+        self._mapping.store(LIVE_POSITION, live + CRC.pack(crc32c(live)))
 
     def close(self) -> None:
         """Gives the memory back; writes nothing."""

@@ -21,9 +21,8 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-import crc32c
-
 from kstore.errors import CorruptFileError, UnsupportedFormatError
+from kstore.record.crc import crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -76,7 +75,7 @@ def decode_snapshot(data: Buffer) -> list[ProducerEntry]:
     version, stored, count = SNAPSHOT_HEADER.unpack_from(view)
     if version != VERSION:
         raise UnsupportedFormatError(f"snapshot version {version}, expected {VERSION}", position=0)
-    computed = crc32c.crc32c(view[CRC_START:])
+    computed = crc32c(view[CRC_START:])
     if computed != stored:
         raise SnapshotCrcError(stored, computed)
     entries = view[SNAPSHOT_HEADER.size :]
@@ -91,4 +90,4 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     """The bytes of a whole snapshot file that holds ``entries`` in their order."""
     packed = [SNAPSHOT_ENTRY.pack(*entry) for entry in entries]
     covered = len(packed).to_bytes(4, "big") + b"".join(packed)
-    return struct.pack(">hI", VERSION, crc32c.crc32c(covered)) + covered
+    return struct.pack(">hI", VERSION, crc32c(covered)) + covered

@@ -29,10 +29,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import crc32c
-
 from kstore.errors import LockedError
 from kstore.files.fs import FileSystem
+from kstore.record.crc import crc32c
 from kstore.state.log_state import FILE_SIZE
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
@@ -86,12 +85,12 @@ class SharedState(NamedTuple):
 
     def encode(self) -> bytes:
         data = SLOT.pack(MAGIC, VERSION, *self)
-        return data + CRC.pack(crc32c.crc32c(data))
+        return data + CRC.pack(crc32c(data))
 
     @staticmethod
     def decode(data: bytes) -> SharedState | None:
         """The record, None where it is not whole, or of another version."""
-        if len(data) < SIZE or CRC.unpack_from(data, SLOT.size)[0] != crc32c.crc32c(data[:-4]):
+        if len(data) < SIZE or CRC.unpack_from(data, SLOT.size)[0] != crc32c(data[:-4]):
             return None
         magic, version, *fields = SLOT.unpack_from(data)
         return SharedState(*fields) if (magic, version) == (MAGIC, VERSION) else None

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-import crc32c
-
 from kstore.errors import (
     CorruptDataError,
     CorruptFileError,
@@ -29,6 +27,7 @@ from kstore.errors import (
 from kstore.files.checkpoint import read_small_file
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import PRODUCER_IDS, SNAPSHOT_SUFFIX, classify, segment_name
+from kstore.record.crc import crc32c
 from kstore.state.producer_snapshot import decode_snapshot
 from kstore.types import INT64_MAX
 
@@ -107,7 +106,7 @@ class ProducerIds:
 
 def _encode(stop: int) -> bytes:
     body = b"%d\n" % stop
-    return b"kstore.producer-ids %d %08x\n" % (VERSION, crc32c.crc32c(body)) + body
+    return b"kstore.producer-ids %d %08x\n" % (VERSION, crc32c(body)) + body
 
 
 def _decode(data: bytes, path: Path) -> int:
@@ -115,7 +114,7 @@ def _decode(data: bytes, path: Path) -> int:
     if head is None:
         raise CorruptFileError("line 1 is no 'kstore.producer-ids <version> <CRC>'", path=path)
     body = data[head.end() :]
-    if int(head[2], 16) != crc32c.crc32c(body):
+    if int(head[2], 16) != crc32c(body):
         raise CorruptFileError("the CRC does not fit", path=path)
     if int(head[1]) != VERSION:
         raise UnsupportedFormatError(f"version {int(head[1])}, expected {VERSION}", path=path)

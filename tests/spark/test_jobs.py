@@ -19,6 +19,7 @@ import pytest
 
 import kstore
 import kstore.spark.jobs
+import kstore.upkeep.verify
 from kstore.producer.partitioner import partition_for_key
 from kstore.spark.java import java_home
 from kstore.spark.jobs import rebuild_indexes, stats, verify

@@ -152,7 +152,7 @@ def test_commands_and_their_options_exist(document: Path) -> None:
                 continue
             name, rest = match.groups()
             assert name in COMMANDS, f"{call!r}: no command {name!r}"
-            command = import_module(COMMANDS[name]).command
+            command = import_module(COMMANDS[name][0]).command
             assert isinstance(command, click.Command)
             if isinstance(command, click.Group):
                 member, _, rest = rest.strip().partition(" ")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 import kstore
-from kstore.compaction.cleaner import MAP_BYTES
+from kstore.config import MAP_BYTES
 from kstore.types import Durability
 from tools.bench.logs import BATCH_COUNT, fresh, values
 from tools.bench.measure import Line, Run, percentile, seconds_of

@@ -7,8 +7,6 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import crc32c
-
 from kstore.cli.decoders.java_text import java_string
 from kstore.cli.dump.entries import RECORD_OVERHEAD_V0, Entry
 from kstore.errors import CorruptBatchError, CorruptRecordError, UnsupportedCodecError, UnsupportedFormatError
@@ -31,6 +29,7 @@ from kstore.record.batch import (
     RecordBatch,
     batch_crc,
 )
+from kstore.record.crc import crc32c
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TimestampType
 
 __all__ = ["DumpBatch", "LegacyDumpBatch", "Message", "V2DumpBatch", "read_batch"]
@@ -125,7 +124,7 @@ class V2DumpBatch:
             return batch_crc(memoryview(entry.data)[entry.at + CRC_START : entry.at + entry.size])
         crc = 0
         for chunk in _chunks(self._file, entry.position + CRC_START, entry.position + entry.size):
-            crc = crc32c.crc32c(chunk, crc)
+            crc = crc32c(chunk, crc)
         return crc
 
     def records(self) -> Iterator[Record]:
