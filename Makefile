@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
-SOURCES := kstore pyspark_kstore tests tools setup.py
+SOURCES := kstore pyspark_kstore tests tools examples setup.py
 
 .PHONY: test-all crash-mutants simulate simulate-mutants help demo demo-spark test check format bench soak fuzz interop clean
 

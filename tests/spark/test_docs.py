@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import kstore
+import kstore.spark
 from kstore.spark import options, write_options
 from kstore.spark.session import RECOMMENDED
 from tests.unit.test_docs import code_blocks, rows, section
@@ -50,6 +51,19 @@ def test_the_readme_s_example_runs(spark: SparkSession, tmp_path: Path, capsys: 
     with kstore.open(tmp_path / "data", read_only=True) as store:
         copies = [store.log("copies", partition).to_arrow(isolation_level="read_committed") for partition in range(2)]
     assert sum(copy.num_rows for copy in copies) == 110
+
+
+def test_the_example_of_a_job_prints_the_same_each_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The session is the tests' own: another one cannot be started beside it.
+    monkeypatch.setattr(kstore.spark, "session", lambda **settings: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    job = runpy.run_path(str(ROOT / "examples" / "spark_job.py"))
+    for _ in range(2):
+        job["main"](str(tmp_path / "shop"))
+    line = str([(b"customer-%d" % number, b"200") for number in range(5)])
+    assert capsys.readouterr().out.splitlines() == [line, line]
 
 
 def named_in(heading: str) -> set[str]:
