@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from kstore.clock import Clock
 from kstore.engine.reader import LogReader
@@ -21,7 +21,7 @@ from kstore.log import Log
 from kstore.queue.config import QueueConfig
 from kstore.queue.events import DONE, END, GAP, MOVED, RETRY, ROWS_MAX, encode_events
 from kstore.queue.items import Marks, marks_of
-from kstore.queue.job import Job
+from kstore.queue.job import Job, Leaser
 from kstore.queue.journal import Journal
 from kstore.queue.known import OF_SNAPSHOT
 from kstore.queue.leases import Claim, Retry
@@ -30,9 +30,6 @@ from kstore.queue.state import QueueState
 from kstore.record._codec import Record
 from kstore.record.batch import MAGIC_V2, Batch
 from kstore.types import CorruptRange
-
-if TYPE_CHECKING:
-    from kstore.queue.queue import Queue
 
 __all__ = ["QueueCore"]
 
@@ -173,7 +170,7 @@ class QueueCore:
 
     # --- read items -------------------------------------------------------------------------------------------------
 
-    def take(self, queue: Queue, count: int, seconds: float) -> list[Job]:
+    def take(self, queue: Leaser, count: int, seconds: float) -> list[Job]:
         """Leases up to ``count`` items; none where none may be delivered now. Needs the lock. Raises: StorageError."""
         state = self.state
         self.refresh()
@@ -188,7 +185,7 @@ class QueueCore:
             if len(jobs) == count or not self.fill():
                 return jobs
 
-    def take_one(self, queue: Queue, seconds: float) -> Job | None:
+    def take_one(self, queue: Leaser, seconds: float) -> Job | None:
         """As ``take``, of one item, where that is simple; else None. Needs the lock."""
         now = self.clock.monotonic()
         record = None if self.config.note_deliveries else self.state.take_one(now)
@@ -203,7 +200,7 @@ class QueueCore:
         return job
 
     def _leased(
-        self, queue: Queue, fresh: Sequence[Record], again: Sequence[tuple[int, int]], seconds: float, now: float
+        self, queue: Leaser, fresh: Sequence[Record], again: Sequence[tuple[int, int]], seconds: float, now: float
     ) -> list[Job]:
         me = threading.get_ident()
         deadline = now + seconds

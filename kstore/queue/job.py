@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from kstore.errors import KstoreError, LeaseLostError
 from kstore.queue.items import Headers, of_user
 from kstore.record._codec import Record
 
-if TYPE_CHECKING:
-    from kstore.queue.queue import Queue
-
-__all__ = ["Job"]
+__all__ = ["Job", "Leaser"]
 
 logger = logging.getLogger(__name__)
+
+
+class Leaser(Protocol):
+    """What leases jobs: the ``Queue``, which is built on jobs, so they know of it only what is here."""
+
+    def ack(self, job: Job) -> None: ...
+    def nack(self, job: Job, delay: float = 0) -> None: ...
+    def extend(self, job: Job, seconds: float | None = None) -> None: ...
 
 
 class Job:
@@ -25,7 +30,7 @@ class Job:
     __slots__ = ("_queue", "deadline", "delivery_count", "is_open", "owner", "record", "seconds", "thread")
 
     def __init__(
-        self, queue: Queue, record: Record, delivery_count: int, seconds: float, deadline: float, thread: int
+        self, queue: Leaser, record: Record, delivery_count: int, seconds: float, deadline: float, thread: int
     ) -> None:
         self._queue = queue
         self.record = record

@@ -367,7 +367,12 @@ class Queue:
 
     def _bury_all(self) -> None:
         """Makes dead letters of the items that were delivered too often. What fails is tried again by a later get."""
-        self._space.bury(lambda: self._dead_letters(create=True))
+        self._space.bury(self._put_aside)
+
+    def _put_aside(self, record: Record, delivery_count: int) -> None:
+        dead = self._dead_letters(create=True)
+        if dead is not None:
+            dead.take_in(record, delivery_count, f"{self.name}:{record.offset}")
 
     # --- the rest of queue.Queue ------------------------------------------------------------------------------------
 

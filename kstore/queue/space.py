@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kstore.errors import ClosedError, KstoreError
 from kstore.queue.core import QueueCore
@@ -19,9 +18,6 @@ from kstore.queue.journal import SEGMENT_BYTES
 from kstore.queue.leases import Retry
 from kstore.record._codec import Record
 from kstore.types import OFFSET_MAX
-
-if TYPE_CHECKING:
-    from kstore.queue.queue import Queue
 
 __all__ = ["QueueSpace"]
 
@@ -33,6 +29,9 @@ MOVED_COUNT_MAX = 20_000
 MOVE_SECONDS = 60.0
 # While the oldest segment is the one that is written to, it is looked at again after so many items at most.
 LOOK_COUNT = 1000
+
+# Keeps a dead letter, which was delivered so many times, durably.
+PutAside = Callable[[Record, int], None]
 
 
 class QueueSpace:
@@ -165,8 +164,8 @@ class QueueSpace:
 
     # --- dead letters -----------------------------------------------------------------------------------------------
 
-    def bury(self, dead_letters: Callable[[], Queue | None]) -> None:
-        """Moves the items that were delivered too often to the queue of dead letters.
+    def bury(self, put_aside: PutAside) -> None:
+        """Moves the items that were delivered too often to where ``put_aside`` keeps dead letters.
 
         A crash on the way may leave an item in both. What fails is logged, and stays to be done.
         """
@@ -187,7 +186,7 @@ class QueueSpace:
                         continue
                     record = core.read_one(offset)
                     retry = state.retries.get(offset, Retry(0, 0))
-                if record is not None and not self._bury_one(record, retry.deliveries, dead_letters):
+                if record is not None and not self._bury_one(record, retry.deliveries, put_aside):
                     return
                 with core.lock:
                     state.dead.popleft()
@@ -195,12 +194,10 @@ class QueueSpace:
         finally:
             self._burying.release()
 
-    def _bury_one(self, record: Record, delivery_count: int, dead_letters: Callable[[], Queue | None]) -> bool:
+    def _bury_one(self, record: Record, delivery_count: int, put_aside: PutAside) -> bool:
         core = self._core
         try:
-            queue = dead_letters()
-            if queue is not None:
-                queue.take_in(record, delivery_count, f"{core.name}:{record.offset}")
+            put_aside(record, delivery_count)
             with core.lock:
                 token = core.begin_write()
             end = 0
