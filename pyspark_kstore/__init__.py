@@ -11,4 +11,4 @@ try:
 except Exception as error:  # whatever is wrong with kstore here, others are to be found
     from pyspark_kstore.unusable import unusable
 
-    DefaultSource = unusable(error)  # type: ignore[assignment,misc]
+    DefaultSource = unusable(error)  # type: ignore[misc]

@@ -60,7 +60,7 @@ class KStoreReader(DataSourceReader):
         # to the others, and to later queries that have none. Only the user can know that there are no others.
         if options.filter_pushdown:
             # An object in the place of the method: see there.
-            self.pushFilters = SoftPushdown(self._take)  # type: ignore[method-assign]
+            self.pushFilters = SoftPushdown(self._take)
 
     def _take(self, filters: list[Filter]) -> None:
         self._wanted = wanted_by(filters)

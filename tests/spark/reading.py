@@ -31,7 +31,7 @@ def _text(value: object) -> str:
 def splits_of(reader: KStoreReader) -> list[Split]:
     splits = reader.partitions()
     assert all(isinstance(split, Split) for split in splits)
-    return splits  # type: ignore[return-value]
+    return splits
 
 
 def batches(reader: KStoreReader, splits: Sequence[Split] | None = None) -> Iterator[pa.RecordBatch]:

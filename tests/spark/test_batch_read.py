@@ -150,7 +150,7 @@ def test_columns_and_a_schema_of_ones_own_are_projections(spark: SparkSession, e
     by_schema = spark.read.format("kstore").schema("offset long, topic string").load(str(events))
     assert by_option.schema == by_schema.schema
     assert by_option.count() == by_schema.count() == 6000
-    assert by_schema.selectExpr("sum(offset)").first()[0] == 6 * sum(range(1000))  # type: ignore[index]
+    assert by_schema.selectExpr("sum(offset)").first()[0] == 6 * sum(range(1000))
     assert spark.read.format("kstore").schema("topic string").load(str(events)).distinct().count() == 2
 
 

@@ -164,12 +164,12 @@ def test_items_go_together_up_to_a_size_and_in_order() -> None:
 @pytest.mark.usefixtures("_without_spark")
 def test_verify_finds_planted_damage_with_file_position_and_offsets(tmp_path: Path) -> None:
     store = filled(tmp_path / "store")
-    assert verify.verify(None, [str(store)]).is_sound  # type: ignore[arg-type]
+    assert verify.verify(None, [str(store)]).is_sound
     file = sorted((store / "orders-1").glob("*.log"))[2]
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    result = verify.verify(None, [str(store)])  # type: ignore[arg-type]
+    result = verify.verify(None, [str(store)])
     ((log, damage),) = [each for each in result.findings if each[1].severity == "damage"]
     assert log == str(store / "orders-1")
     assert damage.path == str(file)
@@ -186,7 +186,7 @@ def test_verify_says_of_a_broker_s_directory_what_kstore_verify_says(tree: str) 
     from kstore.upkeep.verify import verify as in_one
 
     root = golden_root() / tree
-    result = verify.verify(None, [str(root)])  # type: ignore[arg-type]
+    result = verify.verify(None, [str(root)])
     expected = list(in_one(root))
     assert sorted(map(str, result.logs)) == sorted(map(str, expected)) or sorted(
         each for log in result.logs for each in log.findings
@@ -223,13 +223,13 @@ SMALL = ExportOptions(task_bytes=4000)
 @pytest.mark.usefixtures("_without_spark")
 def test_export_gives_each_record_once_and_goes_on_with_what_came_since(tmp_path: Path) -> None:
     store, out = filled(tmp_path / "store"), tmp_path / "out"
-    first = export.export(None, [str(store)], str(out), SMALL)  # type: ignore[arg-type]
+    first = export.export(None, [str(store)], str(out), SMALL)
     assert sorted(exported(out)) == sorted(recorded(store))
     assert first.records == 400
-    again = export.export(None, [str(store)], str(out), SMALL)  # type: ignore[arg-type]
+    again = export.export(None, [str(store)], str(out), SMALL)
     assert again.records == again.files == 0
     filled(store, 100, start=400)
-    second = export.export(None, [str(store)], str(out), SMALL)  # type: ignore[arg-type]
+    second = export.export(None, [str(store)], str(out), SMALL)
     assert second.records == 100
     assert sorted(exported(out)) == sorted(recorded(store))
     assert sum(file.rows for file in read_manifests(open_remote(out))) == 500
@@ -253,9 +253,9 @@ def test_jobs_read_and_write_where_only_an_url_leads(tmp_path: Path) -> None:
     root = f"/{tmp_path.name}"
     fs.put(str(filled(tmp_path / "store", 40)), f"{root}/logs", recursive=True)
     logs, lake = f"memory://{root}/logs", f"memory://{root}/lake"
-    assert verify.verify(None, [logs]).is_sound  # type: ignore[arg-type]
-    assert export.export(None, [logs], lake).records == 40  # type: ignore[arg-type]
-    assert export.export(None, [logs], lake).records == 0  # type: ignore[arg-type]
+    assert verify.verify(None, [logs]).is_sound
+    assert export.export(None, [logs], lake).records == 40
+    assert export.export(None, [logs], lake).records == 0
     fs.get(f"{root}/lake", str(tmp_path / "lake"), recursive=True)
     assert sorted(exported(tmp_path / "lake")) == sorted(recorded(tmp_path / "store"))
     fs.rm(root, recursive=True)
@@ -294,7 +294,7 @@ def test_an_export_that_is_killed_anywhere_goes_on_and_gives_each_record_once(
     store = filled(tmp_path / "store", 150)
 
     def run(out: Path) -> None:
-        export.export(None, [str(store)], str(out), SMALL)  # type: ignore[arg-type]
+        export.export(None, [str(store)], str(out), SMALL)
 
     run(tmp_path / "all")
     count, kills = steps[0], 0
@@ -328,9 +328,9 @@ def test_an_export_that_is_killed_anywhere_goes_on_and_gives_each_record_once(
 @pytest.mark.usefixtures("_without_spark")
 def test_an_export_with_other_settings_needs_another_directory(tmp_path: Path) -> None:
     store, out = filled(tmp_path / "store", 10), tmp_path / "out"
-    export.export(None, [str(store)], str(out))  # type: ignore[arg-type]
+    export.export(None, [str(store)], str(out))
     with pytest.raises(ConfigError, match="an export with by 'date', not 'hour'"):
-        export.export(None, [str(store)], str(out), ExportOptions(by="hour"))  # type: ignore[arg-type]
+        export.export(None, [str(store)], str(out), ExportOptions(by="hour"))
 
 
 @pytest.mark.usefixtures("_without_spark")
@@ -338,30 +338,30 @@ def test_two_exports_never_work_in_one_directory(tmp_path: Path) -> None:
     store, out = filled(tmp_path / "store", 10), tmp_path / "out"
     (out / STATE_DIRECTORY).mkdir(parents=True)
     with DirectoryLock(out / STATE_DIRECTORY), pytest.raises(LockedError):
-        export.export(None, [str(store)], str(out))  # type: ignore[arg-type]
+        export.export(None, [str(store)], str(out))
 
 
 @pytest.mark.usefixtures("_without_spark")
 def test_records_that_retention_takes_before_the_export_are_an_error_or_told(tmp_path: Path) -> None:
     store, out = filled(tmp_path / "store", 20), tmp_path / "out"
-    export.export(None, [str(store)], str(out))  # type: ignore[arg-type]
+    export.export(None, [str(store)], str(out))
     filled(store, 20, start=20)
     with kstore.open(store) as opened:
         opened.log("orders", 0).delete_records(15)
     with pytest.raises(DataLossError, match="orders-0: offsets 10 to 14 went"):
-        export.export(None, [str(store)], str(out))  # type: ignore[arg-type]
-    done = export.export(None, [str(store)], str(out), ExportOptions(fail_on_data_loss=False))  # type: ignore[arg-type]
+        export.export(None, [str(store)], str(out))
+    done = export.export(None, [str(store)], str(out), ExportOptions(fail_on_data_loss=False))
     assert (done.records, len(done.lost)) == (15, 1)
 
 
 @pytest.mark.usefixtures("_without_spark")
 def test_a_log_that_was_cut_below_the_export_is_an_error(tmp_path: Path) -> None:
     store, out = filled(tmp_path / "store", 20), tmp_path / "out"
-    export.export(None, [str(store)], str(out))  # type: ignore[arg-type]
+    export.export(None, [str(store)], str(out))
     with kstore.open(store) as opened:
         opened.log("orders", 0).truncate_to(5)
     with pytest.raises(OffsetOutOfRangeError):
-        export.export(None, [str(store)], str(out))  # type: ignore[arg-type]
+        export.export(None, [str(store)], str(out))
 
 
 @pytest.mark.usefixtures("_without_spark")
@@ -372,8 +372,8 @@ def test_damage_ends_an_export_or_is_left_out_and_told(tmp_path: Path) -> None:
     data[-1] ^= 1
     file.write_bytes(data)
     with pytest.raises(kstore.errors.CorruptBatchError):
-        export.export(None, [str(store)], str(tmp_path / "a"))  # type: ignore[arg-type]
-    done = export.export(None, [str(store)], str(tmp_path / "b"), ExportOptions(on_corrupt="skip"))  # type: ignore[arg-type]
+        export.export(None, [str(store)], str(tmp_path / "a"))
+    done = export.export(None, [str(store)], str(tmp_path / "b"), ExportOptions(on_corrupt="skip"))
     assert done.records == 99
     (line,) = done.corrupt
     assert str(file) in line
@@ -414,7 +414,7 @@ def test_many_dates_in_one_stretch_are_written_a_few_at_a_time(tmp_path: Path, m
     monkeypatch.setattr(export, "spread_objects", here)
     monkeypatch.setattr(export_files, "OPEN_FILES_MAX", 3)
     store, out = filled(tmp_path / "store", 60, partitions=1, step_ms=DAY_MS // 2), tmp_path / "out"
-    export.export(None, [str(store)], str(out))  # type: ignore[arg-type]
+    export.export(None, [str(store)], str(out))
     assert sorted(exported(out)) == sorted(recorded(store))
 
 
@@ -427,7 +427,7 @@ def test_stats_of_all_intervals_together_are_those_of_the_log(deep: bool) -> Non
     from kstore.upkeep.stats import log_stats
 
     root = golden_root() / "clean"
-    found = stats.stats(None, [str(root)], every_ms=60_000, deep=deep)  # type: ignore[arg-type]
+    found = stats.stats(None, [str(root)], every_ms=60_000, deep=deep)
     for name in golden_partitions("clean"):
         expected = log_stats(root / name, deep=deep)
         parts = [part for (log, _), part in found.counted.items() if log == str(root / name)]
@@ -441,7 +441,7 @@ def test_stats_of_all_intervals_together_are_those_of_the_log(deep: bool) -> Non
 @pytest.mark.usefixtures("_without_spark")
 def test_a_batch_counts_for_the_interval_of_its_latest_record(tmp_path: Path) -> None:
     store = filled(tmp_path / "store", 300, partitions=1)
-    found = stats.stats(None, [str(store)], every_ms=DAY_MS)  # type: ignore[arg-type]
+    found = stats.stats(None, [str(store)], every_ms=DAY_MS)
     expected = Counter((TIME + number * (DAY_MS // 100)) // DAY_MS for number in range(300))
     assert {number: part.record_count for (_, number), part in found.counted.items()} == expected
 
@@ -547,10 +547,10 @@ def test_rebuilt_indexes_have_the_bytes_that_appending_made(
         else:
             path.write_bytes({"garbage": b"\xff" * (len(data) or 1), "empty": b"", "ragged": data + b"\1\2\3"}[harm])
         tried("faults", 1)
-    rebuilt = rebuild_indexes.rebuild_indexes(None, [str(store)])  # type: ignore[arg-type]
+    rebuilt = rebuild_indexes.rebuild_indexes(None, [str(store)])
     assert indexes_of(log) == expected
     assert not any(each.problem for each in rebuilt)
-    assert verify.verify(None, [str(store)]).is_sound  # type: ignore[arg-type]
+    assert verify.verify(None, [str(store)]).is_sound
     with kstore.open(store) as opened:
         assert opened.log("orders").recovery.clean
 
@@ -568,7 +568,7 @@ def test_all_indexes_of_a_broker_s_logs_come_out_as_the_broker_made_them(tmp_pat
             if not each.endswith(".txnindex"):
                 (log / each).unlink()
         rebuild_indexes.rebuild_indexes(
-            None,  # type: ignore[arg-type]
+            None,
             [str(log)],
             every=True,
             index_interval_bytes=intervals.get(name),
@@ -584,7 +584,7 @@ def test_all_indexes_of_a_broker_s_logs_come_out_as_the_broker_made_them(tmp_pat
 def test_sound_indexes_are_left_alone(tmp_path: Path) -> None:
     store = with_aborts(tmp_path / "store")
     before = {path: path.stat().st_mtime_ns for path in (store / "orders-0").iterdir() if path.suffix in INDEXES}
-    assert rebuild_indexes.rebuild_indexes(None, [str(store)]) == []  # type: ignore[arg-type]
+    assert rebuild_indexes.rebuild_indexes(None, [str(store)]) == []
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
 
@@ -592,7 +592,7 @@ def test_sound_indexes_are_left_alone(tmp_path: Path) -> None:
 def test_a_log_that_somebody_writes_to_is_refused(tmp_path: Path) -> None:
     filled(tmp_path / "store", 10)
     with kstore.open(tmp_path / "store"), pytest.raises(LockedError):
-        rebuild_indexes.rebuild_indexes(None, [str(tmp_path / "store")])  # type: ignore[arg-type]
+        rebuild_indexes.rebuild_indexes(None, [str(tmp_path / "store")])
 
 
 @pytest.mark.usefixtures("_without_spark")
@@ -600,11 +600,11 @@ def test_the_last_segment_of_a_log_that_was_not_closed_is_its_next_writer_s(tmp_
     log = copy_partition("crashed", golden_partitions("crashed")[0], tmp_path)
     last = sorted(log.glob("*.log"))[-1]
     last.with_suffix(".index").unlink()
-    (problem,) = {each.problem for each in rebuild_indexes.rebuild_indexes(None, [str(log)]) if each.problem}  # type: ignore[arg-type]
+    (problem,) = {each.problem for each in rebuild_indexes.rebuild_indexes(None, [str(log)]) if each.problem}
     assert "not closed in order" in problem
 
 
 def test_an_url_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape("hdfs://x/y is no local path")):
-        rebuild_indexes.rebuild_indexes(None, ["hdfs://x/y"])  # type: ignore[arg-type]
+        rebuild_indexes.rebuild_indexes(None, ["hdfs://x/y"])
     assert SYSTEM_FS.exists(tmp_path)

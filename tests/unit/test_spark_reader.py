@@ -315,7 +315,7 @@ def test_of_an_empty_log_there_are_no_splits_and_none_reads_as_nothing(tmp_path:
     assert splits_of(reader) == []
     # What Spark makes of no partitions.
     assert list(reader.read(InputPartition(None))) == []
-    assert list(reader.read(None)) == []  # type: ignore[arg-type]
+    assert list(reader.read(None)) == []
 
 
 def test_a_store_without_topics_reads_as_nothing(tmp_path: Path) -> None:

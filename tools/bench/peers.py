@@ -109,7 +109,8 @@ class LmdbTree:
 
     def value_at(self, number: int) -> bytes | None:
         with self._env.begin(self._tree) as transaction:
-            return transaction.get(KEY.pack(number))
+            found: bytes | None = transaction.get(KEY.pack(number))
+        return found
 
     def close(self) -> None:
         self._env.close()
