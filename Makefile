@@ -1,4 +1,4 @@
-# Everything a developer or user runs. Each target makes its own virtual environment first.
+# Everything a developer or user runs. Each target installs what it needs first (tools/make_venv.py).
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -8,6 +8,7 @@ SOURCES := kstore pyspark_kstore tests tools examples setup.py
 .PHONY: test-all crash-mutants simulate simulate-mutants help demo demo-spark test check format bench soak fuzz interop clean
 
 help:
+	@echo "Each command installs what it needs into $(VENV), once."
 	@echo "make demo     the main job on real data: dump, append, kill, recover, read back"
 	@echo "make demo-spark  a live producer, Spark streams killed once half way, compared with plain Python (needs Java, 3 minutes)"
 	@echo "make test     the tests that show within 3 minutes whether every promise holds"
@@ -20,56 +21,66 @@ help:
 	@echo "make simulate-mutants  planted bugs, and how many simulated lives it takes to find each (half an hour)"
 	@echo "make crash-mutants  planted bugs, each of which the crash tests must catch"
 	@echo "make interop  Kafka's own tools, a real broker and a real HDFS on kstore's files (needs Java and Maven)"
+	@echo "make format   formats the sources"
+	@echo "make clean    removes all that these commands make, the virtual environment included"
 
-$(VENV)/.installed: pyproject.toml setup.py tools/make_venv.py $(COMPILED)
-	$(PYTHON) tools/make_venv.py $(VENV)
+# One environment that grows: a target asks for kstore itself, compiled, and for its group of pyproject.toml.
+with = $(VENV)/.with-$(1) $(VENV)/.with-kstore
 
-demo: $(VENV)/.installed
+$(VENV)/.with-kstore: setup.py $(COMPILED)
+	@$(PYTHON) tools/make_venv.py $(VENV)
+
+$(VENV)/.with-%: pyproject.toml tools/make_venv.py
+	@$(PYTHON) tools/make_venv.py $(VENV) $*
+
+demo: $(call with,demo)
 	$(RUN) tools/demo.py
 
-demo-spark: $(VENV)/.installed
+demo-spark: $(call with,demo-spark)
 	$(RUN) tools/demo_spark.py
 
-test: $(VENV)/.installed
+test: $(call with,test)
 	$(RUN) -m pytest -q -n auto --dist loadscope -m "not long and not soak and not interop" tests
 
-test-all: $(VENV)/.installed
+test-all: $(call with,test-all)
 	$(RUN) -m pytest -q -n auto --dist loadscope -m "not soak and not interop" tests
 
-check: $(VENV)/.installed
+check: $(call with,lint)
 	$(VENV)/bin/ruff format --check $(SOURCES)
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-format: $(VENV)/.installed
+format: $(call with,lint)
 	$(VENV)/bin/ruff format $(SOURCES)
 	$(VENV)/bin/ruff check --fix $(SOURCES)
 
-bench: $(VENV)/.installed
+bench: $(call with,bench)
 	$(RUN) -m tools.bench
 
-soak: $(VENV)/.installed
+soak: $(call with,test-all)
 	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not spark" --durations 25 --promises docs/promises.md tests
 	$(RUN) -m pytest -q -m "spark and not interop" tests
 
-fuzz: $(VENV)/.installed
+fuzz: $(call with,fuzz)
 	$(RUN) -m tools.fuzz --engine atheris --seconds 60
 	$(RUN) -m tools.fuzz --engine asan --seconds 60
 
-simulate: $(VENV)/.installed
+simulate: $(call with,tools)
 	$(RUN) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(LIVES),--lives $(LIVES)) $(if $(KEEP),--keep $(KEEP))
 
-simulate-mutants: $(VENV)/.installed
+simulate-mutants: $(call with,tools)
 	$(RUN) -m tests.simulation.mutants
 
-crash-mutants: $(VENV)/.installed
+crash-mutants: $(call with,test)
 	$(RUN) -m tools.crash.mutants
 
-interop: $(VENV)/.installed
+interop: $(call with,interop)
 	$(RUN) -m pytest -q -m interop tests
 
 clean:
-	rm -rf build dist *.egg-info .demo .demo-spark target
+	rm -rf $(VENV) build dist *.egg-info .demo .demo-spark target
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find kstore pyspark_kstore tests tools -name __pycache__ -prune -exec rm -rf {} +
 	find kstore -name '*.so' -delete
 	find kstore -name '*.c' -delete

@@ -1,16 +1,32 @@
-"""Makes the project's virtual environment, or says in one sentence what the machine lacks.
+"""Makes the project's virtual environment, or adds what a command needs to it. Says in one sentence what is missing.
 
-usage: python3 tools/make_venv.py VENV
+usage: python3 tools/make_venv.py VENV [GROUP...]
+
+It compiles kstore and installs it from the checkout, and installs the groups of pyproject.toml ("dependency-groups").
+VENV/.with-GROUP says that a group is there, and VENV/.with-kstore the same of kstore; make asks for these files. Two
+commands that run at the same time install one after the other.
 """
 
+from __future__ import annotations
+
+import fcntl
+import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 PYTHON_MIN = (3, 11)
 ROOT = Path(__file__).resolve().parent.parent
+# Compiling a large package to bytecode takes longer than unpacking it: Python does so with what is imported.
+PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-compile", "--progress-bar", "off")
+SHOWN = ("Downloading ", "Building wheel", "Installing collected packages")
+WIDTH = 110
 
 
 def lacking() -> str | None:
@@ -38,25 +54,130 @@ def lacking() -> str | None:
     return None
 
 
+def requirements(project: dict[str, Any], wanted: list[Any]) -> Iterator[str]:
+    """What pip is to install for ``wanted``. An extra of kstore stands for its packages: pip looks for no kstore."""
+    for entry in wanted:
+        if isinstance(entry, dict):
+            yield from requirements(project, project["dependency-groups"][entry["include-group"]])
+        elif own := re.fullmatch(r"kstore\[([\w,-]+)\]", entry):
+            for extra in own[1].split(","):
+                yield from requirements(project, project["project"]["optional-dependencies"][extra])
+        else:
+            yield entry
+
+
+def say(text: str) -> None:
+    print(f"kstore: {text}", flush=True)
+
+
 def run(*command: str | Path) -> None:
-    done = subprocess.run([str(part) for part in command], cwd=ROOT)
-    if done.returncode:
-        sys.exit(f"kstore: {' '.join(map(str, command))} failed with status {done.returncode}; its output is above.")
+    """Shows what pip or a build says of its progress, and all of its output when it fails."""
+    output: list[str] = []
+    with subprocess.Popen(
+        [str(part) for part in command],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            output.append(line)
+            text = line.strip()
+            if text.startswith(SHOWN):
+                print(f"    {text if len(text) <= WIDTH else text[: WIDTH - 3] + '...'}", flush=True)
+    if process.returncode:
+        sys.stdout.writelines(output)
+        words = " ".join(map(str, command))
+        sys.exit(f"kstore: {words} failed with status {process.returncode}; its output is above.")
+
+
+class Compilation:
+    """Builds the compiled modules while pip downloads packages; the end of the block stops what still runs."""
+
+    def __init__(self, python: Path, log: Path) -> None:
+        self._log = log
+        with log.open("w") as output:
+            self._process = subprocess.Popen(
+                [str(python), "setup.py", "build_ext", "--inplace"],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def __enter__(self) -> Compilation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+
+    def wait(self) -> None:
+        if self._process.wait():
+            print(self._log.read_text(errors="replace"))
+            sys.exit(f"kstore: the compiled modules could not be built; the output is above and in {self._log}.")
+
+
+def has_java(python: Path) -> bool:
+    """Whether Spark finds a Java here, by the rule that it is started with."""
+    command = "from kstore.spark.java import java_home; java_home()"
+    return not subprocess.run([str(python), "-c", command], cwd=ROOT, capture_output=True).returncode
+
+
+def install(environment: Path, groups: list[str], project: dict[str, Any]) -> None:
+    python = environment / "bin" / "python"
+    if not python.exists():
+        say(f"makes the virtual environment {environment.name}")
+        run(sys.executable, "-m", "venv", environment)
+    tools = project["build-system"]["requires"]
+    run(python, *PIP, *tools)
+    wanted = [*project["project"]["dependencies"]]
+    for group in groups:
+        wanted += requirements(project, project["dependency-groups"][group])
+    wanted = sorted(set(wanted))
+    say(f"compiles its modules, and installs {', '.join(re.split('[ <>=!~;]', each)[0] for each in wanted)}")
+    with Compilation(python, environment / "compile.log") as compilation:
+        run(python, *PIP, *wanted)
+        compilation.wait()
+    run(python, *PIP, "--no-deps", "--no-build-isolation", "--editable", ".")
+    if any(each.startswith("pyspark") for each in wanted) and not has_java(python):
+        say("finds no Java 17 or later: installs one for Spark")
+        run(python, *PIP, *requirements(project, ["kstore[jre]"]))
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
     problem = lacking()
     if problem:
         sys.exit(f"kstore: {problem}")
+    import tomllib  # Python 3.11 has it, and an older one gets the sentence above
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    groups = sys.argv[2:]
+    unknown = set(groups) - project["dependency-groups"].keys()
+    if unknown:
+        known = ", ".join(project["dependency-groups"])
+        sys.exit(f"kstore: no group {', '.join(sorted(unknown))} in pyproject.toml, expected some of {known}")
     environment = ROOT / sys.argv[1]
-    python = environment / "bin" / "python"
-    if not python.exists():
-        run(sys.executable, "-m", "venv", environment)
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", "pip", "setuptools")
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", ".[dev]")
-    (environment / ".installed").touch()
+    began = time.monotonic()
+    environment.mkdir(parents=True, exist_ok=True)
+    # Never closed: the lock ends with the process.
+    lock = os.open(environment, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("another command is installing; waits for it")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    install(environment, groups, project)
+    for name in ("kstore", *groups):
+        (environment / f".with-{name}").touch()
+    say(f"installed {', '.join(groups) or 'kstore'} in {time.monotonic() - began:.0f} s")
 
 
-main()
+if __name__ == "__main__":
+    main()
