@@ -122,10 +122,6 @@ class WatchedFile:
     def pread(self, size: int, position: int) -> bytes:
         return self._perform("pread", lambda: self.inner.pread(size, position), position=position, size=size)
 
-    def pread_into(self, buffer: Buffer, position: int) -> int:
-        size = memoryview(buffer).nbytes
-        return self._perform("pread", lambda: self.inner.pread_into(buffer, position), position=position, size=size)
-
     def pwrite(self, data: Buffer, position: int) -> int:
         written = bytes(data)
         return self._perform("pwrite", lambda: self.inner.pwrite(data, position), position=position, data=written)

@@ -129,12 +129,6 @@ class MemoryFile:
     def pread(self, size: int, position: int) -> bytes:
         return bytes(self._opened().data[position : position + size])
 
-    def pread_into(self, buffer: Buffer, position: int) -> int:
-        with memoryview(buffer) as view, view.cast("B") as target:
-            data = self.pread(len(target), position)
-            target[: len(data)] = data
-        return len(data)
-
     def pwrite(self, data: Buffer, position: int) -> int:
         written = bytes(data)
         self._opened(writing=True).write(written, position)

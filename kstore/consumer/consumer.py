@@ -7,7 +7,6 @@ offsets       offsets      in __consumer_offsets, where a broker keeps them
 
 from __future__ import annotations
 
-import logging
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer"]
 
-logger = logging.getLogger(__name__)
 
 # However often somebody wants to hear of new topics.
 METADATA_SECONDS_MIN = 0.01

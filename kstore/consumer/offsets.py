@@ -22,7 +22,7 @@ from kstore.files.paths import TopicPartition
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.group_records import OffsetAndMetadata
 
-__all__ = ["OffsetAndMetadata", "Offsets", "SetBack", "offsets_above_end", "plain_offsets", "set_back"]
+__all__ = ["OffsetAndMetadata", "Offsets", "SetBack", "offsets_above_end", "set_back"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +43,6 @@ class SetBack(NamedTuple):
             f"group {self.group!r} has committed offset {self.committed} of {self.owner}, which ends at "
             f"{self.end_offset}: set back to that"
         )
-
-
-def plain_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, int]:
-    """The numbers alone."""
-    return {owner: committed.offset for owner, committed in offsets.items()}
 
 
 def offsets_above_end(

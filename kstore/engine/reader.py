@@ -16,6 +16,7 @@ from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, 
 from kstore.files.fs import File
 from kstore.metrics import LogCounters
 from kstore.record.batch import MAGIC_V2, Batch
+from kstore.record.compression import NO_CODEC
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, LossRanges, corrupt_batch_error
@@ -28,7 +29,6 @@ Item = TypeVar("Item")
 
 # So often a segment may go away while it is read before its absence is an error.
 MISSING_MAX = 10
-NO_CODEC = "none"
 
 
 class _TruncatedError(Exception):

@@ -93,10 +93,6 @@ class File(Protocol):
         """
         ...
 
-    def pread_into(self, buffer: Buffer, position: int) -> int:
-        """Fills ``buffer`` from ``position``; returns how many bytes there were. Raises: StorageError."""
-        ...
-
     def pwrite(self, data: Buffer, position: int) -> int:
         """One write, which may be short: returns how many bytes were written.
 

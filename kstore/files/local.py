@@ -119,20 +119,6 @@ class OsFile:
         except OSError as error:
             raise self._error(error) from error
 
-    def pread_into(self, buffer: Buffer, position: int) -> int:
-        got = 0
-        with memoryview(buffer) as view, view.cast("B") as left:
-            try:
-                while got < len(left):
-                    with left[got:] as rest:
-                        read = os.preadv(self._fd, [rest], position + got)
-                    if read == 0:
-                        break
-                    got += read
-            except OSError as error:
-                raise self._error(error) from error
-        return got
-
     def pwrite(self, data: Buffer, position: int) -> int:
         try:
             return os.pwrite(self._fd, data, position)

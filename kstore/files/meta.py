@@ -33,7 +33,6 @@ class MetaProperties(NamedTuple):
     node_id: int
     cluster_id: str
     directory_id: str = ""
-    by_kstore: bool = False
 
 
 def random_id() -> uuid.UUID:
@@ -64,9 +63,7 @@ def read_meta_properties(fs: FileSystem, path: PathLike) -> MetaProperties | Non
         raise CorruptFileError("no node id", path=path)
     if version == "1" and not values.get("cluster.id"):
         raise CorruptFileError("no cluster.id", path=path)
-    return MetaProperties(
-        int(version), int(node_id), values.get("cluster.id", ""), values.get("directory.id", ""), MADE_BY in lines
-    )
+    return MetaProperties(int(version), int(node_id), values.get("cluster.id", ""), values.get("directory.id", ""))
 
 
 def write_meta_properties(fs: FileSystem, path: PathLike, *, mode: int = 0o600) -> None:

@@ -102,12 +102,6 @@ class _OverlayFile:
     def pread(self, size: int, position: int) -> bytes:
         return self._content.read(size, position)
 
-    def pread_into(self, buffer: Buffer, position: int) -> int:
-        with memoryview(buffer) as view, view.cast("B") as target:
-            data = self._content.read(len(target), position)
-            target[: len(data)] = data
-        return len(data)
-
     def pwrite(self, data: Buffer, position: int) -> int:
         written = bytes(data)
         self._content.write(written, position)

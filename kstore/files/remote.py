@@ -349,12 +349,6 @@ class RemoteFile:
             self._window = (start, data) if len(data) <= 2 * READ_AHEAD_MAX else (start + len(data), b"")
         return data[position - start : stop - start]
 
-    def pread_into(self, buffer: Buffer, position: int) -> int:
-        with memoryview(buffer) as view, view.cast("B") as target:
-            data = self.pread(len(target), position)
-            target[: len(data)] = data
-        return len(data)
-
     def size(self) -> int:
         self._size = self.stat().size
         return self._size

@@ -343,11 +343,6 @@ class LogDirectory(LogRoot):
             raise failure
         return count
 
-    @property
-    def next_removal(self) -> float | None:
-        """When the next deleted directory may be removed, by the clock's ``monotonic``."""
-        return min((gone.due for gone in self._deleted), default=None)
-
     def _remove_tree(self, path: Path) -> None:
         fs = self.fs
         # What makes a directory a log goes last: half of one is still known for what it is.

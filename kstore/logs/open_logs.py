@@ -7,7 +7,6 @@ needs is closed again behind it: a store may have more logs than a process may h
 from __future__ import annotations
 
 import errno
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +28,6 @@ from kstore.types import Durability
 
 __all__ = ["FLUSH_TASK", "Flushes", "OpenLogs"]
 
-logger = logging.getLogger(__name__)
 
 FLUSH_TASK = "flush"
 

@@ -50,7 +50,6 @@ class Versions(NamedTuple):
         return isinstance(version, int) and self.lowest <= version <= self.highest
 
 
-ALL = Versions(0, FOREVER)
 NONE = Versions(1, 0)
 
 

@@ -42,7 +42,6 @@ CHUNK_BYTES = 1 << 20
 COUNTED_BATCHES = 1024
 # Items just put are handed to who gets without being read again, while no more than so many wait.
 HANDED_COUNT_MAX = 4096
-HANDED_BYTES_MAX = 1 << 16
 
 
 class QueueCore:

@@ -20,12 +20,12 @@ from kstore.record.batch import (
     batch_crc,
 )
 from kstore.record.compression import CODECS_BY_NAME
-from kstore.types import CREATE_TIME, NO_TIMESTAMP, TIMESTAMP_TYPES, TimestampType
+from kstore.types import CREATE_TIME, INT32_MAX, NO_TIMESTAMP, TIMESTAMP_TYPES, TimestampType
 
-__all__ = ["RecordLike", "build_batch", "build_batches", "compress_batch"]
+__all__ = ["BATCH_BYTES_MAX", "RecordLike", "build_batch", "build_batches", "compress_batch"]
 
 # What a batch's size field can say, its 12 bytes of overhead included.
-BATCH_BYTES_MAX = 2**31 - 1
+BATCH_BYTES_MAX = INT32_MAX
 
 
 class RecordLike(Protocol):

@@ -25,7 +25,7 @@ from kstore.errors import CorruptRecordError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["CODECS", "CODECS_BY_NAME", "Codec"]
+__all__ = ["CODECS", "CODECS_BY_NAME", "NO_CODEC", "Codec"]
 
 INT32 = struct.Struct(">i")
 GZIP_WINDOW_BITS = 31
@@ -52,6 +52,8 @@ ZSTD_WINDOW_BYTES_MAX = 1 << 27
 # 4 bytes of zstd can make 128 KiB: a step is so small that it cannot make much more than what may still come.
 ZSTD_GROWTH_MAX = 32 << 10
 READ_BYTES_MIN, READ_BYTES_MAX = 16, 1 << 11
+# The name of the codec that does nothing.
+NO_CODEC = "none"
 
 
 class Codec(NamedTuple):
@@ -65,10 +67,6 @@ class Codec(NamedTuple):
     name: str
     compress: Callable[[Buffer, int | None], bytes]
     decompress: Callable[[Buffer, int, int], bytes]
-    level_min: int = 0
-    level_max: int = 0
-    level_default: int = 0
-    magic_min: int = 0
 
 
 def _too_large(name: str, size_max: int) -> CorruptRecordError:
@@ -302,11 +300,11 @@ def _unzstd(data: Buffer, size_max: int, magic: int) -> bytes:
 
 
 CODECS: tuple[Codec, ...] = (
-    Codec(0, "none", _same, _same_back),
-    Codec(1, "gzip", _gzip, _gunzip, 1, 9, -1),
+    Codec(0, NO_CODEC, _same, _same_back),
+    Codec(1, "gzip", _gzip, _gunzip),
     Codec(2, "snappy", _snappy, _unsnappy),
-    Codec(3, "lz4", _lz4, _unlz4, 1, 17, 9),
-    Codec(4, "zstd", _zstd, _unzstd, -131072, 22, 3, 2),
+    Codec(3, "lz4", _lz4, _unlz4),
+    Codec(4, "zstd", _zstd, _unzstd),
 )
 CODECS_BY_NAME: dict[str, Codec] = {codec.name: codec for codec in CODECS}
 

@@ -3,7 +3,7 @@
 A batch is believed for its header, which must be one that a writer can have written, with offsets that go on, and with
 another header, or the end, behind it. Where that fails the walk looks for the next whole batch, as ``walk`` does, and
 says what it left out. What it reads is bounded, whatever the bytes say: a header's chunk at a time, no batch above
-``BATCH_BYTES_MAX``, and for all searches together no more than some passes over the segment.
+``READ_BATCH_BYTES_MAX``, and for all searches together no more than some passes over the segment.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kstore.record.scan import Source, find_next_batch
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, is_far
 from kstore.types import OFFSET_MAX
 
-__all__ = ["BATCH_BYTES_MAX", "walk_headers"]
+__all__ = ["READ_BATCH_BYTES_MAX", "walk_headers"]
 
 # Small batches are read many at a time. Behind a larger one just a header is read: a call costs less than its bytes.
 CHUNK_BYTES = 64 << 10
 LARGE_BATCH_BYTES = 8 << 10
 # A larger batch is never read as a whole.
-BATCH_BYTES_MAX = 64 << 20
+READ_BATCH_BYTES_MAX = 64 << 20
 # What all searches behind damage may read: so many times the segment, and a batch.
 SEARCH_PASSES = 8
 # A read of less counts as this much: what looks like a header everywhere must not be looked at everywhere.
@@ -42,7 +42,7 @@ class _Bounded:
         self._size_left = size_left
 
     def pread(self, size: int, position: int) -> bytes:
-        if size > BATCH_BYTES_MAX:
+        if size > READ_BATCH_BYTES_MAX:
             return b""
         if self._size_left <= 0:
             raise _SpentError
@@ -62,7 +62,7 @@ def walk_headers(
         next_offset: no batch may begin below it.
         offset_stop: no batch may end at or above it: the next segment's base.
     """
-    bounded = _Bounded(source, SEARCH_PASSES * stop + BATCH_BYTES_MAX)
+    bounded = _Bounded(source, SEARCH_PASSES * stop + READ_BATCH_BYTES_MAX)
     chunk, chunk_start = b"", 0
     position = 0
     # The batch before, which counts when a header is found behind it, and the offset expected at its begin.
@@ -150,4 +150,4 @@ def _is_whole(source: Source, position: int, header: Batch) -> bool:
         return parse_batch(source.pread(header.size, position)).is_valid()
     except CorruptDataError:
         # Too large a batch is believed for its header.
-        return header.size > BATCH_BYTES_MAX
+        return header.size > READ_BATCH_BYTES_MAX

@@ -46,8 +46,8 @@ from kstore.record.batch import (
     RecordBatch,
     batch_crc,
 )
-from kstore.record.builder import build_batches
-from kstore.record.compression import CODECS_BY_NAME
+from kstore.record.builder import BATCH_BYTES_MAX, build_batches
+from kstore.record.compression import CODECS_BY_NAME, NO_CODEC
 from kstore.record.parse import MAGIC_POSITION, parse_batch
 from kstore.record.scan import check_size_field
 from kstore.rules.roll import ensure_fits
@@ -58,13 +58,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ValidatedBatches", "split_batches", "validate"]
 
-NO_CODEC = "none"
 # What a message says of the records of a batch that is refused; the error's record_errors has them all.
 RECORD_ERRORS_SHOWN = 3
 # Millions of bad records must not become millions of objects: further ones are counted only.
 RECORD_ERRORS_MAX = 10_000
-# No limit of kstore's: a batch's size field holds no more.
-BATCH_BYTES_MAX = 2**31 - 1
 
 
 class ValidatedBatches(NamedTuple):

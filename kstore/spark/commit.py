@@ -75,7 +75,6 @@ class Outcome(NamedTuple):
 
     record_count: int = 0
     is_dropped: bool = False
-    swept_count: int = 0
 
 
 def group_of(app_id: str) -> str:
@@ -120,7 +119,7 @@ def commit(
             logger.warning("%s: not closed in order behind a failed commit: %s", directory, error)
         raise
     remove(fs, directory, (one.name for one in staged))
-    swept = sweep(
+    sweep(
         fs,
         directory,
         writer_id=writer.writer_id,
@@ -133,7 +132,7 @@ def commit(
     except KstoreError as error:
         # It is committed: nobody must repeat it because of this.
         logger.warning("%s: not closed in order behind a commit: %s", directory, error)
-    return Outcome(0 if is_dropped else _count(staged), is_dropped, swept)
+    return Outcome(0 if is_dropped else _count(staged), is_dropped)
 
 
 def discard(options: WriteOptions, staged: Iterable[StagedFile], *, fs: FileSystem = SYSTEM_FS) -> None:

@@ -43,10 +43,6 @@ class LeaderEpochCache:
     def latest_epoch(self) -> int | None:
         return self._entries[-1].epoch if self._entries else None
 
-    @property
-    def earliest_epoch(self) -> int | None:
-        return self._entries[0].epoch if self._entries else None
-
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Notes that ``epoch`` writes from ``start_offset`` on; whether that was new.
 
@@ -76,27 +72,6 @@ class LeaderEpochCache:
             return EpochEntry(epoch, log_end_offset)
         above = bisect_right(entries, epoch, key=by_epoch)
         return EpochEntry(entries[above - 1].epoch if above else epoch, entries[above].start_offset)
-
-    def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that wrote at ``offset``, None below the first known one."""
-        above = bisect_right(self._entries, offset, key=by_start)
-        return self._entries[above - 1].epoch if above else None
-
-    def start_of(self, epoch: int) -> int | None:
-        """Where ``epoch`` begins, None for one that is not known."""
-        at = bisect_left(self._entries, epoch, key=by_epoch)
-        known = at < len(self._entries) and self._entries[at].epoch == epoch
-        return self._entries[at].start_offset if known else None
-
-    def epoch_before(self, epoch: int) -> int | None:
-        """The latest known epoch below ``epoch``."""
-        at = bisect_left(self._entries, epoch, key=by_epoch)
-        return self._entries[at - 1].epoch if at else None
-
-    def epoch_after(self, epoch: int) -> int | None:
-        """The earliest known epoch above ``epoch``."""
-        at = bisect_right(self._entries, epoch, key=by_epoch)
-        return self._entries[at].epoch if at < len(self._entries) else None
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forgets the epochs that begin at ``end_offset`` or behind it: the log was cut there."""

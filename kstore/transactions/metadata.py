@@ -16,12 +16,12 @@ from enum import IntEnum
 
 from kstore.errors import InvalidTransactionStateError
 from kstore.files.paths import TopicPartition
+from kstore.rules.sequence import NO_EPOCH
 from kstore.types import NO_TIMESTAMP
 
 __all__ = ["EPOCH_MAX", "NO_PRODUCER_ID", "TransactionMetadata", "TransactionState", "is_valid_move"]
 
 NO_PRODUCER_ID = -1
-NO_EPOCH = -1
 # Kafka's transaction.version 2: each transaction has an epoch of its own.
 CLIENT_TRANSACTION_VERSION = 2
 # The last epoch is kept for the end of a transaction: no producer writes with it.

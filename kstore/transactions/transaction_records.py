@@ -19,7 +19,8 @@ from kstore.errors import CorruptRecordError, UnsupportedFormatError
 from kstore.files.paths import TopicPartition
 from kstore.messages.primitives import INT16, Reader
 from kstore.messages.schema import load_messages
-from kstore.transactions.metadata import NO_EPOCH, NO_PRODUCER_ID, TransactionMetadata, TransactionState
+from kstore.rules.sequence import NO_EPOCH
+from kstore.transactions.metadata import NO_PRODUCER_ID, TransactionMetadata, TransactionState
 
 __all__ = ["decode_transaction_key", "decode_transaction_value", "encode_transaction_key", "encode_transaction_value"]
 

@@ -23,7 +23,7 @@ from kstore.record._codec import Record, RecordCursor
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch, RecordBatch
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.control import ControlRecordType, parse_control_type
-from kstore.record.headers import BATCH_BYTES_MAX, walk_headers
+from kstore.record.headers import READ_BATCH_BYTES_MAX, walk_headers
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped, span_size
@@ -490,7 +490,7 @@ def _note_batch(segment: Stats, file: File, position: int, header: Batch) -> Non
     codec = batch.codec
     first_timestamp = batch.max_timestamp
     if not isinstance(batch, RecordBatch):
-        batch.check(BATCH_BYTES_MAX)
+        batch.check(READ_BATCH_BYTES_MAX)
         segment.note(batch, batch.record_count, codec, first_timestamp)
         if records is not None:
             records.note(batch.records())
@@ -513,8 +513,10 @@ def _note_batch(segment: Stats, file: File, position: int, header: Batch) -> Non
 
 def _whole(file: File, position: int, header: Batch) -> Batch:
     """The batch with its records. Raises: CorruptDataError."""
-    if header.size > BATCH_BYTES_MAX:
-        raise CorruptRecordError(f"a batch of {header.size} bytes, of which at most {BATCH_BYTES_MAX} are looked into")
+    if header.size > READ_BATCH_BYTES_MAX:
+        raise CorruptRecordError(
+            f"a batch of {header.size} bytes, of which at most {READ_BATCH_BYTES_MAX} are looked into"
+        )
     batch = parse_batch(file.pread(header.size, position))
     batch.ensure_valid()
     return batch
@@ -526,7 +528,7 @@ def _note_records(records: RecordStats, batch: RecordBatch) -> tuple[int, int]:
     stored = batch.data[BATCH_HEADER_BYTES:]
     payload: memoryview | bytes = stored
     if batch.codec_id:
-        payload = CODECS_BY_NAME[batch.codec].decompress(stored, BATCH_BYTES_MAX, MAGIC_V2)
+        payload = CODECS_BY_NAME[batch.codec].decompress(stored, READ_BATCH_BYTES_MAX, MAGIC_V2)
     records.note(
         RecordCursor(
             payload,

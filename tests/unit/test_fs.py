@@ -129,7 +129,6 @@ def test_every_use_of_a_closed_file_says_so(file: OsFile) -> None:
     file.close()
     uses: list[Callable[[], object]] = [
         lambda: file.pread(1, 0),
-        lambda: file.pread_into(bytearray(1), 0),
         lambda: file.pwrite(b"x", 0),
         lambda: file.write_all([b"x"], 0),
         lambda: file.write_and_sync([b"x"], 0),
@@ -169,15 +168,6 @@ def test_a_huge_pread_allocates_no_more_than_the_file_has(file: OsFile) -> None:
     file.write_all([b"abc"], 0)
     assert file.pread(1 << 60, 0) == b"abc"
     assert file.pread(1 << 60, 10) == b""
-
-
-def test_pread_into_fills_what_the_file_has(file: OsFile) -> None:
-    file.write_all([b"0123456789"], 0)
-    buffer = bytearray(6)
-    assert file.pread_into(buffer, 2) == 6
-    assert buffer == b"234567"
-    assert file.pread_into(memoryview(buffer)[:4], 8) == 2
-    assert buffer == b"894567"
 
 
 def test_read_file_stops_at_its_limit(file: OsFile, path: Path) -> None:

@@ -41,8 +41,7 @@ def stored(path: Path) -> list[tuple[int, int]]:
 
 def test_an_empty_cache_knows_nothing_and_has_no_file(path: Path) -> None:
     epochs = cache(path)
-    assert (epochs.entries, epochs.latest_epoch, epochs.earliest_epoch) == ((), None, None)
-    assert epochs.epoch_for_offset(0) is epochs.start_of(0) is epochs.epoch_before(9) is epochs.epoch_after(0) is None
+    assert (epochs.entries, epochs.latest_epoch) == ((), None)
     for epoch in (-1, 0, 5):
         assert epochs.end_offset_for(epoch, 10) == NOTHING
     epochs.truncate_from_end(0)
@@ -54,7 +53,7 @@ def test_an_empty_cache_knows_nothing_and_has_no_file(path: Path) -> None:
 def test_epochs_and_offsets_rise_and_are_stored(path: Path) -> None:
     epochs = cache(path, (2, 6), (3, 8), (4, 11))
     assert stored(path) == [tuple(entry) for entry in epochs.entries] == [(2, 6), (3, 8), (4, 11)]
-    assert (epochs.earliest_epoch, epochs.latest_epoch) == (2, 4)
+    assert epochs.latest_epoch == 4
     again = LeaderEpochCache(SYSTEM_FS, path, read_leader_epochs(SYSTEM_FS, path))
     assert again.entries == epochs.entries
 
@@ -128,14 +127,6 @@ def test_of_an_epoch_above_all_nothing_is_known(path: Path) -> None:
     epochs = cache(path, (2, 6))
     assert epochs.end_offset_for(3, 20) == NOTHING
     assert epochs.end_offset_for(-1, 20) == NOTHING
-
-
-def test_epochs_are_found_by_offset_and_by_neighbour(path: Path) -> None:
-    epochs = cache(path, (2, 6), (4, 8), (7, 11))
-    assert [epochs.epoch_for_offset(offset) for offset in (0, 5, 6, 7, 8, 10, 11, 99)] == [None, None, 2, 2, 4, 4, 7, 7]
-    assert [epochs.start_of(epoch) for epoch in (1, 2, 3, 4, 7, 8)] == [None, 6, None, 8, 11, None]
-    assert [epochs.epoch_before(epoch) for epoch in (1, 2, 3, 4, 7, 9)] == [None, None, 2, 2, 4, 7]
-    assert [epochs.epoch_after(epoch) for epoch in (0, 2, 3, 4, 7, 9)] == [2, 4, 4, 7, None, None]
 
 
 # --- truncate ---------------------------------------------------------------------------------------------------------

@@ -155,9 +155,6 @@ def test_reads_of_any_range_give_the_bytes(memory: str) -> None:
     for position in (0, 1, 65_535, 65_536, 65_537, 500_000, 3, len(DATA) - 1, len(DATA), len(DATA) + 5):
         for size in (0, 1, 100, 65_536, 300_000):
             assert file.pread(size, position) == DATA[position : position + size]
-    buffer = bytearray(10)
-    assert file.pread_into(buffer, len(DATA) - 4) == 4
-    assert buffer[:4] == DATA[-4:]
 
 
 def test_a_walk_reads_ahead_in_growing_steps_and_nothing_twice(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX
 from kstore.record.batch import BATCH_HEADER
 from kstore.record.builder import build_batch
-from kstore.record.headers import BATCH_BYTES_MAX, walk_headers
+from kstore.record.headers import READ_BATCH_BYTES_MAX, walk_headers
 from kstore.record.scan import BufferSource
 from kstore.record.walk import Damage, walk
 from kstore.upkeep.stats import FINDINGS_MAX, Distribution, find_logs, log_stats, stats, total
@@ -334,7 +334,7 @@ def test_a_hostile_segment_costs_bounded_time_and_memory(
 @pytest.mark.promise("hostile file")
 def test_a_batch_that_says_it_is_huge_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020d}.log"
-    size = BATCH_BYTES_MAX + 100
+    size = READ_BATCH_BYTES_MAX + 100
     with path.open("wb") as file:
         file.write(header(0, size))
         file.truncate(size)
@@ -343,12 +343,12 @@ def test_a_batch_that_says_it_is_huge_is_not_read(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 << 20
-    assert f"of which at most {BATCH_BYTES_MAX} are looked into" in found.findings[0].reason
+    assert f"of which at most {READ_BATCH_BYTES_MAX} are looked into" in found.findings[0].reason
 
 
 @pytest.mark.promise("hostile file")
 def test_a_bomb_is_not_decompressed(tmp_path: Path) -> None:
-    bomb = build_batch([kstore.Record(0, 0, value=bytes(BATCH_BYTES_MAX + 1))], codec="gzip")
+    bomb = build_batch([kstore.Record(0, 0, value=bytes(READ_BATCH_BYTES_MAX + 1))], codec="gzip")
     (tmp_path / f"{0:020d}.log").write_bytes(bomb)
     found = log_stats(tmp_path, deep=True)
     assert (found.batch_count, found.damage_count) == (0, 1)

@@ -23,7 +23,7 @@ from kstore.files.fs import read_file
 from kstore.files.lock import DirectoryLock
 from kstore.files.remote import UPLOAD_SUFFIX, Location
 
-__all__ = ["STATE_DIRECTORY", "ExportState", "ExportedFile", "Planned", "Receipt", "file_name", "read_manifests"]
+__all__ = ["RUN_NAME", "STATE_DIRECTORY", "ExportState", "ExportedFile", "Planned", "Receipt", "file_name"]
 
 STATE_DIRECTORY = "_kstore_export"
 SETTINGS = "settings.json"
@@ -189,15 +189,3 @@ def write_receipt(out: Location, run: int, receipt: Receipt) -> None:
 
 def write_json(at: Location, content: Any) -> None:
     at.fs.put(at.path, [json.dumps(content, indent=1).encode()])
-
-
-def read_manifests(out: Location) -> list[ExportedFile]:
-    """The files of all committed runs. Raises: StorageError."""
-    directory = out / STATE_DIRECTORY
-    files: list[ExportedFile] = []
-    for name in sorted(out.fs.list(directory.path)):
-        match = RUN_NAME.fullmatch(name)
-        if match is not None and match[2] is None:
-            content = json.loads(read_file(directory.reading, (directory / name).path))
-            files += [ExportedFile(*file) for file in content["files"]]
-    return files
