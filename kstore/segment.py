@@ -492,30 +492,39 @@ class LogSegment:
         except (StorageError, CorruptDataError):
             return None
 
-    def end(self, stop: int, *, offset_stop: int = OFFSET_MAX) -> SegmentEnd:
+    def end(self, stop: int, *, offset_stop: int = OFFSET_MAX, known_end: int = 0) -> SegmentEnd:
         """The end of the last whole batch up to position ``stop``, below ``offset_stop``; damage is passed over.
 
-        Walks from the last index entry on, if a whole batch stands there, else from the start.
+        Walks from the last index entry on, if a whole batch stands there, else from the start. ``known_end``: where
+        the log is known to have ended once (``walk``).
         """
-        for start in (self._last_indexed_position(stop), 0):
+        for start in (self._last_indexed(stop), START):
             last = None
-            for item in walk(self.log_file(), start, stop, next_offset=self.base_offset, offset_stop=offset_stop):
+            for item in walk(
+                self.log_file(),
+                start.position,
+                stop,
+                next_offset=max(start.next_offset, self.base_offset),
+                offset_stop=offset_stop,
+                known_end=known_end,
+            ):
                 if not isinstance(item, Damage):
                     last = item
-                elif start and last is None:
+                elif start.position and last is None:
                     break  # the entry led into damage: what lies before it is not known
             if last is not None:
                 return SegmentEnd.behind(*last)
         return SegmentEnd(self.base_offset, 0, 0)
 
-    def _last_indexed_position(self, stop: int) -> int:
+    def _last_indexed(self, stop: int) -> Located:
+        """The batch of the last index entry, if it stands there; else the segment's start."""
         try:
             entry = self.offset_index().last_entry
         except (StorageError, CorruptDataError):
-            return 0
+            return START
         # A lookup for the entry's own offset checks the header that stands there.
         found = self.locate(entry.offset, stop, repair=False)
-        return entry.position if found.position == entry.position < stop else 0
+        return found if found.position == entry.position < stop else START
 
     def positions_behind(self, position: int) -> Sequence[int]:
         """The indexed positions above ``position``: where batches may begin behind damage."""

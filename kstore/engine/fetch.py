@@ -31,7 +31,8 @@ class FetchSlice(NamedTuple):
 
     ``fetch_offset`` is what was asked for, ``next_offset`` the least offset that any batch in the slice may have,
     ``stop_offset`` where reading must end (exclusive). ``aborted`` lists the aborted transactions that overlap, for
-    isolation level "read_committed"; None for "read_uncommitted".
+    isolation level "read_committed"; None for "read_uncommitted". No batch in the slice ends at or above
+    ``batch_stop``.
     """
 
     file: File
@@ -43,6 +44,7 @@ class FetchSlice(NamedTuple):
     aborted: Sequence[AbortedTransaction] | None = None
     max_batch_bytes_uncompressed: int = 64 << 20
     losses: LossRanges = NO_LOSSES
+    batch_stop: int = OFFSET_MAX
 
     @property
     def path(self) -> Path:
@@ -62,7 +64,7 @@ class FetchSlice(NamedTuple):
         """
         stop = self.position + self.size
         # A batch may hold ``stop_offset``, and reach beyond it.
-        offset_stop = min(self.stop_offset + OFFSET_COUNT_MAX, OFFSET_MAX)
+        offset_stop = min(self.stop_offset + OFFSET_COUNT_MAX, self.batch_stop)
         for item in walk(self.file, self.position, stop, next_offset=self.base_offset, offset_stop=offset_stop):
             if isinstance(item, Damage):
                 if item.torn and item.stop == stop:

@@ -435,7 +435,7 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     epochs: list[EpochEntry] = []
     findings = []
     for segment in scanned:
-        findings.append(_scan(loaded, segment, transactions, epochs))
+        findings.append(_scan(loaded, segment, doubt.known_end, transactions, epochs))
         if segment is not scanned[-1]:
             # At once: three files of every scanned segment would be more than a process may have open. This removes
             # nothing that was found in the log; ``_cut`` opens the segment again if the cut is in it.
@@ -497,9 +497,12 @@ def _ends_at(loaded: Loaded, offset: int) -> bool:
 
 
 def _scan(
-    loaded: Loaded, segment: LogSegment, transactions: TransactionRebuild, epochs: list[EpochEntry]
+    loaded: Loaded, segment: LogSegment, known_end: int, transactions: TransactionRebuild, epochs: list[EpochEntry]
 ) -> SegmentFindings:
-    """Checks every batch and record of a segment as they are on disk, and rebuilds its indexes."""
+    """Checks every batch and record of a segment as they are on disk, and rebuilds its indexes.
+
+    ``known_end``: everything below it was durable (``walk``).
+    """
     report = loaded.report
     limit = loaded.context.config.max_batch_bytes_uncompressed
     following = loaded.segments.higher(segment.base_offset)
@@ -519,6 +522,7 @@ def _scan(
         tail.position,
         next_offset=next_offset,
         offset_stop=following.base_offset if following else OFFSET_MAX,
+        known_end=known_end,
         hints=hints,
     ):
         if isinstance(item, Damage):

@@ -45,8 +45,9 @@ def _slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, com
         segment, end = found
         limit = bound.position if segment.base_offset == bound.base_offset else segment.size
         stop = min(end, bound.offset)
+        batch_stop = min(end, bound.high_watermark)
         losses = source.losses
-        batch = _batch_of(segment, wanted, limit, stop, losses)
+        batch = _batch_of(segment, wanted, limit, stop, batch_stop, losses)
         for part in losses.missing(wanted, stop if batch is None else min(batch.base_offset, stop)):
             # What is lost is not passed over.
             position = limit if batch is None else batch.position
@@ -68,6 +69,7 @@ def _slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, com
                 aborted,
                 source.context.config.max_batch_bytes_uncompressed,
                 losses,
+                batch_stop,
             )
         wanted = max(wanted, stop)
         found = log.segment_for(end) if end < bound.offset else None
@@ -91,15 +93,19 @@ def _size_before_loss(segment: LogSegment, first: BatchPosition, size: int, loss
     return size
 
 
-def _batch_of(segment: LogSegment, offset: int, limit: int, end: int, losses: LossRanges) -> BatchPosition | None:
+def _batch_of(
+    segment: LogSegment, offset: int, limit: int, end: int, batch_stop: int, losses: LossRanges
+) -> BatchPosition | None:
     """Where the batch of ``offset`` is or, in a gap, the next one; None where ``segment`` ends before.
+
+    No batch up to position ``limit`` ends at or above offset ``batch_stop``.
 
     Raises: CorruptBatchError where damage stands in the place of that batch: what it held is not passed over, unless
     its loss is accepted.
     """
     located = segment.locate(offset, limit)
     for start in (located, START) if located.position else (START,):
-        for item in segment.walk_from(start, limit, chunk_bytes=SHORT_CHUNK_BYTES):
+        for item in segment.walk_from(start, limit, offset_stop=batch_stop, chunk_bytes=SHORT_CHUNK_BYTES):
             if not isinstance(item, Damage):
                 position, batch = item
                 if batch.last_offset >= offset:

@@ -3,7 +3,8 @@
 What it sees is found out from the files. It lists the directory until the listing is stable, walks the last segment
 from its last believable index entry, and ends where nothing whole follows: with a live writer that is "not yet", with
 a dead one it is what recovery would cut. Where the writer is kstore with durability "sync", and this boot of the
-machine, ``kstore.state`` says how far the log is durable, and reads end there.
+machine, ``kstore.state`` says how far the log is durable, and reads end there. Where whole batches end below what
+``kstore.state`` says was durable, the offsets between are lost: recovery would fence them, and reads raise for them.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from kstore.files.paths import (
 from kstore.files.remote import RemoteFiles
 from kstore.files.watch import DirectoryWatch
 from kstore.record.walk import Damage, walk
-from kstore.rules.losses import NO_LOSSES
+from kstore.rules.losses import NO_LOSSES, OffsetSpans, joined
 from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext, SegmentEnd
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.kafka_marks import read_kafka_marks
-from kstore.state.log_state import read_state
+from kstore.state.log_state import LOST_MAX, LogState, read_state
 from kstore.types import RecoveryReport
 
 __all__ = ["LogView"]
@@ -48,11 +49,14 @@ LISTINGS_MAX = 10
 
 
 class TailMark(NamedTuple):
-    """What the last batch that was seen begins with, at ``position`` of segment ``base_offset``."""
+    """The last batch that was seen, of segment ``base_offset``: ``end`` is behind it."""
 
     base_offset: int
-    position: int
-    head: bytes
+    end: SegmentEnd
+
+
+class _ChangedError(Exception):
+    """What was read of the log at different moments does not belong together."""
 
 
 class LogView:
@@ -75,6 +79,9 @@ class LogView:
         self.published = Published(0, 0, 0, 0)
         self.start_offset = 0
         self.losses = NO_LOSSES
+        # What was durable, and stands neither in the files nor among the losses of the state. It is kept for as long as
+        # the record of the state stands: a read that has come there must not find it forgotten.
+        self._missing: OffsetSpans = ()
         self.producers = LogProducers(context, self.segments, (), shows_expired=True)
         self.refresh()
 
@@ -85,9 +92,9 @@ class LogView:
                 try:
                     self._look()
                     return
-                except FileNotFoundError:
-                    continue  # retention or a roll was at work between the listing and the look
-            self._look()
+                except (FileNotFoundError, _ChangedError):
+                    continue  # retention, a roll or a truncation was at work between the listing and the look
+            self._look(is_last=True)
 
     def repairs_index_of(self, segment: LogSegment) -> bool:
         """Not in the last segment, where a writer may be at work, unless the log is closed in order; and not in a
@@ -114,7 +121,8 @@ class LogView:
         """Takes in a change of the segments that was under way."""
         self.refresh()
 
-    def _look(self) -> None:
+    def _look(self, *, is_last: bool = False) -> None:
+        """Raises: _ChangedError, unless it ``is_last``."""
         context = self.context
         names = classify(self._list())
         if not is_log(names):
@@ -129,7 +137,8 @@ class LogView:
             state.log_start_offset if state else read_kafka_marks(context.fs, context.directory).log_start_offset
         )
         # Before anything else is published: readers must not pass over in silence what they do not know is lost.
-        self.losses = losses_of(state)
+        missing = self._missing if self._generation == generation_before else ()
+        self.losses = losses_of(state).with_lost(missing, LOST_MAX)
         self.report.ignored = sorted(name for name in names.others if name not in OWN_NAMES)
         if not bases:
             # Its making, or its emptying, is not through. What comes may have the names of what was there, and even
@@ -137,6 +146,7 @@ class LogView:
             if len(self.segments):
                 self._forget(names)
             self.segments.replace([])
+            self._missing = ()
             self.start_offset = start = start_offset or 0
             self.published = Published(start, start, 0, start)
             return
@@ -174,20 +184,36 @@ class LogView:
                 for base in bases[:-1]
             )
             self.segments.replace([*sealed, last])
+        start = max(start_offset or 0, bases[0])
         if is_clean:
             assert state is not None
             end_offset, position = state.durable_end, stat.size
             self._mark = None
         else:
-            end_offset, position = self._find_end(last, stat.size)
+            end_offset, position = self._find_end(last, stat.size, state.durable_end if state is not None else 0)
             if state is not None:
-                end_offset = self.losses.end_after(end_offset, state.durable_end)
+                end_offset = losses_of(state).end_after(end_offset, state.durable_end)
+                if max(end_offset, start) < state.durable_end:
+                    if self._is_unchanged(state, bases[-1]):
+                        missing = joined(missing, [(max(end_offset, start), state.durable_end - 1)])
+                        self.losses = losses_of(state).with_lost(missing, LOST_MAX)
+                        end_offset = state.durable_end
+                    elif not is_last:
+                        raise _ChangedError
+        self._missing = missing
         self.report.clean = is_clean
         high_watermark = end_offset
         if state is not None and not state.clean and state.durability == "sync" and state.boot_id == boot_id():
             high_watermark = min(end_offset, state.durable_end)
-        self.start_offset = start = max(start_offset or 0, bases[0])
+        self.start_offset = start
         self.published = Published(max(end_offset, start), bases[-1], position, max(high_watermark, start))
+
+    def _is_unchanged(self, state: LogState, last_base: int) -> bool:
+        """Whether ``state`` and the listing are of the same moment: no roll and no truncation came between them."""
+        names = classify(self._list())
+        now = read_state(self.context.fs, self.context.directory / KSTORE_STATE)
+        bases = names.bases[LOG_SUFFIX]
+        return now is not None and now.generation == state.generation and bool(bases) and bases[-1] == last_base
 
     def _swapped(self, names: DirectoryNames) -> list[int]:
         """The segments that are just being swapped in; they count as there, and what they replace as gone."""
@@ -226,19 +252,18 @@ class LogView:
             raise NotALogError(errno.ENOTDIR, "not a directory", str(directory)) from error
         return names
 
-    def _find_end(self, segment: LogSegment, size: int) -> tuple[int, int]:
+    def _find_end(self, segment: LogSegment, size: int, known_end: int) -> tuple[int, int]:
         """The offset and position behind the last whole batch; goes on from where it was when last looked."""
-        published, mark = self.published, self._mark
-        if mark is None or mark.base_offset != segment.base_offset or not 0 < published.position <= size:
-            end = segment.end(size)
+        mark = self._mark
+        if mark is None or mark.base_offset != segment.base_offset or mark.end.position > size:
+            end = segment.end(size, known_end=known_end)
         else:
-            end = SegmentEnd(published.offset, published.position, mark.position, mark.head)
-            for item in walk(segment.log_file(), end.position, size, next_offset=end.offset):
+            end = mark.end
+            for item in walk(segment.log_file(), end.position, size, next_offset=end.offset, known_end=known_end):
                 if not isinstance(item, Damage):
                     end = SegmentEnd.behind(*item)
         # Not what stands there by now: another batch may have been written in its place since it was walked over.
-        head = end.batch_head
-        self._mark = TailMark(segment.base_offset, end.batch_position, head) if head else None
+        self._mark = TailMark(segment.base_offset, end) if end.batch_head else None
         return end.offset, end.position
 
     def _mark_holds(self, generation_before: int, *, is_clean: bool) -> bool:
@@ -256,7 +281,8 @@ class LogView:
             )
         path = self.context.directory / segment_name(mark.base_offset, LOG_SUFFIX)
         try:
-            return self.context.fs.open(path).pread(len(mark.head), mark.position) == mark.head
+            head = mark.end.batch_head
+            return self.context.fs.open(path).pread(len(head), mark.end.batch_position) == head
         except FileNotFoundError:
             return False
 

@@ -2,8 +2,9 @@
 
 A batch is served only if its CRC holds and its offsets fit. The CRC leaves out the base offset, so a flipped bit there
 is found by what stands around it: offsets never go back, and where they leave a gap (compaction, or a log that was
-written so) the batch behind the gap, or the segment's end, must agree with it. An offset beyond what a segment's
-indexes can hold is believed only if one of the two is there: old brokers wrote such offsets, and so does a flipped bit.
+written so) the batch behind the gap, or the segment's end, must agree with it. Two kinds of gaps are believed only if
+one of the two is there: a gap beyond what a segment's indexes can hold, which old brokers wrote, and one that reaches
+across an offset at which the log is known to have ended.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def walk(
     *,
     next_offset: int,
     offset_stop: int = OFFSET_MAX,
+    known_end: int = 0,
     hints: Callable[[], Sequence[int]] = tuple,
     chunk_bytes: int = 1 << 20,
 ) -> Iterator[tuple[int, Batch] | Damage]:
@@ -57,6 +59,8 @@ def walk(
         next_offset: no batch may begin below it.
         offset_stop: no batch may end at or above it: the next segment's base, or the log's end. Without it a gap of
             OFFSET_COUNT_MAX offsets is believed only if another batch follows it.
+        known_end: the log once ended there, and everything below it was on disk. So no gap within a segment reaches
+            across it: a batch behind such a gap is believed only if another batch follows it.
         hints: positions at which batches may begin behind damage, from an index; asked for once, when needed.
 
     However it is damaged, the bytes that are checksummed for it are bounded (``SearchBudget``).
@@ -71,7 +75,7 @@ def walk(
         try:
             for position, batch in scanned:
                 if batch.base_offset != next_offset or batch.last_offset >= offset_stop:
-                    reason = _misplaced(source, position, stop, batch, next_offset, offset_stop)
+                    reason = _misplaced(source, position, stop, batch, next_offset, offset_stop, known_end)
                     if reason:
                         damage = (position, reason, False)
                         vain_bytes = batch.size
@@ -103,7 +107,7 @@ def walk(
 
 
 def _misplaced(
-    source: Source, position: int, stop: int, batch: Batch, next_offset: int, offset_stop: int
+    source: Source, position: int, stop: int, batch: Batch, next_offset: int, offset_stop: int, known_end: int
 ) -> str | None:
     """Why the base offset of a batch with a good CRC cannot be believed, or None."""
     if batch.last_offset >= offset_stop:
@@ -113,6 +117,11 @@ def _misplaced(
         alone = (
             f"batch of offsets {batch.base_offset} to {batch.last_offset}, expected {next_offset}, and no batch follows"
             " that bears it out"
+        )
+    elif next_offset < known_end <= batch.last_offset:
+        alone = (
+            f"batch of offsets {batch.base_offset} to {batch.last_offset}, expected {next_offset}: the log was durable"
+            f" up to {known_end}, and no batch follows that bears it out"
         )
     successor = position + batch.size
     if successor >= stop:

@@ -24,6 +24,7 @@ __all__ = [
     "UNCONFIRMED",
     "LossRanges",
     "OffsetSpan",
+    "OffsetSpans",
     "clipped",
     "corrupt_batch_error",
     "holes",

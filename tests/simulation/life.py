@@ -348,8 +348,7 @@ class Life:
                     log = outside.log(name, number)
                     readable = log.high_watermark
                     # Where the disk is full the writer may be unable to say how far others may read.
-                    is_cut_short = any(offset not in model.rotten for offset in range(readable, model.durable))
-                    if is_cut_short and not self.fs.failure_count:
+                    if readable < model.durable and not self.fs.failure_count:
                         raise Lost(f"{model.name}: reads end at {readable}, and {model.durable} is durable")
                     model.hold(Found.of(log), power_cut=True, readable=readable)
         if self.fs.change_count != changes:
@@ -377,12 +376,7 @@ class Life:
             data, at = flip_bit(stored.data, generator)
             if path.endswith(".log"):
                 model = owned[path.rpartition("/")[0]]
-                rotten, begins, ends = offsets_at(stored.data, at)
-                if ends == len(data) and at < begins + 8:
-                    # A base offset is not under the CRC, and nothing follows that would contradict the last one.
-                    self.open()
-                    return
-                for offset in rotten:
+                for offset in offsets_at(stored.data, at):
                     model.rot(offset)
             self.fs.rot(stored.inode, data, at)
             self.log.append(f"  bit rot in byte {at} of {path}")
@@ -405,20 +399,20 @@ class Life:
                 model.start_max = max(model.start_max, min(batch.stop, model.end))
 
 
-def offsets_at(data: bytes, at: int) -> tuple[range, int, int]:
-    """The offsets of the batch that byte ``at`` of a ``.log`` belongs to, and where that begins and ends."""
+def offsets_at(data: bytes, at: int) -> range:
+    """The offsets of the batch that byte ``at`` of a ``.log`` belongs to."""
     position = 0
     while position + BATCH_HEADER_SIZE <= len(data):
         first, size = struct.unpack_from(">qi", data, position)
         stop = position + 12 + size
         if position <= at < stop:
             (delta,) = struct.unpack_from(">i", data, position + 23)
-            return range(first, first + delta + 1), position, stop
+            return range(first, first + delta + 1)
         # What is damaged already does not say where the next one begins.
         if size < BATCH_HEADER_SIZE - 12:
             break
         position = stop
-    return range(0), 0, 0
+    return range(0)
 
 
 @contextmanager

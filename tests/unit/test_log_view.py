@@ -11,6 +11,7 @@ import pytest
 
 from kstore.errors import OffsetOutOfRangeError
 from kstore.log import Log
+from tests.log_cases import killed
 
 
 def snapshot(path: Path) -> dict[str, tuple[bytes, int, int]]:
@@ -61,10 +62,10 @@ def test_a_view_sees_each_append_roll_and_deletion(durability: str, tmp_path: Pa
 
 
 def test_a_torn_tail_is_not_yet_there(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    with Log(path, durability="os") as writer:
+    with Log(tmp_path / "alive", durability="os") as writer:
         writer.append(b"one")
         writer.append(b"two")
+        path = killed(writer, tmp_path / "log")
     log_file = next(path.glob("*.log"))
     whole = log_file.read_bytes()
     for size in range(len(whole) // 2, len(whole)):

@@ -74,7 +74,15 @@ def verify_log(
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
         is_last = following == OFFSET_MAX
         files = SegmentFiles(
-            fs, directory, base_offset, following, is_last, is_last and is_live(fs, directory), limit, head.losses
+            fs,
+            directory,
+            base_offset,
+            following,
+            is_last,
+            is_last and is_live(fs, directory),
+            limit,
+            head.losses,
+            head.known_end,
         )
         before = lost_batches(log)
         log.end_offset = verify_segment(files, log, advance, on_batch)
@@ -112,6 +120,11 @@ class LogHead(NamedTuple):
     @property
     def losses(self) -> LossRanges:
         return losses_of(self.state)
+
+    @property
+    def known_end(self) -> int:
+        """Everything below it was durable, as ``kstore.state`` says."""
+        return 0 if self.state is None else max(self.state.recovery_point, self.state.durable_end)
 
     def hold_against_end(self) -> None:
         """Adds to ``log``, whose end is known by now, what was durable and is not there."""

@@ -40,6 +40,7 @@ class Piece(NamedTuple):
     is_live: bool
     snapshots: tuple[int, ...]
     losses: LossRanges = NO_LOSSES
+    known_end: int = 0
 
     @property
     def is_last(self) -> bool:
@@ -70,7 +71,9 @@ def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
         is_first = number == 0
         snapshots = tuple(at for at in head.snapshots if at <= stop and (is_first or at >= base_offset))
         live_end = is_live and stop == OFFSET_MAX
-        found.append(Piece(head.log.path, base_offset, stop, is_first, live_end, snapshots, head.losses))
+        found.append(
+            Piece(head.log.path, base_offset, stop, is_first, live_end, snapshots, head.losses, head.known_end)
+        )
     return found
 
 
@@ -103,6 +106,7 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
             piece.is_live,
             limit,
             piece.losses,
+            piece.known_end,
         )
         log.end_offset = verify_segment(files, log, no_advance, on_batch)
         if lost_batches(log):

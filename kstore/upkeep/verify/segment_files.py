@@ -30,7 +30,8 @@ STEP_BYTES = 8 << 20
 class SegmentFiles:
     """Where a segment's files are; offsets at or above ``offset_stop`` are the next one's.
 
-    ``is_last``: of its log; ``is_live``: and a writer may be writing to it.
+    ``is_last``: of its log; ``is_live``: and a writer may be writing to it. ``known_end``: everything below it was
+    durable, as ``kstore.state`` says.
     """
 
     fs: FileSystem
@@ -41,6 +42,7 @@ class SegmentFiles:
     is_live: bool
     max_batch_bytes_uncompressed: int
     losses: LossRanges = NO_LOSSES
+    known_end: int = 0
 
     def path(self, suffix: str) -> str:
         return f"{self.directory}/{segment_name(self.base_offset, suffix)}"
@@ -60,7 +62,15 @@ def verify_segment(
     size = file.size()
     next_offset = expected = files.base_offset
     dropped = 0
-    for item in walk(file, 0, size, next_offset=next_offset, offset_stop=files.offset_stop, hints=offsets.positions):
+    for item in walk(
+        file,
+        0,
+        size,
+        next_offset=next_offset,
+        offset_stop=files.offset_stop,
+        known_end=files.known_end,
+        hints=offsets.positions,
+    ):
         if isinstance(item, Damage):
             log.add_loss(_damage(files, item, size), files.losses)
             expected = files.offset_stop if item.next_offset is None else item.next_offset
@@ -117,7 +127,7 @@ def _damage(files: SegmentFiles, damage: Damage, size: int) -> Finding:
     path = files.path(LOG_SUFFIX)
     if damage.next_offset is None and files.is_last:
         reason = f"{size - damage.position} bytes behind the last whole batch: {damage.reason}"
-        end_offset = files.losses.end_after(damage.first_offset, OFFSET_MAX)
+        end_offset = max(files.losses.end_after(damage.first_offset, OFFSET_MAX), files.known_end)
         is_known = end_offset > damage.first_offset
         last = end_offset - 1 if is_known else NO_OFFSET
         severity: Severity = "note" if files.is_live and not is_known else "damage"
