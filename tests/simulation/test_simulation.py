@@ -13,6 +13,7 @@ import pytest
 
 from tests.evidence import Lost
 from tests.simulation.life import Life
+from tests.simulation.model import Batch, Entry, Found, LogModel
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.shrink import shrunk
 
@@ -65,6 +66,16 @@ def test_a_seed_gives_the_same_life_in_every_process() -> None:
     ]
     assert said[0] == said[1]
     assert "trace=" in said[0]
+
+
+def test_a_tombstone_that_a_compaction_has_removed_still_counts_and_one_that_a_power_cut_took_does_not() -> None:
+    model = LogModel("table-0", lossless=False, compacted=True, compacted_to=3, durable=1, end=3)
+    values = [Entry(b"k", b"first"), Entry(b"k", None), Entry(b"other", b"last")]
+    model.certain = [Batch(offset, (entry,), 0, offset) for offset, entry in enumerate(values)]
+    model.hold(Found(0, 3, {2: values[2]}, ()), power_cut=True)
+    model.hold(Found(0, 1, {0: values[0]}, ()), power_cut=True)
+    with pytest.raises(Lost, match="expected what offset 0 has"):
+        model.hold(Found(0, 1, {}, ()), power_cut=True)
 
 
 def test_a_failing_life_is_made_shorter() -> None:
