@@ -116,9 +116,16 @@ class LossRanges(NamedTuple):
 
     def judged(self, damage: CorruptRange) -> Iterator[CorruptRange]:
         """The parts of ``damage`` whose loss is not accepted, each with what is known of it."""
-        for first, last in self.unaccepted(damage.first, damage.last):
-            is_unconfirmed = not holes(first, last, self.unconfirmed)
+        for first, last, is_unconfirmed in self.told_apart(damage.first, damage.last):
             yield damage._replace(first=first, last=last, is_unconfirmed=is_unconfirmed)
+
+    def told_apart(self, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
+        """The parts of a damaged range whose loss is not accepted, divided where an unconfirmed range begins or ends;
+        each with whether it is unconfirmed."""
+        for part_first, part_last in self.unaccepted(first, last):
+            known = [(*span, False) for span in holes(part_first, part_last, self.unconfirmed)]
+            doubtful = [(*span, True) for span in clipped(self.unconfirmed, part_first, part_last + 1)]
+            yield from sorted(known + doubtful)
 
     def unaccepted(self, first: int, last: int) -> OffsetSpans:
         """The parts of a damaged range whose loss is not accepted."""

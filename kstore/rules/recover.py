@@ -17,7 +17,7 @@ given out again. What "interval" and "os" lose above it is within their promise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kstore.record.walk import Damage
@@ -105,16 +105,7 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
                 cut = number, damage.position
                 return Decision(fenced, cut, damage.reason, damage.first_offset, False, lost)
             last = follower - 1 if follower is not None else max(damage.first_offset, doubt.known_end - 1)
-            fenced.append(
-                CorruptRange(
-                    damage.first_offset,
-                    last,
-                    damage.position,
-                    damage.reason,
-                    segment.path,
-                    is_unconfirmed=not durable,
-                )
-            )
+            fenced += _fenced(damage, last, segment.path, doubt.known_end)
             if follower is None:
                 # Readers that take no part in recovery could not tell it from a write that goes on.
                 lost.append((damage.first_offset, last))
@@ -122,6 +113,15 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
             end_offset = max(end_offset, last + 1)
         end_offset = max(end_offset, segment.next_offset)
     return _ended(Decision(fenced, None, "", end_offset, damaged_end, lost), segments[-1], doubt)
+
+
+def _fenced(damage: Damage, last: int, path: str, known_end: int) -> Iterator[CorruptRange]:
+    """The offsets of ``damage`` up to ``last``: those that were durable, and apart from them those above."""
+    whole = CorruptRange(damage.first_offset, last, damage.position, damage.reason, path)
+    if whole.first < known_end:
+        yield whole._replace(last=min(last, known_end - 1))
+    if last >= known_end:
+        yield whole._replace(first=max(whole.first, known_end), is_unconfirmed=True)
 
 
 def _ended(decision: Decision, last: SegmentFindings, doubt: Doubt) -> Decision:

@@ -247,7 +247,7 @@ def test_a_torn_write_of_several_batches_may_never_have_been_acknowledged(
 
 def test_damage_below_a_durable_end_was_acknowledged(tmp_path: Path) -> None:
     path = torn_group(tmp_path / "log")
-    restarted(path, durable_end=6)
+    restarted(path, durable_end=9)
     with Log(path) as log:
         assert [(gone.first, gone.last, gone.is_unconfirmed) for gone in log.recovery.corrupt] == [(5, 8, False)]
         with pytest.raises(CorruptBatchError) as caught:
@@ -255,6 +255,28 @@ def test_damage_below_a_durable_end_was_acknowledged(tmp_path: Path) -> None:
         assert not caught.value.is_unconfirmed
         assert "acknowledged" not in str(caught.value)
     assert state_of(path).unconfirmed == ()
+
+
+def test_damage_that_reaches_across_a_durable_end_is_told_apart_there(tmp_path: Path) -> None:
+    path = torn_group(tmp_path / "log")
+    restarted(path, durable_end=7)
+    with Log(path) as log:
+        told = [(5, 6, False), (7, 8, True)]
+        assert [(gone.first, gone.last, gone.is_unconfirmed) for gone in log.recovery.corrupt] == told
+        assert "2 of these offsets may never have been acknowledged" in log.recovery.summary()
+    assert state_of(path).unconfirmed == ((7, 8),)
+    for log in openings(path):
+        assert [(gone.first, gone.last, gone.is_unconfirmed) for gone in corrupt_ranges(log)] == told
+        assert [(gone.first, gone.last, gone.is_unconfirmed) for gone in log.verify().corrupt] == told
+        for first, last, is_unconfirmed in told:
+            with pytest.raises(CorruptBatchError) as caught:
+                list(log.read(first))
+            found = caught.value
+            assert (found.first_offset, found.last_offset, found.is_unconfirmed) == (first, last, is_unconfirmed)
+    assert [(each.first, each.last) for each in verify_log(path).damages] == [(5, 6), (7, 8)]
+    with Log(path) as log:
+        log.accept_loss(5, 6)
+        assert [(gone.first, gone.last) for gone in corrupt_ranges(log)] == [(7, 8)]
 
 
 def test_what_is_unconfirmed_stays_so_when_it_is_recovered_again(tmp_path: Path) -> None:

@@ -82,6 +82,15 @@ def test_after_a_restart_damage_in_what_was_flushed_is_fenced_all_the_same(known
     assert [(gone.first, gone.last) for gone in decision.fenced] == [(10, 19)]
 
 
+def test_what_was_never_flushed_of_a_fenced_range_is_unconfirmed() -> None:
+    decision = decide([segment(0, 10, damage(500, 10, None)), segment(40, 50)], doubt(durable_end=25, suffix_only=True))
+    assert decision.cut is None
+    assert [(gone.first, gone.last, gone.is_unconfirmed) for gone in decision.fenced] == [
+        (10, 24, False),
+        (25, 39, True),
+    ]
+
+
 def test_a_damaged_last_batch_that_was_durable_is_fenced_and_its_offsets_are_not_given_out_again() -> None:
     decision = decide([segment(0, 10, damage(500, 10, None))], doubt(durable_end=15))
     assert decision.cut is None

@@ -71,15 +71,12 @@ REPAIRS: dict[tuple[Severity, str], str] = {
 def split_loss(finding: Finding, losses: LossRanges) -> Iterator[Finding]:
     """``finding``, damage of batches or lost ones, in parts where some of it is accepted; these are notes."""
     last = max(finding.first, finding.last)
-    rest = losses.unaccepted(finding.first, last)
-    if not holes(finding.first, last, losses.unconfirmed):
-        finding = finding._replace(reason=f"{finding.reason}; {UNCONFIRMED}")
-    if rest == ((finding.first, last),):
-        yield finding
-        return
-    for part in rest:
-        yield finding._replace(first=part[0], last=part[1])
-    for part in holes(finding.first, last, rest):
+    parts = list(losses.told_apart(finding.first, last))
+    for first, part_last, is_unconfirmed in parts:
+        reason = f"{finding.reason}; {UNCONFIRMED}" if is_unconfirmed else finding.reason
+        is_whole = (first, part_last) == (finding.first, last)
+        yield finding._replace(reason=reason, first=first, last=finding.last if is_whole else part_last)
+    for part in holes(finding.first, last, [(first, part_last) for first, part_last, _ in parts]):
         reason = f"accepted as lost: {finding.reason}"
         yield finding._replace(severity="note", reason=reason, first=part[0], last=part[1])
 
