@@ -20,6 +20,9 @@ __all__ = ["Flusher"]
 
 logger = logging.getLogger(__name__)
 
+# A flush that has failed, and can be repeated, is tried again after the usual delay, and not before this many seconds.
+RETRY_SECONDS = 1.0
+
 
 class Flushable(Protocol):
     def flush(self) -> None: ...
@@ -97,6 +100,11 @@ class Flusher:
             self._due = None
             log.flush()
 
+    def _try_again(self) -> None:
+        """After a failure nothing would ask for the flush again until the next append, or the next roll."""
+        if self._due is None:
+            self._due = time.monotonic() + max(self._delay_seconds, RETRY_SECONDS)
+
 
 def _run(log: weakref.ref[Flushable], wake: Bell, stop: Bell, owner: weakref.ref[Flusher]) -> None:
     while not stop.is_set():
@@ -119,5 +127,10 @@ def _run(log: weakref.ref[Flushable], wake: Bell, stop: Bell, owner: weakref.ref
             logger.warning("the background flush ended: %s", error)
             return
         except KstoreError as error:
-            logger.warning("a background flush failed, and is tried again with the next one: %s", error)
+            logger.warning("a background flush failed, and is tried again: %s", error)
+            flusher._try_again()
+        except Exception:
+            # Memory that has run out, or a defect. Without this thread nothing would be flushed until the next append.
+            logger.exception("a background flush failed in a way that was not expected, and is tried again")
+            flusher._try_again()
         del flusher, target

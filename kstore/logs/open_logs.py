@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.engine.writer import BackgroundFlusher, LogOffsets, LogWriter, StoreTies
-from kstore.errors import ClosedError, KstoreError, PoisonedError, StorageError, ThreadStartError
+from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError, ThreadStartError
 from kstore.files.fs import FileSystem
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
@@ -246,15 +246,19 @@ class Flushes:
             following = min(self._due.values(), default=None)
         if following is not None:
             self._scheduler.wake(FLUSH_TASK, delay_seconds=max(following - now, 0.0))
-        failure: KstoreError | None = None
+        failure: Exception | None = None
         for flusher in due:
             try:
                 flusher.flush()
             except ClosedError:
                 pass  # it was flushed when it was closed
-            except (KstoreError, StorageError) as error:
-                # A failed sync has poisoned the log, and every later append says so.
+            except (PoisonedError, SyncFailedError) as error:
+                failure = failure or error  # every later append says so
+            except Exception as error:
+                # Whatever it was, it keeps no other log from its flush, nor this one from the next try.
                 failure = failure or error
+                with suppress(KstoreError):
+                    flusher.note()
         if failure is not None:
             raise failure
 

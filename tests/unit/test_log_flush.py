@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 import kstore
+from kstore.engine import flusher as flusher_module
 from kstore.engine.flusher import Flusher
 from kstore.engine.writer import UNFLUSHED_MAX
 from kstore.errors import ClosedError, PoisonedError, SyncFailedError
@@ -24,6 +25,7 @@ from kstore.log import Log
 from kstore.logs.open_logs import Flushes
 from kstore.state.log_state import read_state
 from kstore.types import Durability
+from tests.fake_clock import ManualClock
 from tests.fake_fs import WRITES, FailingFs, Fault, Operation, WatchedFs
 from tests.log_cases import killed, marker, transaction
 from tests.without_flusher import log_without_flusher
@@ -392,6 +394,51 @@ def test_a_flush_is_asked_for_again_after_an_interrupt_in_the_asking(what: str) 
     getattr(flusher, what)()
     assert log.flushes.get(timeout=LONG) == what
     flusher.stop()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(errno.ENOSPC, "full"), kstore.StorageError(errno.ENOSPC, "full")]
+)
+@pytest.mark.parametrize("what", ["note", "note_sealed"])
+def test_a_flush_that_fails_in_any_way_is_tried_again_without_another_append(
+    what: str, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Flushed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.failures = [error, error]
+
+        def flush(self) -> None:
+            if self.failures:
+                raise self.failures.pop()
+            super().flush()
+
+        flush_sealed = flush
+
+    monkeypatch.setattr(flusher_module, "RETRY_SECONDS", 0.0)
+    log = Failing()
+    flusher = Flusher(log, 0.0)
+    getattr(flusher, what)()
+    assert log.flushes.get(timeout=LONG) == "note"
+    flusher.stop()
+    assert caplog.text.count("is tried again") == 2
+
+
+def test_a_log_that_cannot_be_flushed_keeps_no_other_from_it_and_is_tried_again(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"durability": "interval", "flush_ms": "1s", "background": False}
+    clock = ManualClock()
+    with kstore.Store(tmp_path / "store", clock=clock, **settings) as store:
+        store.create_topic("t", 3)
+        logs = [store.log("t", number) for number in range(3)]
+        for log in logs:
+            log.append(b"x")
+        clock.advance(2000)
+        with mock.patch.object(logs[0].writer, "flush", side_effect=MemoryError), pytest.raises(MemoryError):
+            store.run_task("flush")
+        assert [recovery_point(log) for log in logs] == [0, 1, 1]
+        clock.advance(2000)
+        store.run_task("flush")
+        assert [recovery_point(log) for log in logs] == [1, 1, 1]
 
 
 def test_a_store_s_log_asks_again_for_a_flush_after_an_interrupt_in_the_asking(tmp_path: Path) -> None:
