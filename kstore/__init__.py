@@ -7,6 +7,7 @@ program pays for no producer, consumer or event loop that it does not have.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kstore import compiled  # noqa: F401  # first: it says what to do if the modules are not built
 from kstore.errors import (
     BatchTooLargeError,
     BufferExhaustedError,
