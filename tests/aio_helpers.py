@@ -29,7 +29,8 @@ __all__ = [
 
 Result = TypeVar("Result")
 
-WAIT_SECONDS = 30
+# Only what hangs takes longer, however busy the machine is.
+WAIT_SECONDS = 300
 # A task is cancelled after each of so many turns of its loop.
 STEPS = 60
 

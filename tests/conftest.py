@@ -21,8 +21,8 @@ from tests.promises import PROMISES, marked, page
 from tests.scheduling import scheduling, shares_session, worker_count
 
 # No test is timed: a busy machine is no failure.
-settings.register_profile("kstore", deadline=None)
-settings.load_profile("kstore")
+settings.register_profile("kstore", deadline=None, print_blob=True)
+settings.register_profile("quick", settings.get_profile("kstore"), max_examples=25)
 
 SEED = 20260131
 EVIDENCE = pytest.StashKey[Evidence]()
@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     again.choose_seed(config)
     selection.choose(config.option.markexpr)
+    settings.load_profile("quick" if selection.is_quick() else "kstore")
     if "not soak" in config.option.markexpr and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
         # A third of the time goes by in syncs otherwise. What a disk does is tried by the long counts.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))

@@ -2,7 +2,7 @@
 
 Three tools, the first that fits::
 
-    STATES = count(2000, quick=150)        fewer states, faults, examples of one test
+    STATES = tries(2000, quick=150)        fewer states, faults, examples of one test
     @pytest.mark.sampled(12)               12 of a test's cases, drawn by the seed
     @pytest.mark.long                      not at all: another test is quick evidence for the same
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import pytest
 
-__all__ = ["choose", "count", "leave_out"]
+__all__ = ["choose", "is_quick", "leave_out", "tries"]
 
 LONG = "long"
 SAMPLED = "sampled"
@@ -28,7 +28,11 @@ def choose(markexpr: str) -> None:
     _chosen["quick"] = f"not {LONG}" in markexpr
 
 
-def count(full: int, *, quick: int) -> int:
+def is_quick() -> bool:
+    return _chosen["quick"]
+
+
+def tries(full: int, *, quick: int) -> int:
     """How often to try: ``quick`` in a quick run, else ``full``."""
     return quick if _chosen["quick"] else full
 

@@ -1,7 +1,7 @@
 """Writers that share a log with rolls and retention, one after the other killed at any instant; run by
 ``test_shared_kills``.
 
-    python -m tests.crash.killed_sharers DIRECTORY DURABILITY WRITERS SECONDS SEED
+    python -m tests.crash.killed_sharers DIRECTORY DURABILITY WRITERS KILLS SEED
 
 A writer says of each append, when it has returned, where it is. In the place of one that was killed comes another one,
 and now and then what there is is read meanwhile. Prints how many were killed, and how many records were held against
@@ -159,15 +159,14 @@ class Scene:
         self.values = {offset: value for offset, value in self.values.items() if offset >= first}
 
 
-def run(scene: Scene, writers: int, seconds: float) -> None:
-    began = time.monotonic()
+def run(scene: Scene, writers: int, kills: int) -> None:
     sharers: list[Sharer] = []
     try:
-        while (now := time.monotonic()) < began + seconds:
+        while scene.killed < kills:
             while len(sharers) < writers:
                 sharers.append(scene.start())
             sharer = min(sharers, key=lambda one: one.kill_at)
-            time.sleep(max(sharer.kill_at - now, 0))
+            time.sleep(max(sharer.kill_at - time.monotonic(), 0))
             sharers.remove(sharer)
             scene.kill(sharer)
             if scene.generator.random() < LOOK_SHARE and any(scene.path.glob("*.log")):
@@ -191,10 +190,10 @@ def run(scene: Scene, writers: int, seconds: float) -> None:
 
 
 def main() -> None:
-    path, durability, writers, seconds, seed = sys.argv[1:]
+    path, durability, writers, kills, seed = sys.argv[1:]
     logging.disable()
     scene = Scene(Path(path), cast(Durability, durability), random.Random(seed))
-    run(scene, int(writers), float(seconds))
+    run(scene, int(writers), int(kills))
     print(scene.killed, scene.held)
 
 

@@ -183,8 +183,8 @@ def _cut_everywhere(
                     of_recoveries += _cut_recovery(life, machine, moment, image, seen, generator)
             except AssertionError as error:
                 operation = life.operations[moment.begun - 1]
-                state = "behind" if moment.begun == moment.done else "within"
-                error.add_note(f"{state} operation {moment.begun}, {operation.kind} of {operation.path}; {seed}")
+                state = "power cut after" if moment.begun == moment.done else "power cut within"
+                error.add_note(f"{state} operation {moment.begun}, {operation.kind} of {operation.path}; seed {seed}")
                 raise
     return of_recoveries
 

@@ -22,10 +22,12 @@ from tests.evidence import Lost, Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, READS, FailingFs, Fault, Operation, RecordingFs, WatchedFs
 from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.selection import tries
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "delete_retention_ms": 0}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 KEYS = 6
+STATES, SAMPLE = tries(1000, quick=60), tries(45, quick=10)
 # Behind how many operations the log is compacted again, which takes the longest.
 AGAIN_EVERY = 7
 
@@ -172,8 +174,8 @@ def test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new(
     durability: Durability, seed: int, tried: Callable[[str, int], None]
 ) -> None:
     with in_memory() as machine:
-        counts = cut_power(compacted(durability, seed), machine, count=1000, seed=seed)
-    assert counts.states > 800
+        counts = cut_power(compacted(durability, seed), machine, count=STATES, seed=seed)
+    assert counts.states > STATES * 0.8
     tried("states", counts.states)
 
 
@@ -238,10 +240,10 @@ def test_a_compaction_whose_disk_fails_loses_nothing(
 ) -> None:
     root = fast_directory(tmp_path)
     try:
-        faults = fail_at(root, "sync", seed, shuffled(range(1, 220), seed, 45), code, lasting=lasting)
+        faults = fail_at(root, "sync", seed, shuffled(range(1, 220), seed, SAMPLE), code, lasting=lasting)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    assert faults > 10
+    assert faults > SAMPLE // 4
     tried("faults", faults)
 
 

@@ -12,12 +12,13 @@ import pytest
 from kstore.errors import LockedError
 from kstore.log import Log
 from tests.evidence import Crashed, Hung, Wrong
+from tests.selection import tries
 from tests.telling_values import hold_against, telling_value
 from tests.watching_reader import ReadingProcess
 
-FORKS = 20
+FORKS = tries(20, quick=5)
 FORKS_LONG = 150
-SHRINKS = 10
+SHRINKS = tries(10, quick=3)
 SHRINKS_LONG = 150
 SECONDS_MAX = 100.0
 SECONDS_MAX_LONG = 600.0
@@ -76,6 +77,7 @@ def _fork(path: Path, durability: str, forks: int, seconds: float, tried: Tried)
 
 @pytest.mark.promise("fork")
 @pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+@pytest.mark.sampled(1)
 def test_a_fork_in_the_middle_of_appends_leaves_dead_handles_and_a_parent_that_goes_on(
     durability: str, tmp_path: Path, tried: Tried
 ) -> None:

@@ -57,7 +57,7 @@ def test_members_in_threads_share_without_overlap(tmp_path: Path, seed: int, sha
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
             assert not thread.is_alive()
         if failures:
             raise failures[0]

@@ -12,11 +12,12 @@ import pytest
 from kstore.types import Durability
 from tests.crash.interrupted_life import STEPS
 from tests.evidence import VERDICTS, Crashed, verdict_of
+from tests.selection import tries
 
 ROOT = Path(__file__).parents[2]
 # In ``make test`` only so many lines apart.
-SAMPLE_STEP = 11
-SAMPLE_STEP_CODES = 53
+SAMPLE_STEP = tries(11, quick=61)
+SAMPLE_STEP_CODES = tries(53, quick=307)
 CASES = pytest.mark.parametrize(
     ("durability", "name"), [(durability, name) for durability in ("sync", "os") for name in STEPS]
 )
@@ -37,6 +38,7 @@ def interrupt_all(
 
 @pytest.mark.promise("whole or absent")
 @CASES
+@pytest.mark.sampled(3)
 def test_an_interrupt_leaves_all_or_nothing(
     durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -45,6 +47,7 @@ def test_an_interrupt_leaves_all_or_nothing(
 
 @pytest.mark.promise("whole or absent")
 @CASES
+@pytest.mark.sampled(2)
 def test_an_interrupt_in_the_middle_of_a_line_leaves_all_or_nothing(
     durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

@@ -27,7 +27,8 @@ from tests.evidence import Hung, Lost, Untyped, Wrong
 KILLS = 8  # of each durability
 KILLS_LONG = 350
 ROUNDS = 8  # kills in one directory
-SECONDS_MAX = 60.0
+# Only what hangs takes longer, however busy the machine is.
+SECONDS_MAX = 300.0
 # From the start of the writer: it is killed while it opens, recovers, or after some hundred appends.
 SECONDS_TO_LIVE = (0.0005, 0.12)
 

@@ -17,10 +17,11 @@ from tests.crash.log_life import DURABILITIES, SETTINGS, Life
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.evidence import Crashed, shuffled
 from tests.fake_fs import WRITES
+from tests.selection import tries
 
 ROOT = Path(__file__).parents[2]
 # How many kills one case of ``make test`` tries; all of them are in ``make soak``.
-SAMPLE = 15
+SAMPLE = tries(15, quick=3)
 # Between two looks, so that the directories do not become too many.
 CHUNK = 100
 
@@ -78,6 +79,7 @@ def kill_and_look(directory: Path, scenario: str, durability: Durability, where:
 
 
 @pytest.mark.parametrize(("durability", "scenario"), KILLED)
+@pytest.mark.sampled(3)
 def test_a_killed_writer_loses_nothing_acknowledged(
     durability: Durability, scenario: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

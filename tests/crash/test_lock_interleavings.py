@@ -20,12 +20,13 @@ from kstore.files import descriptors, lock, log_lock
 from kstore.store import Store
 from tests.crash.other_writer import ACTIONS, WAITS_MAX
 from tests.evidence import Wrong
+from tests.selection import tries
 
 ROOT = Path(__file__).parents[2]
 # Where lines are steps.
 TRACED = {module.__file__ for module in (lock, log_lock, log_writer, log_appender, segment_tail, descriptors)}
 # In ``make test`` only so many lines apart.
-SAMPLE_STEP = 23
+SAMPLE_STEP = tries(23, quick=113)
 STAYS_OPEN = ("log", "store")
 
 
@@ -48,7 +49,7 @@ class OtherProcess:
         return answer == "in"
 
     def end(self) -> None:
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=300)
 
 
 @pytest.fixture
@@ -165,6 +166,7 @@ STORES = pytest.mark.parametrize("what", ["log", "recover", "handover"])
 
 @pytest.mark.promise("one writer")
 @STORES
+@pytest.mark.sampled(1)
 def test_no_lone_writer_gets_past_a_store(
     root: Path, other: OtherProcess, what: str, seed: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -174,6 +176,7 @@ def test_no_lone_writer_gets_past_a_store(
 
 @pytest.mark.promise("one writer")
 @STORES
+@pytest.mark.sampled(1)
 def test_no_store_gets_past_a_lone_writer(
     root: Path, other: OtherProcess, what: str, seed: int, tried: Callable[[str, int], None]
 ) -> None:

@@ -20,11 +20,12 @@ from tests.crash.log_life import DURABILITIES, Batch, Life, Model, Step, run
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.evidence import Untyped, Wrong, shuffled
 from tests.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs
+from tests.selection import tries
 
 EVERYTHING = CHANGES | READS
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 # How many operations fail in one case of ``make test``; all of them do in ``make soak``.
-SAMPLE = 3
+SAMPLE = tries(3, quick=1)
 
 # A log that could not be opened, or not be closed in order, is just dropped.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -220,6 +221,7 @@ def struck(operations: Sequence[Operation], failure: Failure) -> list[int]:
 @pytest.mark.parametrize("name", FAILURES)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.sampled(24)
 def test_an_operation_that_fails_loses_nothing_acknowledged(
     durability: Durability, scenario: str, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

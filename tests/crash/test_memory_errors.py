@@ -32,6 +32,7 @@ def refusals(path: Path, call: str, durability: Durability) -> int:
 
 @pytest.mark.promise("whole or absent")
 @pytest.mark.parametrize("call", QUICK)
+@pytest.mark.sampled(1)
 def test_no_refused_allocation_leaves_half_an_append(
     call: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:

@@ -31,10 +31,12 @@ from tests.crash_states import Disk, another_boot, write_state
 from tests.evidence import Lost, Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import Operation, RecordingFs
+from tests.selection import tries
 from tests.without_flusher import log_without_flusher
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
+STOPS = tries(60, quick=20)
 IDEMPOTENT, ABORTING, COMMITTING = 1, 2, 3
 EPOCH_OF_KEPT = 4
 
@@ -386,8 +388,8 @@ def cut_power(tmp_path: Path, durability: Durability, states_per_stop: int, stop
 def test_a_power_cut_leaves_every_producer_where_it_was(
     durability: Durability, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    states = cut_power(tmp_path, durability, 8, 60, seed)
-    assert states > 100
+    states = cut_power(tmp_path, durability, 8, STOPS, seed)
+    assert states > STOPS
     tried("states", states)
 
 

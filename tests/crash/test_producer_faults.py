@@ -16,10 +16,11 @@ from kstore.types import Durability
 from tests.crash.producer_life import ProducerLife, prepare
 from tests.evidence import Lost, Untyped, shuffled
 from tests.fake_fs import CHANGES, READS, WRITES, FailingFs, Fault, RecordingFs
+from tests.selection import tries
 
 EVERYTHING = CHANGES | READS
 # How many operations fail in one case of ``make test``; all of them do in ``make soak``.
-SAMPLE = 6
+SAMPLE = tries(6, quick=2)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 

@@ -11,12 +11,19 @@ import pytest
 
 from tests.crash.interrupted_producer import CALLS
 from tests.evidence import VERDICTS, Crashed, verdict_of
+from tests.selection import tries
 
 ROOT = Path(__file__).parents[2]
 ERRORS = ("KeyboardInterrupt", "MemoryError")
 # In ``make test`` only so many lines apart.
-SAMPLE_STEP = {"send": 9, "send-into-another-batch": 23, "send-many": 43, "abandon": 17}
-SAMPLE_STEP_LONG = 131
+FEWER = tries(1, quick=5)
+SAMPLE_STEP = {
+    "send": 9 * FEWER,
+    "send-into-another-batch": 23 * FEWER,
+    "send-many": 43 * FEWER,
+    "abandon": 17 * FEWER,
+}
+SAMPLE_STEP_LONG = 131 * FEWER
 # So many times as many places are in the middle of lines.
 CODES = 5
 
@@ -34,6 +41,7 @@ def interrupt_all(directory: Path, error: str, call: str, first: int, step: int,
 
 @pytest.mark.promise("whole or absent")
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.sampled(3)
 def test_an_interrupted_producer_goes_on(
     call: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -43,6 +51,7 @@ def test_an_interrupted_producer_goes_on(
 
 @pytest.mark.promise("whole or absent")
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.sampled(2)
 def test_a_producer_that_is_interrupted_in_the_middle_of_a_line_goes_on(
     call: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

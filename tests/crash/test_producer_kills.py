@@ -18,8 +18,9 @@ from kstore.types import Durability
 from tests.crash.killed_producers import ELSEWHERE, GROUP, PARTITION_COUNT, SETTINGS, told_of
 from tests.crash.test_kill_loop import Zygote
 from tests.evidence import Lost, Wrong
+from tests.selection import tries
 
-KILLS = 34  # of each durability
+KILLS = tries(34, quick=8)  # of each durability
 KILLS_LONG = 334
 ROUNDS = 12  # kills in one store
 # From the start of the process, or of its work: it is killed while it opens, or after some hundred records.

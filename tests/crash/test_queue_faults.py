@@ -17,9 +17,10 @@ from tests.crash.queue_life import number_of, small
 from tests.evidence import Lost, Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, READS, FailingFs, Fault, RecordingFs
+from tests.selection import tries
 
 EVERYTHING = CHANGES | READS
-SAMPLE = 15
+SAMPLE = tries(15, quick=5)
 PADDING = b"." * 900
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -24,13 +24,16 @@ import kstore
 from kstore.types import Durability
 from tests.crash.queue_life import number_of
 from tests.crash.queue_processes import SETTINGS
-from tests.evidence import Crashed, Lost, Wrong
+from tests.evidence import Crashed, Hung, Lost, Wrong
+from tests.selection import tries
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 8.0
+SECONDS = tries(8, quick=3)
 SOAK_SECONDS = float(os.environ.get("KSTORE_SOAK_QUEUE_SECONDS", 600))
 PROCESS_COUNT = 4
-UP_SECONDS = 60.0
+ACKS_MIN = 200
+# Without any progress for so long they hang, however busy the machine is.
+STALL_SECONDS = 300.0
 
 Tried = Callable[[str, int], None]
 
@@ -92,9 +95,23 @@ def _start(what: str, path: Path, out: Path, durability: Durability, seed: int) 
 
 def _end(process: subprocess.Popen[bytes], number: int) -> None:
     process.send_signal(number)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=STALL_SECONDS)
     if process.returncode != -number:
         raise Crashed(said.decode()[-2000:])
+
+
+class Progress:
+    """Raises: Hung, where nothing more is said for long."""
+
+    def __init__(self) -> None:
+        self._size, self._since = -1, time.monotonic()
+
+    def see(self, outs: Sequence[Path]) -> None:
+        size = sum(out.stat().st_size for out in outs if out.exists())
+        if size != self._size:
+            self._size, self._since = size, time.monotonic()
+        elif time.monotonic() > self._since + STALL_SECONDS:
+            raise Hung(f"nothing was done for {STALL_SECONDS} s")
 
 
 def _run(seconds: float, root: Path, durability: Durability, tried: Tried, seed: int) -> None:
@@ -114,12 +131,14 @@ def _run(seconds: float, root: Path, durability: Durability, tried: Tried, seed:
         for what in ("produce", "work"):
             for _ in range(PROCESS_COUNT):
                 begin(what)
-        # On a busy machine it takes a while until they are at work.
-        due = time.monotonic() + UP_SECONDS
-        while not any(one.is_up for one in running if one.what == "work") and time.monotonic() < due:
+        # On a busy machine it takes a while until they are at work, and until something is done.
+        progress = Progress()
+        while not any(one.is_up for one in running if one.what == "work"):
+            progress.see(outs)
             time.sleep(0.05)
         ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
+        while time.monotonic() < ends or sum(out.read_text().count("acked") for out in outs) < ACKS_MIN:
+            progress.see(outs)
             time.sleep(generator.uniform(0.1, 0.8))
             killed = generator.choice(running)
             if not killed.is_up and generator.random() < 0.75:
@@ -148,14 +167,13 @@ def _hold(path: Path, heard: Heard) -> None:
     with kstore.open(path, durability="os") as store:
         queue = store.queue("jobs", **{**SETTINGS, "lease_seconds": 600})
         queue.check()
-        while True:
+        while queue.stats().pending:
             try:
                 jobs = queue.get_many(1000, timeout=1.5)  # leases of the dead are over by then
             except kstore.Empty:
                 break
             left |= {number_of(job.value) for job in jobs}
             queue.ack_many(jobs)
-        assert queue.stats().pending == 0
     if acked := left & heard.acked.keys():
         raise Wrong(f"{len(acked)} of {len(heard.acked)} acked items were still there")
     # Who was killed in its ack has got the item, and may have said so to the queue.
@@ -163,7 +181,6 @@ def _hold(path: Path, heard: Heard) -> None:
         raise Lost(f"{len(lost)} of {len(heard.put)} items that were put were never processed")
     counts = len(heard.put), len(heard.acked), len(left), len(heard.doubtful)
     print("{:,} items were put, {:,} acked, {:,} left, {} in doubt".format(*counts))
-    assert len(heard.acked) > 100, "next to nothing was done"
 
 
 def test_what_a_killed_process_was_about_is_in_doubt() -> None:

@@ -16,11 +16,12 @@ from kstore.types import Durability
 from tests.crash.shared_pair import STEPS, Pair
 from tests.evidence import VERDICTS, Crashed, Untyped, verdict_of
 from tests.fake_fs import CHANGES, READS, FailingFs, Fault
+from tests.selection import tries
 
 ROOT = Path(__file__).parents[2]
 DURABILITIES: tuple[Durability, ...] = ("sync", "os")
 # In ``make test`` only so many operations, and lines, apart.
-STRIDE_OPERATIONS, STRIDE_LINES = 3, 37
+STRIDE_OPERATIONS, STRIDE_LINES = tries(3, quick=7), tries(37, quick=149)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's"),
@@ -77,6 +78,7 @@ def interrupt_all(directory: Path, durability: Durability, name: str, first: int
 
 
 @CASES
+@pytest.mark.sampled(4)
 def test_a_failed_operation_of_one_writer_keeps_the_other_from_nothing(
     durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -84,6 +86,7 @@ def test_a_failed_operation_of_one_writer_keeps_the_other_from_nothing(
 
 
 @CASES
+@pytest.mark.sampled(2)
 def test_an_interrupt_of_one_writer_keeps_the_other_from_nothing(
     durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

@@ -13,11 +13,12 @@ from tests.crash.power_cut_lives import indexes_that_grow_early
 from tests.crash.power_cuts import SOAK_STATES, cut_power
 from tests.crash.shared_power_lives import SHARED_LIVES, shared_lived
 from tests.memory_fs import Machine, in_memory
+from tests.selection import tries
 
 # Writers that were killed are not closed.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
-STATES = {"sync": 600, "interval": 200, "os": 200}
+STATES = {"sync": tries(600, quick=150), "interval": tries(200, quick=50), "os": tries(200, quick=50)}
 RACE_STATES = 200
 VARIANTS = range(2)
 

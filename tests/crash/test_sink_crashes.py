@@ -16,6 +16,7 @@ from tests.evidence import Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, FailingFs, Fault
 from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.selection import tries
 
 
 @pytest.mark.promise("power cut: sync", "whole or absent")
@@ -23,8 +24,8 @@ def test_a_power_cut_leaves_each_batch_of_a_stream_once(seed: int, tried: Callab
     with in_memory() as machine:
         life = SinkLife()
         life.live()
-        counts = cut_power(life, machine, count=60, seed=seed)
-    assert counts.states > 50
+        counts = cut_power(life, machine, count=tries(60, quick=25), seed=seed)
+    assert counts.states > tries(50, quick=20)
     tried("states", counts.states)
 
 
@@ -57,7 +58,7 @@ def test_a_kill_behind_an_operation_leaves_each_batch_of_a_stream_once(
     with in_memory():
         life = SinkLife()
         life.live()
-        tried("kills", kill(set(shuffled(range(len(life.operations)), seed, 90)), life))
+        tried("kills", kill(set(shuffled(range(len(life.operations)), seed, tries(90, quick=25))), life))
 
 
 @pytest.mark.soak
@@ -123,7 +124,7 @@ def fail(code: int, seed: int, count: int) -> int:
 def test_an_operation_that_fails_leaves_each_batch_of_a_stream_once(
     code: int, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    tried("faults", fail(code, seed, 20))
+    tried("faults", fail(code, seed, tries(20, quick=8)))
 
 
 @pytest.mark.soak

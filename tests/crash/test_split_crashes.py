@@ -19,6 +19,7 @@ from tests.fake_fs import CHANGES, FailingFs, Fault, Operation
 from tests.log_cases import offsets
 from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
 from tests.overflowing import FAR, overflowing_log
+from tests.selection import tries
 
 # A log that could not be closed in order is just dropped.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -79,8 +80,8 @@ def test_a_power_cut_in_a_split_leaves_the_old_segment_or_the_new_ones(
     with in_memory() as machine:
         life = SplitLife(last=last)
         life.live()
-        counts = cut_power(life, machine, count=600, seed=seed)
-    assert counts.states > 300
+        counts = cut_power(life, machine, count=tries(600, quick=120), seed=seed)
+    assert counts.states > tries(300, quick=60)
     tried("states", counts.states)
 
 

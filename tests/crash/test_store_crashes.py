@@ -21,6 +21,7 @@ from tests.evidence import Lost, Untyped
 from tests.fake_clock import ManualClock
 from tests.fake_fs import Operation
 from tests.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
+from tests.selection import tries
 
 PATH = ROOT / "store"
 # Long enough for a deleted topic's files to go at the next removal.
@@ -132,8 +133,8 @@ def lived() -> StoreLife:
 def test_a_power_cut_leaves_every_topic_whole_or_not_there(
     machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    counts = cut_power(lived(), machine, count=1500, seed=seed)
-    assert counts.states > 1000
+    counts = cut_power(lived(), machine, count=tries(1500, quick=400), seed=seed)
+    assert counts.states > tries(1000, quick=260)
     tried("states", counts.states)
 
 

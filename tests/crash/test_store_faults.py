@@ -17,11 +17,12 @@ from tests.crash.store_life import SETTINGS, Model, check_store, do, scripted
 from tests.evidence import Untyped, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, RecordingFs
+from tests.selection import tries
 
 EVERYTHING = CHANGES | READS
 NEED_ROOM = WRITES | {"create", "mkdir"}
 # How many operations fail in one case of ``make test``; all of them do in ``make soak``.
-SAMPLE = 25
+SAMPLE = tries(25, quick=6)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

@@ -10,8 +10,9 @@ import pytest
 
 from tests.crash.store_life import Model, check_store
 from tests.crash.test_kill_loop import Zygote
+from tests.selection import tries
 
-KILLS = 12
+KILLS = tries(12, quick=6)
 KILLS_LONG = 600
 ROUNDS = 6  # kills in one directory
 # From the start of the process: it is killed while it opens, or after some ten steps.

@@ -15,6 +15,7 @@ from tests.evidence import Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, FailingFs, Fault
 from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.selection import tries
 
 
 @pytest.mark.promise("power cut: sync", "whole or absent")
@@ -22,8 +23,8 @@ def test_a_power_cut_leaves_a_transaction_whole_or_absent(seed: int, tried: Call
     with in_memory() as machine:
         life = TransactionLife()
         life.live()
-        counts = cut_power(life, machine, count=120, seed=seed)
-    assert counts.states > 100
+        counts = cut_power(life, machine, count=tries(120, quick=40), seed=seed)
+    assert counts.states > tries(100, quick=33)
     tried("states", counts.states)
 
 
@@ -56,7 +57,7 @@ def test_a_kill_behind_an_operation_leaves_a_transaction_whole_or_absent(
     with in_memory():
         life = TransactionLife()
         life.live()
-        tried("kills", kill(set(shuffled(range(len(life.operations)), seed, 150)), life))
+        tried("kills", kill(set(shuffled(range(len(life.operations)), seed, tries(150, quick=40))), life))
 
 
 @pytest.mark.soak
@@ -163,7 +164,7 @@ def fault_count(image: Image) -> int:
 def test_an_operation_that_fails_leaves_a_transaction_whole_or_absent(
     code: int, abort_instead: bool, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    tried("faults", fail(code, seed, 50, abort_instead=abort_instead))
+    tried("faults", fail(code, seed, tries(50, quick=12), abort_instead=abort_instead))
 
 
 @pytest.mark.soak

@@ -25,6 +25,7 @@ from tests.evidence import Lost, Wrong, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES
 from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.selection import tries
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 SETTINGS: dict[str, Any] = {
@@ -38,7 +39,7 @@ ABORTS, COMMITS = 1, 2
 KEYS = 5
 NOTE = "a transaction index is lost or damaged"
 # Of a life's states, how many of the many random ones a run of ``make test`` tries, for each kind of disk.
-SAMPLE = 60
+SAMPLE = tries(60, quick=15)
 
 
 class Life:
@@ -219,7 +220,7 @@ def test_a_crash_rebuilds_no_transaction_index_and_a_lost_one_is_noticed(
     durability: Durability, seed: int, tried: Callable[[str, int], None]
 ) -> None:
     states, noticed = crash(durability, seed, SAMPLE)
-    assert noticed > 5
+    assert noticed > tries(5, quick=0)
     tried("states", states)
 
 

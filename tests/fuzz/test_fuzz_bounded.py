@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.evidence import VERDICTS
+from tests.selection import tries
 from tools.fuzz.seeded import run_seeded
 from tools.fuzz.targets import TARGETS
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.promise("hostile file")
 Count = Callable[[str, int], None]
 
 # Inputs a target; a whole directory costs a hundred times what a batch does.
-INPUTS = dict.fromkeys(TARGETS, 5000) | {"directory": 250}
+INPUTS = dict.fromkeys(TARGETS, tries(5000, quick=800)) | {"directory": tries(250, quick=40)}
 SOAK_FACTOR = 100
 
 

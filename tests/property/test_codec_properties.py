@@ -27,6 +27,7 @@ from kstore.record._codec import (
 from kstore.record.batch import CODEC_NAMES, parse_v2
 from kstore.record.builder import build_batch, build_batches
 from tests.oracle_codec import OracleBatch, OracleError, OracleRecord, crc32c, decode, encode, varint
+from tests.selection import tries
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas, when it is imported, with a function that Python has deprecated.
@@ -35,7 +36,9 @@ with warnings.catch_warnings():
     from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-settings.register_profile("codec", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "codec", max_examples=tries(60, quick=15), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 CODEC_SETTINGS = settings.get_profile("codec")
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -190,7 +193,7 @@ WITH_OTHERS = pytest.mark.parametrize(
 
 @WITH_OTHERS
 @given(rows=THEIR_ROWS, base_offset=st.integers(0, 2**40))
-@settings(CODEC_SETTINGS, max_examples=25)
+@settings(CODEC_SETTINGS, max_examples=tries(25, quick=6))
 def test_others_read_what_kstore_built(
     reader: Callable[[bytes], Any], builder: object, codec: str, rows: list[tuple[Any, ...]], base_offset: int
 ) -> None:
@@ -211,7 +214,7 @@ def test_others_read_what_kstore_built(
 
 @WITH_OTHERS
 @given(rows=THEIR_ROWS)
-@settings(CODEC_SETTINGS, max_examples=25)
+@settings(CODEC_SETTINGS, max_examples=tries(25, quick=6))
 def test_kstore_reads_what_others_built(
     reader: object, builder: Callable[..., Any], codec: str, rows: list[tuple[Any, ...]]
 ) -> None:
@@ -291,7 +294,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 2000), st.one_of(st.binary(min_size=
 
 
 @given(batches(), CHANGES, st.one_of(st.just(0), st.integers(0, 50)))
-@settings(CODEC_SETTINGS, max_examples=300)
+@settings(CODEC_SETTINGS, max_examples=tries(300, quick=60))
 def test_what_is_read_of_damaged_bytes_is_what_the_plain_codec_reads(
     batch: OracleBatch, changes: list[tuple[int, bytes]], cut: int
 ) -> None:

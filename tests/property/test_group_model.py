@@ -34,6 +34,7 @@ from kstore.store import Store
 from kstore.transactions.group_records import OffsetAndMetadata
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock
+from tests.selection import tries
 
 MEMBERS_MAX, PARTITIONS_MAX = 4, 8
 LIMIT_MS = 60_000
@@ -385,7 +386,7 @@ KINDS = [
 
 @pytest.mark.parametrize("shared", KINDS)
 def test_a_group_is_what_the_model_says(shared: bool, tried: Callable[[str, int], None]) -> None:
-    run(shared, 50, 40, tried)
+    run(shared, tries(50, quick=15), 40, tried)
 
 
 # --- that the model finds faults --------------------------------------------------------------------------------------
@@ -453,6 +454,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("shared", KINDS)
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.__name__ for fault in FAULTS])
+@pytest.mark.sampled(2)
 def test_the_model_finds_a_fault(
     fault: Callable[[pytest.MonkeyPatch], None], shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.scan import parse_batches
 from tests.oracle_legacy import message, wrapper
+from tests.selection import tries
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas, when it is imported, with a function that Python has deprecated.
@@ -33,7 +34,7 @@ def knows(other: Any, codec: str, magic: int) -> bool:
 
 
 @pytest.mark.parametrize("builder", [AioBuilder, KafkaBuilder], ids=["aiokafka", "kafka-python"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60, quick=12), deadline=None)
 @given(records=RECORDS, codec=CODECS, magic=MAGICS)
 def test_kstore_reads_what_others_write(builder: Any, records: list[Any], codec: str, magic: int) -> None:
     assume(knows(builder, codec, magic))
@@ -49,7 +50,7 @@ def test_kstore_reads_what_others_write(builder: Any, records: list[Any], codec:
 
 
 @pytest.mark.parametrize("reader", [AioBatch, KafkaBatch], ids=["aiokafka", "kafka-python"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60, quick=12), deadline=None)
 @given(records=RECORDS, codec=CODECS, magic=MAGICS)
 def test_others_read_what_the_oracle_writes(reader: Any, records: list[Any], codec: str, magic: int) -> None:
     assume(knows(reader, codec, magic))

@@ -30,6 +30,7 @@ from tests.crash_states import Disk, another_boot, everything, some
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock
 from tests.fake_fs import RecordingFs
+from tests.selection import tries
 from tests.telling_values import telling_value
 from tests.watching_reader import ReadingProcess, watched_by_threads
 from tests.without_flusher import log_without_flusher
@@ -524,7 +525,7 @@ def test_a_transaction_that_was_deleted_may_be_gone_after_a_power_cut(tried: Cal
 
 @PROMISED
 def test_the_log_is_a_list(tried: Callable[[str, int], None]) -> None:
-    run(30, 25, tried)
+    run(tries(30, quick=10), 25, tried)
 
 
 @PROMISED

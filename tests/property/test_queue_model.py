@@ -26,6 +26,7 @@ from kstore.store import Store
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock
 from tests.memory_fs import MemoryFs, in_memory
+from tests.selection import tries
 
 ROOT = Path("/model")
 LEASE_MS = 10_000
@@ -270,7 +271,7 @@ def _run(examples: int, steps: int) -> None:
 
 
 def test_a_queue_does_what_a_plain_model_does() -> None:
-    _run(60, 40)
+    _run(tries(60, quick=20), 40)
 
 
 @pytest.mark.soak

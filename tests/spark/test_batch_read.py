@@ -80,6 +80,7 @@ def pushdown(spark: SparkSession, on: bool) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("tree", "level"), [*((tree, "read_committed") for tree in TREES), ("clean", "read_uncommitted")]
 )
+@pytest.mark.sampled(1)
 def test_a_broker_directory_is_what_its_consumers_read(spark: SparkSession, tree: str, level: str) -> None:
     options = {} if level == "read_committed" else {"isolationLevel": level}
     frame = load(spark, golden_root() / tree, includeHeaders=True, **options)
@@ -145,6 +146,7 @@ def test_the_schema_is_that_of_sparks_kafka_source(spark: SparkSession, events: 
     assert load(spark, events, columns="offset,value").columns == ["offset", "value"]
 
 
+@pytest.mark.long
 def test_columns_and_a_schema_of_ones_own_are_projections(spark: SparkSession, events: Path) -> None:
     by_option = load(spark, events, columns="offset, topic")
     by_schema = spark.read.format("kstore").schema("offset long, topic string").load(str(events))
@@ -154,6 +156,7 @@ def test_columns_and_a_schema_of_ones_own_are_projections(spark: SparkSession, e
     assert spark.read.format("kstore").schema("topic string").load(str(events)).distinct().count() == 2
 
 
+@pytest.mark.long
 def test_globs_lists_and_single_partitions(spark: SparkSession, events: Path) -> None:
     assert load(spark, events / "users-*").count() == 3000
     assert load(spark, events / "{users-0,events-[12]}").count() == 3000
@@ -163,6 +166,7 @@ def test_globs_lists_and_single_partitions(spark: SparkSession, events: Path) ->
     assert load(spark, events, subscribePattern="use.*").count() == 3000
 
 
+@pytest.mark.long
 def test_sql_reads_a_view(spark: SparkSession, events: Path) -> None:
     spark.sql(f"create or replace temporary view events using kstore options (path '{events}', subscribe 'events')")
     try:
@@ -173,11 +177,13 @@ def test_sql_reads_a_view(spark: SparkSession, events: Path) -> None:
         spark.catalog.dropTempView("events")
 
 
+@pytest.mark.long
 def test_a_few_rows_are_read_without_the_rest(spark: SparkSession, events: Path) -> None:
     rows = load(spark, events, maxPartitionBytes="8k").take(5)
     assert [row.offset for row in rows] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_an_empty_store_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
     assert load(spark, tmp_path).count() == 0
     Log(tmp_path / "a-0").close()
@@ -209,6 +215,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("on", [True, False])
+@pytest.mark.sampled(1)
 def test_filters_give_the_same_with_pushdown_on_and_off(spark: SparkSession, events: Path, on: bool) -> None:
     # Where nothing is pushed, one query is like another.
     queries = QUERIES if on else dict(list(QUERIES.items())[:4])
@@ -217,6 +224,7 @@ def test_filters_give_the_same_with_pushdown_on_and_off(spark: SparkSession, eve
     assert found == queries
 
 
+@pytest.mark.long
 def test_a_filter_plans_only_what_may_pass_where_it_is_pushed(spark: SparkSession, events: Path) -> None:
     for on, asked, partition_count in ((True, True, 1), (False, True, 6), (True, False, 6)):
         with pushdown(spark, on):
@@ -226,6 +234,7 @@ def test_a_filter_plans_only_what_may_pass_where_it_is_pushed(spark: SparkSessio
             assert narrow.count() == 500
 
 
+@pytest.mark.long
 def test_a_frame_that_is_used_again_has_all_its_rows(spark: SparkSession, events: Path) -> None:
     with pushdown(spark, True):
         frame = load(spark, events)
@@ -240,6 +249,7 @@ def test_a_frame_that_is_used_again_has_all_its_rows(spark: SparkSession, events
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_load_of_nothing_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
     for options, text in (
         ({}, "there is no path"),
@@ -252,6 +262,7 @@ def test_a_load_of_nothing_says_what_is_missing(spark: SparkSession, tmp_path: P
             spark.read.format("kstore").options(**options).load().collect()
 
 
+@pytest.mark.long
 def test_a_schema_that_is_not_ours_is_refused(spark: SparkSession, events: Path) -> None:
     with pytest.raises(AnalysisException, match="column 'offset' of the schema is string, expected bigint"):
         spark.read.format("kstore").schema("offset string").load(str(events)).collect()
@@ -278,6 +289,7 @@ def test_damage_fails_the_query_with_file_position_and_offsets_or_is_left_out(
         assert load(spark, tmp_path, **{option: False}).count() == 90
 
 
+@pytest.mark.long
 def test_offsets_that_are_gone_fail_the_query_or_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
     with Log(tmp_path / "a-0", durability="os") as log:
         log.append_many([b"v"] * 100)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tools.bench.spark_lines import fill_all, frames_of
 from tools.bench.spark_logs import BATCH_COUNT
 
@@ -15,6 +17,7 @@ BATCHES = 20
 RECORDS = BATCHES * BATCH_COUNT
 
 
+@pytest.mark.long
 def test_every_way_reads_the_same_records(spark: SparkSession, tmp_path: Path) -> None:
     fill_all(tmp_path, BATCHES)
     frames = frames_of(spark, tmp_path, RECORDS)

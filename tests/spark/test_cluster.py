@@ -62,6 +62,7 @@ def write_store(directory: Path) -> Path:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_executors_run_kstore_from_the_archive_and_killed_tasks_double_nothing(
     tmp_path: Path, tried: Callable[[str, int], None]
 ) -> None:

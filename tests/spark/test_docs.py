@@ -26,6 +26,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PATHS = re.compile(r'((?:load|open|parquet|save|start)\(|"checkpointLocation", )"([\w.-]+)"')
 
 
+@pytest.mark.long
 def test_the_guide_s_examples_print_what_it_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

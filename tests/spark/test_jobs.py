@@ -144,6 +144,7 @@ def test_verify_tells_damage_as_a_dataframe_and_by_its_exit_status(
     assert segments.count() == len(list(copy.glob("*/*.log")))
 
 
+@pytest.mark.long
 def test_verify_of_broker_s_logs_finds_what_one_process_finds(spark: SparkSession) -> None:
     roots = [golden_root() / tree for tree in ("clean", "damaged")]
     result = verify.verify(spark, [str(root) for root in roots])
@@ -155,6 +156,7 @@ def test_verify_of_broker_s_logs_finds_what_one_process_finds(spark: SparkSessio
 # --- export -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_export_of_a_broker_s_directory_is_what_kafka_s_consumer_read(spark: SparkSession, tmp_path: Path) -> None:
     done = export(spark, [str(golden_root() / "clean")], str(tmp_path / "out"))
     expected = consumed("clean")
@@ -162,6 +164,7 @@ def test_export_of_a_broker_s_directory_is_what_kafka_s_consumer_read(spark: Spa
     assert Counter(table(spark, tmp_path / "out")) == Counter(expected)
 
 
+@pytest.mark.long
 def test_export_by_hour_is_a_table_with_date_and_hour(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert export_main(["--by", "hour", str(store), str(out)]) == 0
@@ -173,6 +176,7 @@ def test_export_by_hour_is_a_table_with_date_and_hour(spark: SparkSession, store
     assert Counter(table(spark, out)) == Counter(read(store))
 
 
+@pytest.mark.long
 def test_an_export_whose_task_fails_goes_on_when_the_reason_is_gone(
     spark: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +197,7 @@ def test_an_export_whose_task_fails_goes_on_when_the_reason_is_gone(
     assert Counter(table(spark, out)) == Counter(read(copy))
 
 
+@pytest.mark.long
 def test_an_export_by_spark_submit_that_is_killed_half_way_goes_on(
     spark: SparkSession, store: Path, tmp_path: Path, tried: Callable[[str, int], None]
 ) -> None:
@@ -232,6 +237,7 @@ def test_an_export_by_spark_submit_that_is_killed_half_way_goes_on(
 # --- stats ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_stats_add_up_to_those_of_the_logs(spark: SparkSession, store: Path) -> None:
     found = stats.stats(spark, [str(store)], every_ms=60 * MINUTE_MS, deep=True)
     rows = found.frame.collect()
@@ -246,6 +252,7 @@ def test_stats_add_up_to_those_of_the_logs(spark: SparkSession, store: Path) -> 
         assert max(row["batch_bytes"]["max"] for row in own) == expected.batch_sizes.maximum
 
 
+@pytest.mark.long
 def test_the_keys_with_the_most_records_are_told(spark: SparkSession, store: Path) -> None:
     counts = Counter(key for _, _, _, key, _ in read(store) if key is not None)
     found = [(bytes(row["key"]), row["records"]) for row in stats.top_keys(spark, [str(store)], 5, {}).collect()]
@@ -268,6 +275,7 @@ def latest(rows: list[Row], *, keep_tombstones: bool = False) -> set[Row]:
 
 
 @pytest.mark.parametrize("keep_tombstones", [False, True])
+@pytest.mark.sampled(1)
 def test_compact_gives_the_last_record_of_each_key(
     spark: SparkSession, store: Path, tmp_path: Path, keep_tombstones: bool
 ) -> None:
@@ -275,6 +283,7 @@ def test_compact_gives_the_last_record_of_each_key(
     assert Counter(table(spark, tmp_path / "table")) == Counter(latest(read(store), keep_tombstones=keep_tombstones))
 
 
+@pytest.mark.long
 def test_compacted_logs_keep_offsets_and_ends(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     out = tmp_path / "compacted"
     compact_into(spark, [str(store)], str(out), settings={"compression_type": "zstd"})
@@ -289,6 +298,7 @@ def test_compacted_logs_keep_offsets_and_ends(spark: SparkSession, store: Path, 
     assert not (tmp_path / "compacted.part").exists()
 
 
+@pytest.mark.long
 def test_repartition_keeps_every_record_and_the_order_of_each_key(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
@@ -318,6 +328,7 @@ def by_key(rows: list[Row]) -> dict[bytes, list[Any]]:
     return found
 
 
+@pytest.mark.long
 def test_a_repartition_that_fails_leaves_no_store_and_can_be_run_again(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
@@ -337,6 +348,7 @@ def test_a_repartition_that_fails_leaves_no_store_and_can_be_run_again(
 # --- rebuild-indexes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_rebuilt_indexes_have_the_bytes_that_appending_made(spark: SparkSession, tmp_path: Path) -> None:
     # Not a copy: of one nobody can say that it was closed in order, and its last segments would be left alone.
     copy = make_store(tmp_path / "store", 1500)
@@ -351,6 +363,7 @@ def test_rebuilt_indexes_have_the_bytes_that_appending_made(spark: SparkSession,
     assert verify.verify(spark, [str(copy)]).is_sound
 
 
+@pytest.mark.long
 def test_rebuilding_a_broker_s_indexes_gives_the_broker_s_bytes(spark: SparkSession, tmp_path: Path) -> None:
     log = copy_partition("clean", "retained-0", tmp_path)
     expected = {path: path.read_bytes() for path in sorted(log.glob("*index"))[:-2]}

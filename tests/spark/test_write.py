@@ -105,6 +105,7 @@ ROW = "cast('1' as binary) as value"
         ([ROW, "7 as partition"], {"topic": "orders"}, "row 0: partition 7, and the topic has 0 to 2"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_what_is_wrong_is_said_as_spark_says_it(
     spark: SparkSession, path: Path, columns: list[str], options: dict[str, str], message: str
 ) -> None:
@@ -115,6 +116,7 @@ def test_what_is_wrong_is_said_as_spark_says_it(
     assert staged_names(path) == []
 
 
+@pytest.mark.long
 def test_a_remote_path_and_an_unconfirmed_overwrite_are_refused(spark: SparkSession, path: Path) -> None:
     frame = numbered(spark, 10)
     for url in ("s3://bucket/store", "memory://store", "hdfs://nn/store"):
@@ -127,11 +129,13 @@ def test_a_remote_path_and_an_unconfirmed_overwrite_are_refused(spark: SparkSess
     assert sorted_values(path) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.long
 def test_a_store_that_is_open_elsewhere_is_named_as_locked(spark: SparkSession, path: Path) -> None:
     with Store(path, background=False), pytest.raises(Exception, match="needs the store for itself"):
         save(numbered(spark, 10), path, topic="orders", lockTimeout="0")
 
 
+@pytest.mark.long
 def test_a_failed_task_leaves_nothing(spark: SparkSession, path: Path) -> None:
     frame = spark.range(0, 100_000, 1, 4).selectExpr(
         "cast(if(id = 99999, raise_error('no more'), id) as string) as value"
@@ -170,6 +174,7 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, path: Path, tmp_path
     assert staged_names(path) == []
 
 
+@pytest.mark.long
 def test_a_complete_aggregate_is_replaced_as_a_whole(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

@@ -124,6 +124,7 @@ def check(store: Path, count: int, *, is_complete: bool) -> None:
         raise Lost(f"rows of each batch: {rows}")
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_leaves_each_row_once(
     tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

@@ -75,14 +75,14 @@ def test_without_linger_a_batch_is_due_at_once() -> None:
 def test_everything_is_ready_when_somebody_waits_for_memory() -> None:
     gathering = Gathering(linger_ms=60_000, buffer_memory=16384, batch_size=16384, partitions=2)
     gathering.append(VALUE, 0)
-    waiter = threading.Thread(target=lambda: gathering.append(VALUE, 1, timeout=30))
+    waiter = threading.Thread(target=lambda: gathering.append(VALUE, 1, timeout=300))
     waiter.start()
     while not gathering.pool.waiting_count:
         pass
     assert gathering.ready() == [0]
     (batch,) = gathering.take(0)
     gathering.pool.deallocate(batch.buffer, batch.pool_size)
-    waiter.join(10)
+    waiter.join(300)
     assert not waiter.is_alive()
 
 
@@ -209,7 +209,7 @@ def test_a_batch_that_another_thread_opened_meanwhile_is_used_and_the_spare_memo
 def test_a_large_record_that_waits_for_memory_does_not_stop_a_small_one() -> None:
     gathering = Gathering(linger_ms=60_000, buffer_memory=32768)
     gathering.append(b"opens a batch")
-    waiter = threading.Thread(target=lambda: gathering.append(b"x" * 20_000, timeout=30))
+    waiter = threading.Thread(target=lambda: gathering.append(b"x" * 20_000, timeout=300))
     waiter.start()
     while not gathering.pool.waiting_count:
         pass
@@ -218,7 +218,7 @@ def test_a_large_record_that_waits_for_memory_does_not_stop_a_small_one() -> Non
     gathering.queue().lock.release()
     (batch,) = gathering.take()
     gathering.pool.deallocate(batch.buffer, batch.pool_size)
-    waiter.join(10)
+    waiter.join(300)
     assert not waiter.is_alive()
 
 

@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FAILING = """
 from hypothesis import given, settings, strategies
-from tests.selection import count
+from tests.selection import tries
 
-COUNT = count(9, quick=3)
+COUNT = tries(9, quick=3)
 
 def test_of_a_seed(seed):
     assert seed != 5, f"tried {COUNT}"

@@ -387,7 +387,7 @@ def test_a_put_that_waits_for_room(tmp_path: Path, cancel: Cancel, tried: Tried)
             await queue.put(b"0")
 
             async def get() -> None:
-                async with queue.get(timeout=5) as job:
+                async with queue.get(timeout=300) as job:
                     found.append(job.value)
 
             getting: list[asyncio.Task[None]] = []
@@ -428,7 +428,7 @@ def test_gets(tmp_path: Path, cancel: Cancel, is_there: bool, shared: bool, trie
 
             async def check(point: int, ended: Ended) -> None:
                 # Cancelled, nothing was leased, and nothing counted, where that can be told.
-                job = ended.result if ended.error is None else await queue.get(timeout=5)
+                job = ended.result if ended.error is None else await queue.get(timeout=300)
                 if job.value != b"%d" % point or (job.delivery_count != 1 and not shared):
                     raise Wrong(f"{job} for {point}")
                 with pytest.raises(kstore.Empty):
@@ -463,11 +463,11 @@ def test_what_is_said_of_a_job(tmp_path: Path, cancel: Cancel, call: str, tried:
             while True:
                 point += 1
                 await queue.put(b"%d" % point)
-                job = await queue.get(timeout=5)
+                job = await queue.get(timeout=300)
                 ended = await cancelled_at(point, cancel, JOB_CALLS[call](queue, job))
                 assert ended.is_cancelled or ended.is_last
                 if call == "nack":
-                    job = await queue.get(timeout=5)
+                    job = await queue.get(timeout=300)
                     assert (job.value, job.delivery_count) == (b"%d" % point, 2)
                 if call == "extend":
                     assert job.sync.seconds == 60
@@ -490,14 +490,14 @@ def test_a_worker(tmp_path: Path, cancel: Cancel, tried: Tried) -> None:
             async def work(point: int) -> None:
                 await queue.put_many([b"%d %d" % (point, number) for number in range(2)])
                 for _ in range(2):
-                    async with queue.get(timeout=5) as job:
+                    async with queue.get(timeout=300) as job:
                         await asyncio.sleep(0)
                         done.append(job.value)
 
             async def check(point: int, ended: Ended) -> None:
                 # An item whose work was done when its worker was cancelled is acked: nobody does it again.
                 while not await queue.join(0):
-                    async with queue.get(timeout=5) as job:
+                    async with queue.get(timeout=300) as job:
                         done.append(job.value)
 
             points = await at_every_point(cancel, work, check)

@@ -255,7 +255,7 @@ def test_a_follower_that_is_forgotten_is_not_told_any_more(tmp_path: Path) -> No
     async def main() -> None:
         async with opened(tmp_path) as store:
             log = await store.log("orders")
-            reader = log.read(follow=True, timeout=60)
+            reader = log.read(follow=True, timeout=300)
             waiting = asyncio.ensure_future(anext(reader))
             await until(lambda: bool(log.sync.writer._growth_watchers))
             waiting.cancel()

@@ -214,7 +214,7 @@ def test_loops_in_several_threads_share_a_store(tmp_path: Path) -> None:
             await asyncio.gather(*(log.append(b"%d" % count) for count in range(100)))
             jobs = await queue.get_many(100)
             await asyncio.gather(*(job.ack() for job in jobs))
-            assert await queue.join(5)
+            assert await queue.join(WAIT_SECONDS)
             assert [value async for value in log.read_values()] == [b"%d" % count for count in range(100)]
 
     with kstore.open(tmp_path / "data", durability="os") as store, ThreadPoolExecutor(4) as pool:
@@ -270,7 +270,7 @@ def test_in_the_child_of_a_fork_all_that_waits_says_so_and_the_parent_goes_on(tm
                 found = []
                 for name, call in refused.items():
                     try:
-                        async with asyncio.timeout(5):
+                        async with asyncio.timeout(WAIT_SECONDS):
                             await call()
                     except ForkedError:
                         continue

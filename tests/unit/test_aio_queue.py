@@ -39,7 +39,7 @@ def test_items_are_put_got_and_acked(tmp_path: Path) -> None:
             await jobs[1].ack()
             with pytest.raises(LeaseLostError):
                 await jobs[1].ack()
-            again = await queue.get(timeout=5)
+            again = await queue.get(timeout=300)
             assert (again.value, again.delivery_count) == (b"b", 2)
             await queue.ack_many([again])
             assert await queue.join()
@@ -86,7 +86,7 @@ def test_an_item_comes_back_after_an_exception(tmp_path: Path) -> None:
             await queue.put(b"a")
 
             async def fail() -> None:
-                async with queue.get(timeout=5):
+                async with queue.get(timeout=300):
                     raise LookupError
 
             for _ in range(2):
@@ -95,7 +95,7 @@ def test_an_item_comes_back_after_an_exception(tmp_path: Path) -> None:
             with pytest.raises(Empty):
                 await queue.get(timeout=0.01)
             dead = await queue.dead_letters()
-            assert (await dead.get(timeout=5)).value == b"a"
+            assert (await dead.get(timeout=300)).value == b"a"
 
     run(main())
 
@@ -220,7 +220,7 @@ def test_a_put_waits_for_room(tmp_path: Path) -> None:
                 await queue.put_many([b"no"], timeout=0.01)
             found = set()
             for _ in range(5):
-                async with queue.get(timeout=5) as job:
+                async with queue.get(timeout=300) as job:
                     found.add(job.value)
             await asyncio.gather(*waiting)
             assert found == {b"0", b"1", b"2", b"3", b"4"}
@@ -260,7 +260,7 @@ def test_a_get_cancelled_at_any_point_gives_its_item_back(tmp_path: Path, tried:
                 await stepped(getting, steps // 4 % 16)
                 await asyncio.wait([getting])
                 # Cancelled, nothing was leased, and nothing counted.
-                (job,) = await queue.get_many(1, timeout=5) if getting.cancelled() else getting.result()
+                (job,) = await queue.get_many(1, timeout=300) if getting.cancelled() else getting.result()
                 assert (job.value, job.delivery_count) == (b"%d" % steps, 1)
                 await job.ack()
                 tried("faults", 1)
@@ -290,7 +290,7 @@ def test_a_get_that_was_given_its_item_and_is_cancelled_gives_it_back(
             await asyncio.wait([getting])
             monkeypatch.undo()
             assert getting.cancelled()
-            job = (await queue.get_many(1, timeout=5))[0]
+            job = (await queue.get_many(1, timeout=300))[0]
             assert (job.value, job.delivery_count) == (b"a", 1)
 
     run(main())
@@ -319,7 +319,7 @@ def test_a_get_is_cancelled_where_its_item_cannot_be_given_back(
                 await at_every_point("done", get, check)
             assert "could not be given back: " in caplog.text
             # It comes back when its lease is over.
-            assert (await queue.get(timeout=5)).value == b"a"
+            assert (await queue.get(timeout=300)).value == b"a"
 
     run(main())
 
@@ -358,7 +358,7 @@ def test_an_ack_that_is_cancelled_is_made(tmp_path: Path, tried: Callable[[str, 
             queue = await store.queue("jobs")
             await queue.put_many([b"a"] * STEPS)
             for steps in range(STEPS):
-                job = await queue.get(timeout=5)
+                job = await queue.get(timeout=300)
                 acking = asyncio.create_task(job.ack())
                 await stepped(acking, steps % 12 + 1)
                 await asyncio.wait([acking])
@@ -389,7 +389,7 @@ def test_workers_cancelled_at_any_point_lose_no_item(tmp_path: Path, tried: Call
                 await asyncio.wait(workers)
                 tried("faults", 3)
             workers = [asyncio.create_task(work()) for _ in range(3)]
-            assert await queue.join(20)
+            assert await queue.join(300)
         await asyncio.gather(*workers)
         # An item that was done when its worker was cancelled is acked: nobody does it again.
         assert sorted(done, key=int) == [b"%d" % number for number in range(300)]
@@ -458,9 +458,9 @@ def test_what_another_process_puts_and_appends_comes(tmp_path: Path) -> None:
                 await queue.put(b"a")
                 await stepped(getting, steps)
                 await asyncio.wait([getting])
-                (job,) = await queue.get_many(1, timeout=5) if getting.cancelled() else getting.result()
+                (job,) = await queue.get_many(1, timeout=300) if getting.cancelled() else getting.result()
                 await job.ack()
-            assert await queue.join(5)
+            assert await queue.join(300)
 
     run(main())
 

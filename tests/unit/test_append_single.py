@@ -111,7 +111,7 @@ def test_a_follower_is_woken(tmp_path: Path) -> None:
         while not log.metrics()["followers"]:
             pass
         log.append(b"b")
-        thread.join(30)
+        thread.join(300)
         assert found == [b"b"]
 
 
@@ -159,7 +159,7 @@ def test_who_comes_while_one_commits_alone_is_committed_behind_it() -> None:
 
     assert group.alone(alone) == "alone"
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
     assert [other.result for other in others] == ["done"] * 3
     assert sum(map(len, groups)) == 3
 

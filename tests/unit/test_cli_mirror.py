@@ -131,7 +131,7 @@ def test_a_mirror_that_is_killed_goes_on(tmp_path: Path, tried: Callable[[str, i
             process.kill()
             process.wait()
         tried("kills", 1)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise Crashed(done.stderr)
     for path in (tmp_path / "a-0").glob("0*"):

@@ -240,6 +240,7 @@ def test_a_transaction_with_a_line_that_failed_is_aborted(run: Run, stdin: bytes
 
 
 @pytest.mark.parametrize(("options", "expected"), [((), [b"1", b"2"]), (("--transactional-id", "t"), [])])
+@pytest.mark.sampled(1)
 def test_ctrl_c_delivers_what_was_sent_or_aborts(
     run: Run, tmp_path: Path, options: tuple[str, ...], expected: list[bytes]
 ) -> None:

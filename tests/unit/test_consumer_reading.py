@@ -171,7 +171,7 @@ def test_records_that_come_while_it_waits_end_the_wait(store: Store) -> None:
     with consumer(store, "t") as reading:
         appender = threading.Timer(0.05, lambda: fill(store, T2, 1))
         appender.start()
-        found = reading.poll(timeout=30)
+        found = reading.poll(timeout=300)
         appender.join()
     assert offsets(found) == {T2: [0]}
 

@@ -364,20 +364,20 @@ def test_a_log_s_directory_holds_what_the_table_of_files_names(tmp_path: Path) -
         assert re.sub(r"^\d{20}", "<base>", name) in table, f"FORMAT.md does not name {name}"
 
 
-# --- tests/README.md --------------------------------------------------------------------------------------------------
+# --- tests/README.md and tests/kafka_cases.md -------------------------------------------------------------------------
 
 
 def test_every_test_that_the_inventory_names_is_there() -> None:
-    text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    text = "".join((ROOT / "tests" / name).read_text(encoding="utf-8") for name in ("README.md", "kafka_cases.md"))
     file = ""
     names = 0
     for path, name in re.findall(r"([\w/]+\.py)|::(test_\w+)", text):
         if path:
-            file = path
+            file = path.removeprefix("tests/")
             continue
         names += 1
         candidates = [ROOT / "tests" / file, ROOT / "tests" / "unit" / file]
         source = next((each for each in candidates if each.exists()), None)
-        assert source is not None, f"tests/README.md names {file}"
+        assert source is not None, f"no {file}"
         assert f"def {name}(" in source.read_text(encoding="utf-8"), f"no {name} in {file}"
     assert names > 200

@@ -135,6 +135,7 @@ def life(path: Path) -> None:
 
 
 @pytest.mark.parametrize("one_in", [pytest.param(40, id="some"), pytest.param(1, id="all", marks=pytest.mark.soak)])
+@pytest.mark.long
 def test_a_finalizer_closes_another_store_at_any_line(one_in: int, tmp_path: Path) -> None:
     interrupted = Interrupted(closes_of_stores(tmp_path), one_in=one_in)
     interrupted.run(lambda: life(tmp_path / "store"))

@@ -373,13 +373,13 @@ def test_who_waits_to_change_a_group_is_not_overtaken_by_commits(kind: str, tmp_
     threads = [threading.Thread(target=commit, args=(me,)) for me in (0, 1)]
     for thread in threads:
         thread.start()
-    turns[1].wait(5)
+    turns[1].wait(300)
     threads.append(threading.Thread(target=change))
     threads[-1].start()
-    is_done = changed.wait(5)
+    is_done = changed.wait(300)
     stopped.set()
     for thread in threads:
-        thread.join(5)
+        thread.join(300)
         assert not thread.is_alive()
     if not is_done:
         raise Hung("a change waits as long as others commit")

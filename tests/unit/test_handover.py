@@ -580,6 +580,7 @@ def is_marked_rightly(root: Path) -> bool:
 @pytest.mark.promise("rebuilt")
 @pytest.mark.parametrize("sticky", [True, False], ids=["from then on", "once"])
 @pytest.mark.parametrize("way", ["to", "to, unclosed", "from"])
+@pytest.mark.sampled(1)
 def test_a_failure_at_any_step_loses_nothing_and_leaves_no_untrue_marker(
     store: Path, tmp_path: Path, tried: Callable[[str, int], None], way: str, sticky: bool
 ) -> None:

@@ -250,6 +250,7 @@ def test_version_0_has_no_times_and_keeps_an_empty_index(tmp_path: Path, scans: 
 
 
 @pytest.mark.parametrize("name", ["v1-none-0", "v1-rolled-0", "v1-lz4-0", "v0-none-0", "upgraded-0"])
+@pytest.mark.sampled(2)
 def test_old_versions_are_found_as_with_the_broker_s_indexes(name: str, tmp_path: Path) -> None:
     if not golden_root().joinpath("old", name).is_dir():
         pytest.skip("no such log")
@@ -305,7 +306,7 @@ def test_threads_that_look_up_at_the_same_time_share_one_scan(closed: Path, monk
 
     def slow(segment: LogSegment, offset_stop: int) -> ScannedSegment:
         scanned.append(segment.base_offset)
-        assert both.wait(60)
+        assert both.wait(300)
         return scan_segment(segment, offset_stop)
 
     monkeypatch.setattr(index_repairs, "scan_segment", slow)
@@ -327,7 +328,7 @@ def test_threads_that_look_up_at_the_same_time_share_one_scan(closed: Path, monk
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
     assert found == [middle(closed)] * 2
     assert scanned == [segment_bases(closed)[1]]
 

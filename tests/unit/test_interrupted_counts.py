@@ -131,17 +131,17 @@ def test_a_wait_for_the_turn_that_is_interrupted_leaves_the_turn_to_its_owner() 
     def own() -> None:
         with turn:
             has_turn.set()
-            may_end.wait(20)
+            may_end.wait(300)
             found.append(turn.is_mine)
             turn._mutex = lock
 
     lock = turn._mutex
     owner = threading.Thread(target=own)
     owner.start()
-    assert has_turn.wait(20)
+    assert has_turn.wait(300)
     turn._mutex = cast(Any, _Interrupting(lock))
     with pytest.raises(KeyboardInterrupt):
         turn.__enter__()
     may_end.set()
-    owner.join(20)
+    owner.join(300)
     assert found == [True]

@@ -414,14 +414,14 @@ def test_a_fork_in_the_middle_of_locking_waits(tmp_path: Path, monkeypatch: pyte
 
     def slow(fd: int, **how: bool) -> bool:
         opened.set()
-        assert go_on.wait(10)
+        assert go_on.wait(300)
         return take(fd, **how)
 
     monkeypatch.setattr(lock_module, "_try_flock_past_probes", slow)
     locks: list[DirectoryLock] = []
     thread = threading.Thread(target=lambda: locks.append(DirectoryLock(tmp_path)))
     thread.start()
-    assert opened.wait(10)
+    assert opened.wait(300)
     # The fork below must not copy a descriptor that nobody knows of yet: it happens when the lock is there.
     threading.Timer(0.01, go_on.set).start()
     with waiting_child():

@@ -76,6 +76,7 @@ def filled(path: Path, count: int = 100, **options: Any) -> Log:
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize(("tree", "name"), PARTITIONS)
 @pytest.mark.promise("bytes")
+@pytest.mark.sampled(20)
 def test_a_broker_partition_is_the_same_in_columns(tree: str, name: str, isolation_level: Any, tried: Count) -> None:
     with Log(golden_root() / tree / name, read_only=True) as log:
         reader = log.read(isolation_level=isolation_level, on_corrupt="skip")
@@ -192,6 +193,7 @@ def test_damage_is_skipped_and_listed_where_that_is_asked_for(tmp_path: Path) ->
 
 @NAMED
 @pytest.mark.promise("hostile file")
+@pytest.mark.sampled(2)
 def test_no_hostile_byte_makes_other_columns_than_records(
     magic: int, codec: str, directory: Path, seed: int, tried: Count
 ) -> None:

@@ -167,7 +167,7 @@ def test_a_close_that_fails_ends_every_follower(tmp_path: Path) -> None:
     fs.faults.append(Fault(1, errno=errno.EIO, kinds=SYNCS))
     with pytest.raises(SyncFailedError):
         log.close()
-    assert ended.wait(10)
+    assert ended.wait(300)
     follower.join()
 
 

@@ -486,6 +486,7 @@ while True:
 
 
 @pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+@pytest.mark.sampled(1)
 def test_a_killed_writer_loses_nothing_acknowledged(durability: str, tmp_path: Path) -> None:
     path = tmp_path / "log"
     for round_number in range(3):

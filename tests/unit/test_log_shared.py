@@ -147,7 +147,7 @@ def test_threads_of_several_writers_get_dense_offsets(pair: tuple[Log, Log]) -> 
 
 def test_a_follower_in_one_writer_gets_what_another_appends(pair: tuple[Log, Log]) -> None:
     one, two = pair
-    reader = one.read(follow=True, timeout=30)
+    reader = one.read(follow=True, timeout=300)
     for number in range(10):
         appending = threading.Timer(0.01, two.append, args=(b"%d" % number,))
         appending.start()
@@ -622,6 +622,7 @@ def test_who_shares_and_who_does_not_keep_each_other_out(tmp_path: Path) -> None
 
 @pytest.mark.promise("one writer")
 @pytest.mark.parametrize(("mine", "theirs"), [(True, False), (False, True), (False, False), (True, True)])
+@pytest.mark.sampled(2)
 def test_the_same_in_another_process(mine: bool, theirs: bool, tmp_path: Path) -> None:
     program = (
         "import sys, kstore\n"
@@ -632,7 +633,7 @@ def test_the_same_in_another_process(mine: bool, theirs: bool, tmp_path: Path) -
     )
     with Log(tmp_path / "log", shared=mine):
         command = [sys.executable, "-c", program, str(tmp_path / "log")]
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     assert ("locked by kstore" in said) == (not (mine and theirs))
 
 

@@ -87,7 +87,7 @@ def test_a_view_follows_a_writer_in_another_process(tmp_path: Path) -> None:
 
     def follow() -> None:
         with Log(path, read_only=True) as view:
-            for record in view.read(follow=True, timeout=20):
+            for record in view.read(follow=True, timeout=300):
                 got.append(record.value)
                 if len(got) == 300:
                     return
@@ -95,7 +95,7 @@ def test_a_view_follows_a_writer_in_another_process(tmp_path: Path) -> None:
     thread = threading.Thread(target=follow)
     thread.start()
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)
-    thread.join(30)
+    thread.join(300)
     assert got == [b"%d" % number for number in range(300)]
 
 

@@ -459,6 +459,7 @@ def prepare(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("written", [0, 40])
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.promise("whole or absent")
+@pytest.mark.sampled(1)
 def test_a_mirror_that_fails_anywhere_goes_on(
     started: bool, written: int, opened: bool, tmp_path: Path, tried: Tried
 ) -> None:

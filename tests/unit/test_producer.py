@@ -249,11 +249,11 @@ def test_a_topic_of_a_shared_store_is_waited_for_since_another_process_may_creat
 
         monkeypatch.setattr(store._producer_host, "partition_count", partition_count)
         found: list[RecordMetadata] = []
-        sending = threading.Thread(target=lambda: found.append(producer.send("orders", b"v").result(20)))
+        sending = threading.Thread(target=lambda: found.append(producer.send("orders", b"v").result(300)))
         sending.start()
-        assert looked_up.wait(20)
+        assert looked_up.wait(300)
         store.create_topic("orders")
-        sending.join(20)
+        sending.join(300)
         assert found[0].offset == 0
 
 
@@ -265,16 +265,16 @@ def test_a_send_waits_for_its_topic_and_for_its_partition(tmp_path: Path) -> Non
         found: dict[str, RecordMetadata] = {}
 
         def send(name: str, partition: int) -> None:
-            found[name] = producer.send("orders", b"v", partition=partition).result(20)
+            found[name] = producer.send("orders", b"v", partition=partition).result(300)
 
         waiting = [threading.Thread(target=send, args=args) for args in (("made", 0), ("grown", 2))]
         for thread in waiting:
             thread.start()
         time.sleep(0.05)
         store.create_topic("orders", 1)
-        waiting[0].join(20)
+        waiting[0].join(300)
         store.add_partitions("orders", 3)
-        waiting[1].join(20)
+        waiting[1].join(300)
         assert (found["made"].partition, found["grown"].partition) == (0, 2)
 
 

@@ -384,7 +384,7 @@ def exported(*sources: kstore.Store | Producer) -> list[str]:
 
 def test_a_store_tells_of_its_open_producers(one: Unthreaded) -> None:
     with one.store.producer(client_id="web") as producer:
-        producer.send("orders", b"v").result(20)
+        producer.send("orders", b"v").result(300)
         lines = exported(one.store)
         labels = f'client_id="web",store="{one.store.path}"'
         assert f"kstore_producer_records_total{{{labels}}} 1.0" in lines

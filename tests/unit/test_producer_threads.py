@@ -25,7 +25,8 @@ from tests.producer_helpers import Unthreaded, full_disk, unthreaded
 
 Result = TypeVar("Result")
 
-SECONDS_MAX = 20.0
+# Only what hangs takes longer, however busy the machine is.
+SECONDS_MAX = 300.0
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_a_callback_that_sends_without_memory_writes_what_holds_it(tmp_path: Pat
     with kstore.open(tmp_path / "data", durability="os", background=False) as store:
         store.create_topic("orders")
         started, sent = time.monotonic(), []
-        with store.producer(linger_ms=0, buffer_memory=4096, batch_size=1024) as producer:
+        with store.producer(linger_ms=0, buffer_memory=4096, batch_size=1024, max_block_ms=600_000) as producer:
             gate = threading.Event()
 
             def send_more(*_: object) -> None:
@@ -54,7 +55,7 @@ def test_a_callback_that_sends_without_memory_writes_what_holds_it(tmp_path: Pat
             gate.set()
             first.result(SECONDS_MAX)
             assert sent[0].result(SECONDS_MAX).offset == 4
-        assert time.monotonic() - started < SECONDS_MAX, "max_block_ms is a minute"
+        assert time.monotonic() - started < SECONDS_MAX, "max_block_ms is ten minutes"
 
 
 def test_a_callback_cannot_end_a_transaction(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_the_settings_unpack_it_where_the_path_points(packed: Packed) -> None:
     assert packed.runs_on.startswith(f"Python {sys.version_info.major}.{sys.version_info.minor}, {sys.platform}")
 
 
+@pytest.mark.long
 def test_more_packages_come_with_what_they_require(tmp_path: Path) -> None:
     more = pack(tmp_path / "more.tgz", packages=["prometheus_client", "Import_Linter"])
     assert {"prometheus-client", "import-linter", "click", "rich"} <= set(more.packages)
@@ -75,6 +76,7 @@ def test_more_packages_come_with_what_they_require(tmp_path: Path) -> None:
     assert not [name for name in names if ".." in name or name.startswith("/")]
 
 
+@pytest.mark.long
 def test_the_same_packages_make_the_same_bytes(packed: Packed, tmp_path: Path) -> None:
     assert pack(tmp_path / "again.tar.gz").path.read_bytes() == packed.path.read_bytes()
 

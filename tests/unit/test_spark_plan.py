@@ -17,6 +17,7 @@ from kstore.spark.places import LogPlace, find_places
 from kstore.spark.plan import OPEN_BYTES, Piece, Split, plan_splits, segment_sizes
 from tests.evidence import Wrong
 from tests.log_cases import marker, transaction
+from tests.selection import tries
 
 MIB = 1 << 20
 Count = Callable[[str, int], None]
@@ -206,7 +207,7 @@ def test_whatever_is_asked_for_is_covered_once(tmp_path: Path, seed: int, tried:
     ]
     with Holdings(ReadOptions(paths=(str(tmp_path),))) as logs:
         ends = [logs.log(place).high_watermark for place in places]
-        for _ in range(150):
+        for _ in range(tries(150, quick=40)):
             ranges = []
             for place, end in zip(places, ends, strict=True):
                 start, stop = sorted((rng.randrange(end + 1), rng.randrange(end + 1)))

@@ -64,6 +64,7 @@ GOLDEN_CUTS: tuple[tuple[IsolationLevel, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize(("tree", "path"), consumed_files(".jsonl"))
+@pytest.mark.sampled(8)
 def test_a_broker_partition_is_what_its_consumer_read(tree: str, path: Path, tried: Count) -> None:
     name = path.name.removesuffix(".jsonl")
     expected = {level: without_epochs(expected_records(path)[1]) for level in ISOLATION_LEVELS}
@@ -352,6 +353,7 @@ DAMAGED = golden_partitions("damaged")
 @pytest.mark.promise("damage below")
 @pytest.mark.parametrize("name", DAMAGED)
 @pytest.mark.parametrize("going_on", ["failOnDataLoss", "checkCrcs"])
+@pytest.mark.sampled(12)
 def test_damage_is_an_error_or_left_out_and_counted(
     name: str, going_on: str, caplog: pytest.LogCaptureFixture, tried: Count
 ) -> None:

@@ -314,18 +314,19 @@ def hostile_contents() -> dict[str, bytes]:
 @pytest.mark.promise("hostile file")
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("name", hostile_contents())
+@pytest.mark.sampled(3)
 def test_a_hostile_segment_costs_bounded_time_and_memory(
     tmp_path: Path, name: str, deep: bool, tried: Callable[..., None]
 ) -> None:
     (tmp_path / f"{0:020d}.log").write_bytes(hostile_contents()[name])
-    started = time.monotonic()
+    started = time.process_time()
     tracemalloc.start()
     found = log_stats(tmp_path, deep=deep)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     tried("fuzz inputs")
-    if time.monotonic() - started > 20:
-        raise Hung(f"{name}: {time.monotonic() - started:.0f} s for 1 MiB")
+    if time.process_time() - started > 20:
+        raise Hung(f"{name}: {time.process_time() - started:.0f} s for 1 MiB")
     assert peak < 32 << 20, name
     assert len(found.findings) <= FINDINGS_MAX
     assert found.damage_count or name in ("times that cannot be", "unknown codec")

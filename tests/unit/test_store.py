@@ -381,7 +381,7 @@ def test_queues_and_topics_are_made_at_the_same_time(tmp_path: Path) -> None:
     with opened(tmp_path / "s", durability="os") as store, ThreadPoolExecutor(2) as pool:
         made = [pool.submit(store.queue if number % 2 else store.create_topic, f"t{number}") for number in range(40)]
         for each in made:
-            each.result(timeout=30)
+            each.result(timeout=300)
         assert len(store.topics()) == 40
 
 

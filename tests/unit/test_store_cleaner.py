@@ -292,9 +292,9 @@ def test_a_throttled_pass_ends_when_its_log_is_closed(tmp_path: Path) -> None:
         target=lambda: reports.append(compact(log.writer, bytes_per_second=0.05, stop=Waiting())), daemon=True
     )
     worker.start()
-    assert is_waiting.wait(30)
+    assert is_waiting.wait(300)
     log.close()
-    worker.join(30)
+    worker.join(300)
     assert [report.stopped for report in reports] == ["the log was closed"]
 
 

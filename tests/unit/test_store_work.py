@@ -205,6 +205,6 @@ def test_a_thread_that_cannot_be_started_is_shown_and_tried_again(monkeypatch: p
         scheduler.wake("flush")
     assert "can't start" in scheduler.status()[0].error
     scheduler.wake("flush", delay_seconds=-1)
-    assert ran.wait(30)
+    assert ran.wait(300)
     scheduler.stop()
     assert scheduler.status()[0].error == ""

@@ -363,7 +363,7 @@ def test_transactions_of_several_ids_end_at_the_same_time(tmp_path: Path) -> Non
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
         assert not failures
         for values in committed(store):
             assert sorted(value or b"" for value in values) == sorted([b"x0", b"x1", b"x2", b"x3"] * 3)
