@@ -13,6 +13,7 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
 from kstore.cli.status import DAMAGED, OK
+from kstore.files.paths import KSTORE_STATE
 from kstore.rules.handover import parse_topic_id
 from kstore.upkeep.handover import HandoverReport, from_broker, to_broker
 
@@ -120,7 +121,7 @@ def command(
 
 def _fields(report: HandoverReport) -> dict[str, Any]:
     fields = asdict(report)
-    for name in ("damage", "cut", "steps", "partitions"):
+    for name in ("damage", "cut", "losses", "steps", "partitions"):
         fields[name] = [item._asdict() for item in getattr(report, name)]
     return {**fields, "ok": report.is_whole}
 
@@ -141,6 +142,12 @@ def _lines(report: HandoverReport) -> list[str]:
         f"cut {cut.path}: {cut.size} bytes at position {cut.position}: {cut.reason}"
         + (f"; kept as {cut.saved_as}" if cut.saved_as else "")
         for cut in report.cut
+    ]
+    lines += [
+        f"forgotten {loss.name}: offsets {loss.first} to {loss.last} "
+        + ("whose loss was accepted" if loss.is_accepted else "are lost")
+        + f", as {KSTORE_STATE} said: a broker passes over them"
+        for loss in report.losses
     ]
     lines += [f"left {line}" for line in report.left]
     lines += [f"note: {line}" for line in report.notes]

@@ -50,9 +50,11 @@ from kstore.rules.handover import (
     sort_store,
 )
 from kstore.upkeep.handover import HandoverReport, from_broker, to_broker
+from kstore.upkeep.handover.report import ForgottenLoss
 from tests.evidence import Lost, Wrong
 from tests.fake_fs import FailingFs, Fault, RecordingFs
 from tests.golden_data import golden_root
+from tests.log_cases import lost_in_the_middle
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 ID_A, ID_B = uuid.UUID(int=0xA << 64), uuid.UUID(int=0xB << 64)
@@ -733,6 +735,25 @@ def test_the_command_says_what_it_does_as_text(store: Path, capfd: pytest.Captur
     assert out.endswith("handed over (to-broker)\n")
     assert main(["handover", str(store), "--from-broker"]) == 0
     assert f"remove {store / CLEAN_SHUTDOWN}" in capfd.readouterr().out
+
+
+def test_losses_that_a_broker_does_not_know_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "store"
+    path = lost_in_the_middle(root / "a-0")
+    shutil.rmtree(root / "a-0-alive")
+    with Log(path) as log:
+        log.accept_loss(9, 9)
+    (path / "partition.metadata").write_text(f"version: 0\ntopic_id: {format_topic_id(ID_A)}\n")
+    expected = [ForgottenLoss("a-0", 9, 9, True), ForgottenLoss("a-0", 10, 10, False)]
+    assert to_broker(root, dry_run=True).losses == expected
+    assert main(["handover", str(root), "--to-broker"]) == 0
+    out = capfd.readouterr().out
+    assert (
+        "forgotten a-0: offsets 9 to 9 whose loss was accepted, as kstore.state said: a broker passes over them" in out
+    )
+    assert "forgotten a-0: offsets 10 to 10 are lost, as kstore.state said: a broker passes over them" in out
+    report = from_broker(root)
+    assert (report.losses, report.damage) == ([], [])
 
 
 def test_the_command_says_what_it_does_as_json(store: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -102,6 +102,7 @@ def _is_out_of_date(partition: Partition) -> bool:
 
 def _forget_old_state(store: Store, partition: Partition) -> None:
     if _is_out_of_date(partition):
+        store.report.losses += partition.losses()
         store.remove(partition.path / KSTORE_STATE, "older than what the broker wrote")
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.engine.opening import load
+from kstore.engine.opening import load, losses_of
 from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError
@@ -38,6 +38,7 @@ from kstore.segment import START, LogSegment, SegmentContext
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.state.log_state import LogState, read_state
 from kstore.types import NO_TIMESTAMP, CorruptRange, RecoveryReport
+from kstore.upkeep.handover.report import ForgottenLoss
 
 __all__ = ["Facts", "Partition"]
 
@@ -73,6 +74,12 @@ class Partition:
 
     def state(self) -> LogState | None:
         return read_state(self._context.fs, self.path / KSTORE_STATE)
+
+    def losses(self) -> list[ForgottenLoss]:
+        """What would be forgotten without ``kstore.state``."""
+        losses, name = losses_of(self.state()), str(self.owner)
+        lost = [ForgottenLoss(name, *part, False) for span in losses.lost for part in losses.unaccepted(*span)]
+        return sorted(lost + [ForgottenLoss(name, *span, True) for span in losses.accepted])
 
     def marks(self) -> KafkaMarks:
         return read_kafka_marks(self._context.fs, self.path)

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from kstore.types import CorruptRange, CutRange
 
-__all__ = ["Direction", "HandoverReport", "PartitionReport", "Step"]
+__all__ = ["Direction", "ForgottenLoss", "HandoverReport", "PartitionReport", "Step"]
 
 Direction = Literal["to-broker", "from-broker"]
 
@@ -29,12 +29,23 @@ class PartitionReport(NamedTuple):
     topic_id: str
 
 
+class ForgottenLoss(NamedTuple):
+    """Offsets ``first`` to ``last`` (both inclusive) of partition ``name`` that ``kstore.state`` listed as lost, or as
+    accepted. No file lists them after the handover, and a broker passes over them."""
+
+    name: str
+    first: int
+    last: int
+    is_accepted: bool
+
+
 @dataclass(slots=True)
 class HandoverReport:
     """What was found and done.
 
     ``refused`` says why nothing was handed over; ``damage`` what is lost in the logs, ``cut`` what recovery set aside;
-    ``left`` names what was not touched; ``notes`` are for the user to act upon.
+    ``losses`` are those that only ``kstore.state`` listed; ``left`` names what was not touched; ``notes`` are for the
+    user to act upon.
     """
 
     directory: str
@@ -43,6 +54,7 @@ class HandoverReport:
     refused: list[str] = field(default_factory=list)
     damage: list[CorruptRange] = field(default_factory=list)
     cut: list[CutRange] = field(default_factory=list)
+    losses: list[ForgottenLoss] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     partitions: list[PartitionReport] = field(default_factory=list)
     left: list[str] = field(default_factory=list)

@@ -239,6 +239,7 @@ def _write_partition(store: Store, ready: Ready) -> None:
             detail = f"topic id {format_topic_id(topic_id)}"
             store.do("write", metadata, detail, lambda: write_topic_id(fs, metadata, topic_id, mode=mode))
         _write_epochs(store, ready)
+        store.report.losses += partition.losses()
         store.remove(path / KSTORE_STATE, "out of date after the broker's first append")
 
 
