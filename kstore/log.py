@@ -259,6 +259,9 @@ class Log(LogReads, LogTransactions):
 
         A producer's batches are checked by epoch and sequence, unless they keep their offsets. What repeats one of the
         producer's last five batches is not appended again: the result then ``is_duplicate``, with the old offsets.
+        A log forgets a producer that has been idle for ``producer_id_expiration_ms``, and with it the epoch that fenced
+        it: a transactional batch that comes later begins a transaction that stays open. A caller that appends such
+        batches first asks the store's coordinator, as ``Store.producer`` does.
 
         Raises: CorruptBatchError, InvalidRecordError (``record_errors`` lists each), InvalidTimestampError,
         InvalidOffsetError, RecordTooLargeError, UnsupportedCodecError; OutOfOrderSequenceError,
