@@ -52,9 +52,9 @@ def log_metrics(
 def _loss_gauges(source: LogSource, recovery: RecoveryReport) -> dict[str, MetricValue]:
     losses, start, end = source.losses, source.start_offset, source.published.offset
     found = clipped(joined((damage.first, damage.last) for damage in recovery.corrupt), start, end)
-    is_told = joined(losses.lost, losses.accepted)
+    reported = joined(losses.lost, losses.accepted)
     return {
-        "fenced_offsets": sum(span_size(holes(*span, is_told)) for span in found),
+        "fenced_offsets": sum(span_size(holes(*span, reported)) for span in found),
         "lost_offsets": span_size(losses.missing(start, end)),
         "accepted_offsets": span_size(losses.accepted),
     }

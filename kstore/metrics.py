@@ -314,7 +314,7 @@ PARTITIONS = _Table(PARTITION_PREFIX, CONSUMER_PARTITION_METRICS, ("store", "cli
 TABLES = (LOGS, STORES, PRODUCERS, TOPICS, CONSUMERS, PARTITIONS)
 
 _Labels = tuple[str, ...]
-_Told = tuple[_Table, _Labels, Mapping[str, MetricValue]]
+_Reported = tuple[_Table, _Labels, Mapping[str, MetricValue]]
 
 
 class _Collector:
@@ -333,7 +333,7 @@ class _Collector:
         known: dict[_Table, dict[_Labels, Mapping[str, MetricValue]]] = {table: {} for table in TABLES}
         for source in self._sources:
             try:
-                for table, labels, values in _told_by(source):
+                for table, labels, values in _rows_of(source):
                     # One may be told of by itself and by its store; Prometheus takes no labels twice.
                     known[table].setdefault(labels, values)
             except KstoreError:
@@ -347,33 +347,33 @@ class _Collector:
                 yield family
 
 
-def _told_by(source: Source) -> Iterator[_Told]:
+def _rows_of(source: Source) -> Iterator[_Reported]:
     if isinstance(source, MeteredStore):
         store = str(source.path)
         yield STORES, (store,), source.own_metrics()
         for (topic, partition), values in source.log_metrics().items():
             yield LOGS, (store, topic, str(partition)), values
         for name, producer in source.live_producers().items():
-            yield from _told_by_producer(store, name, producer)
+            yield from _producer_rows(store, name, producer)
         for name, consumer in source.live_consumers().items():
-            yield from _told_by_consumer(store, name, consumer)
+            yield from _consumer_rows(store, name, consumer)
     elif isinstance(source, MeteredProducer):
         if not source.closed:
-            yield from _told_by_producer(str(source.store_path), source.client_id, source)
+            yield from _producer_rows(str(source.store_path), source.client_id, source)
     elif isinstance(source, MeteredConsumer):
         if not source.closed:
-            yield from _told_by_consumer(str(source.store_path), source.client_id, source)
+            yield from _consumer_rows(str(source.store_path), source.client_id, source)
     else:
         yield LOGS, _log_labels(Path(source.path)), source.metrics()
 
 
-def _told_by_producer(store: str, name: str, producer: MeteredProducer) -> Iterator[_Told]:
+def _producer_rows(store: str, name: str, producer: MeteredProducer) -> Iterator[_Reported]:
     yield PRODUCERS, (store, name), producer.metrics()
     for topic, values in producer.topic_metrics().items():
         yield TOPICS, (store, name, topic), values
 
 
-def _told_by_consumer(store: str, name: str, consumer: MeteredConsumer) -> Iterator[_Told]:
+def _consumer_rows(store: str, name: str, consumer: MeteredConsumer) -> Iterator[_Reported]:
     yield CONSUMERS, (store, name), consumer.metrics()
     for (topic, partition), values in consumer.partition_metrics().items():
         yield PARTITIONS, (store, name, topic, str(partition)), values

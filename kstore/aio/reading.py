@@ -48,7 +48,7 @@ class Reader(Generic[Item]):
         """``watch`` is told of what waits, so that the store can wake it when it closes."""
         waiter = LoopWaiter(SYSTEM_CLOCK, asyncio.get_running_loop())
         watch(waiter)
-        self._way = _Way(log, decode, start, stop, isolation_level, on_corrupt, follow, waiter)
+        self._position = _ReadPosition(log, decode, start, stop, isolation_level, on_corrupt, follow, waiter)
         self._threads = threads
         self._timeout = timeout
         self._items: Iterator[Item] = iter(())
@@ -59,19 +59,19 @@ class Reader(Generic[Item]):
     @property
     def corrupt(self) -> list[CorruptRange]:
         """What was left out as damaged, with ``on_corrupt="skip"``."""
-        return self._way.corrupt
+        return self._position.corrupt
 
     def close(self) -> None:
         """Ends the iteration, and what it takes to be told of growth. A reader that is forgotten does so by itself."""
         self._items = iter(())
-        self._way.end()
+        self._position.end()
 
     def __aiter__(self) -> Self:
         return self
 
     def __del__(self) -> None:
         # Not here: the collector comes in any thread, also in one that holds what this needs.
-        self._way.waiter.close_soon()
+        self._position.waiter.close_soon()
 
     async def __anext__(self) -> Item:
         for item in self._items:
@@ -86,32 +86,32 @@ class Reader(Generic[Item]):
 
     async def _next_items(self) -> list[Item]:
         """The next ones, one at least. Raises: StopAsyncIteration."""
-        way = self._way
+        position = self._position
         loop = asyncio.get_running_loop()
         deadline = None if self._timeout is None else loop.time() + self._timeout
-        while not way.is_ended:
+        while not position.is_ended:
             if self._piece is None:
-                way.waiter.begin()
+                position.waiter.begin()
                 try:
-                    self._piece = self._threads.submit(way.piece)
+                    self._piece = self._threads.submit(position.piece)
                 except ClosedError:
-                    if not way.follows:
+                    if not position.follows:
                         raise
-                    way.end()
+                    position.end()
                     break
             await asyncio.wait([self._piece])
             piece, self._piece = self._piece, None
             items, seconds = piece.result()
             if items:
                 return items
-            if seconds <= 0 or way.is_ended:
+            if seconds <= 0 or position.is_ended:
                 continue  # there may be more at once, or never
             if deadline is not None:
                 seconds = min(seconds, deadline - loop.time())
                 if seconds <= 0:
                     self.close()
                     break
-            await way.waiter.told(seconds)
+            await position.waiter.told(seconds)
         raise StopAsyncIteration
 
 
@@ -119,8 +119,8 @@ class Reader(Generic[Item]):
 _Piece = tuple[list[Any], float]
 
 
-class _Way:
-    """How far a reader has come. All but its making is done in a thread, one at a time."""
+class _ReadPosition:
+    """How far a reader has come. Every call but the constructor runs in a thread, one at a time."""
 
     def __init__(
         self,

@@ -112,7 +112,7 @@ class LoopProducer(Producer):
         deadline = loop.time() + self.max_block_seconds
         while True:
             self._check_open()
-            told = _Told(loop)
+            told = _Signal(loop)
             # Before the look, so that no news comes between.
             self._host.watch(told)
             try:
@@ -148,13 +148,13 @@ class LoopProducer(Producer):
         """
         return 3 * size + self._metadata.topics[topic].partition_count * self.config.batch_size + self.run_bytes_max
 
-    def freed(self) -> _Told:
+    def freed(self) -> _Signal:
         """Tells when memory comes back next; asked for before the attempt that may fail."""
-        told = _Told(asyncio.get_running_loop())
+        told = _Signal(asyncio.get_running_loop())
         self._pool.when_freed(told)
         return told
 
-    async def room(self, freed: _Told, deadline: float) -> bool:
+    async def room(self, freed: _Signal, deadline: float) -> bool:
         """Waits for memory: whatever holds some is written now. False at ``deadline``, by the loop's clock."""
         who = object()
         self._accumulator.begin_hurry(who)
@@ -219,7 +219,7 @@ class LoopProducer(Producer):
             self._transactions.end(commit=True)
 
 
-class _Told:
+class _Signal:
     """Something that any thread says once, and a task of a loop waits for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from kstore.clock import Clock
 from kstore.consumer.waiting import LogWaiter
-from kstore.engine.following import POLL_SECONDS_MAX, POLL_SECONDS_MIN, TOLD_POLL_SECONDS
+from kstore.engine.following import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from kstore.files.bell import Bell
 
 __all__ = ["LoopEvent", "LoopWaiter"]
@@ -76,15 +76,15 @@ class LoopWaiter(LogWaiter):
 
     def arm(self, has_more: Callable[[], bool]) -> float:
         """Has it told what comes from now on. Returns the seconds after which to look all the same; 0: now."""
-        is_told = self._arm()
+        is_notified = self._arm()
         if self._is_woken or has_more():
             self._pause = POLL_SECONDS_MIN
             return 0.0
         if all(watch is None for _, watch in self._heard.values()):
             return FOREVER
-        if is_told and not self._is_lagging():
+        if is_notified and not self._is_lagging():
             self._pause = POLL_SECONDS_MIN
-            return TOLD_POLL_SECONDS
+            return NOTIFIED_POLL_SECONDS
         pause, self._pause = self._pause, min(self._pause * 2, POLL_SECONDS_MAX)
         return pause
 

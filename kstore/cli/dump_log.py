@@ -184,19 +184,19 @@ def _plain_decoder(key_class: str | None, value_class: str | None) -> Decoder:
 
 def _dump(job: Job, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
     """Dumps file by file; returns the exit status."""
-    is_misused = False
+    is_bad_usage = False
     try:
         for name in named:
             paths = _paths(job, name, suffixes)
-            is_misused |= not paths
+            is_bad_usage |= not paths
             for path in paths:
-                is_misused |= not _dump_file(job, path)
+                is_bad_usage |= not _dump_file(job, path)
         job.printer.reports(job.reports)
     finally:
         job.printer.flush()
     if job.is_damaged:
         return DAMAGED
-    return USAGE if is_misused else OK
+    return USAGE if is_bad_usage else OK
 
 
 def _paths(job: Job, name: str, suffixes: tuple[str, ...]) -> list[str]:

@@ -24,7 +24,7 @@ from kstore.types import Durability
 __all__ = ["command"]
 
 # How many failed lines are reported one by one.
-TOLD_MAX = 10
+REPORTED_MAX = 10
 # With a limit of records a second, how many chunks are sent in a second.
 PIECES_PER_SECOND = 10
 
@@ -117,7 +117,7 @@ class _Run:
         self._sender = LineSender(producer, topic, self._tell_failure)
         # The last line whose record was sent.
         self._last_line = 0
-        self._told_count = 0
+        self._reported_count = 0
         self._is_aborted = False
 
     def produce(self, file: BinaryIO) -> int:
@@ -225,10 +225,12 @@ class _Run:
         return INTERRUPTED
 
     def _tell_failure(self, line: int, error: Exception) -> None:
-        if self._is_aborted or self._told_count > (0 if self._is_transactional else TOLD_MAX):
+        if self._is_aborted or self._reported_count > (0 if self._is_transactional else REPORTED_MAX):
             return  # the others of a transaction fail with the first
-        self._told_count += 1
-        _say(f"line {line}: {error}" if self._told_count <= TOLD_MAX else "further failed lines are only counted")
+        self._reported_count += 1
+        _say(
+            f"line {line}: {error}" if self._reported_count <= REPORTED_MAX else "further failed lines are only counted"
+        )
 
     def _report(self, seconds: float) -> None:
         if self._is_aborted:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kstore.clock import Clock
 from kstore.consumer.fetching import PartitionReader
-from kstore.engine.following import POLL_SECONDS_MAX, POLL_SECONDS_MIN, TOLD_POLL_SECONDS
+from kstore.engine.following import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from kstore.engine.writer import LogWriter
 from kstore.files.bell import Bell
 from kstore.files.watch import DirectoryWatch
@@ -51,8 +51,8 @@ class LogWaiter:
                 writer.unwatch_growth(self.wake)
         for log in wanted - self._heard.keys():
             writer = None if log.read_only else log.writer
-            is_others = writer is None or isinstance(writer, SharedWriter)
-            self._heard[log] = writer, DirectoryWatch(log.path.absolute(), self._event) if is_others else None
+            is_foreign = writer is None or isinstance(writer, SharedWriter)
+            self._heard[log] = writer, DirectoryWatch(log.path.absolute(), self._event) if is_foreign else None
             if writer is not None:
                 writer.watch_growth(self.wake)
 
@@ -71,17 +71,17 @@ class LogWaiter:
         while True:
             # What was told before is seen by the look that follows.
             self._event.clear()
-            is_told = self._arm()
+            is_notified = self._arm()
             if self._is_woken or any(reader.has_more() for reader in wanted):
                 self._is_woken = False
                 return True
-            is_told = is_told and not self._is_lagging()
+            is_notified = is_notified and not self._is_lagging()
             now = self._clock.monotonic()
-            if is_told:
-                self._quiet, self._quiet_until = wanted, now + TOLD_POLL_SECONDS
+            if is_notified:
+                self._quiet, self._quiet_until = wanted, now + NOTIFIED_POLL_SECONDS
             if deadline <= now:
                 return False
-            longest = TOLD_POLL_SECONDS if is_told else pause
+            longest = NOTIFIED_POLL_SECONDS if is_notified else pause
             pause = min(pause * 2, POLL_SECONDS_MAX)
             self._event.wait(min(deadline - now, longest))
 

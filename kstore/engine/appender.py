@@ -325,7 +325,7 @@ class LogAppender(LogFiles):
         marks: list[tuple[int, int, int, int]] = []
         written: list[tuple[PendingAppend, int, int]] = []
         position = tail.position
-        batch_count = record_count = written_bytes = untaken_count = 0
+        batch_count = record_count = written_bytes = skipped_count = 0
         checks: PendingProducers | None = None
         for append in appends:
             kept = append.spans
@@ -340,7 +340,7 @@ class LogAppender(LogFiles):
                     stable_offset = before.offset if unstable is None else unstable
                 if not self._take_producers(append, checks, offset):
                     written.append((append, NO_OFFSET, NO_OFFSET))
-                    untaken_count += 1
+                    skipped_count += 1
                     if append.repeated:
                         self._counters.append_duplicates += 1
                     continue
@@ -377,7 +377,7 @@ class LogAppender(LogFiles):
             for append, first_offset, last_offset in written:
                 append.finish(first_offset, last_offset)
             counters = self._counters
-            counters.appends += len(written) - untaken_count
+            counters.appends += len(written) - skipped_count
             counters.append_batches += batch_count
             counters.append_records += record_count
             counters.append_bytes += written_bytes

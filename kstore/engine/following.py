@@ -9,14 +9,14 @@ from kstore.engine.published import Published
 from kstore.errors import StorageError
 from kstore.files.watch import DirectoryWatch
 
-__all__ = ["POLL_SECONDS_MAX", "POLL_SECONDS_MIN", "TOLD_POLL_SECONDS", "wait_beyond"]
+__all__ = ["NOTIFIED_POLL_SECONDS", "POLL_SECONDS_MAX", "POLL_SECONDS_MIN", "wait_beyond"]
 
 # How long a follower waits before it looks again, twice as long after each look that finds nothing. Where the system
 # reports changes it looks only in case a report was lost; but how far the log is durable comes without one, soon after
 # the bytes themselves.
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.05
-TOLD_POLL_SECONDS = 1.0
+NOTIFIED_POLL_SECONDS = 1.0
 LAG_POLL_SECONDS = 0.0002
 # A long wait is so many times what the look before it took: of ten thousand segments even a listing takes long.
 POLL_COST_FACTOR = 100
@@ -45,7 +45,7 @@ def wait_beyond(log: Followed, watch: DirectoryWatch, clock: Clock, offset: int,
     pause = POLL_SECONDS_MIN
     was_lagging = False
     while not log.closed:
-        is_told = watch.arm()
+        is_notified = watch.arm()
         try:
             log.refresh()
         except StorageError:
@@ -60,7 +60,7 @@ def wait_beyond(log: Followed, watch: DirectoryWatch, clock: Clock, offset: int,
         is_lagging = published.offset > max(offset, published.high_watermark)
         if is_lagging and not was_lagging:
             pause = LAG_POLL_SECONDS
-        seconds = pause if is_lagging or not is_told else TOLD_POLL_SECONDS
+        seconds = pause if is_lagging or not is_notified else NOTIFIED_POLL_SECONDS
         if seconds >= POLL_SECONDS_MAX:
             seconds = max(seconds, min((now - began) * POLL_COST_FACTOR, COSTLY_POLL_SECONDS_MAX))
         pause = min(pause * 2, POLL_SECONDS_MAX)

@@ -111,14 +111,14 @@ class LogReader(Generic[Item]):
         on_corrupt: OnCorrupt,
         follow: bool,
         timeout: float | None,
-        is_fresh: bool,
+        is_current: bool,
     ) -> None:
-        """``is_fresh``: what is known of the log is enough to end at; else it looks again behind the first batch."""
-        course = _Course(log, decode, counters, start, stop, committed, on_corrupt, follow, timeout, is_fresh)
-        self.corrupt = course.corrupt
-        # The course must not know its reader: a cycle would keep the batch that was read last until the garbage
+        """``is_current``: what is known of the log is enough to end at; else it looks again behind the first batch."""
+        plan = _ReadPlan(log, decode, counters, start, stop, committed, on_corrupt, follow, timeout, is_current)
+        self.corrupt = plan.corrupt
+        # The plan must not know its reader: a cycle would keep the batch that was read last until the garbage
         # collector runs, and with it the memory that the next lookup would take, still warm.
-        self._items: Iterator[Item] = chain.from_iterable(course.runs())
+        self._items: Iterator[Item] = chain.from_iterable(plan.runs())
 
     def __iter__(self) -> Iterator[Item]:
         # The chain itself, so that a for loop stays in compiled code from one record to the next.
@@ -128,15 +128,15 @@ class LogReader(Generic[Item]):
         return next(self._items)
 
 
-class _Course(Generic[Item]):
-    """How far a reader has come, and its way from one batch to the next."""
+class _ReadPlan(Generic[Item]):
+    """What one reader still has to read, and the steps from one batch to the next."""
 
     __slots__ = (
         "_committed",
         "_counters",
         "_decode",
         "_follow",
-        "_is_fresh",
+        "_is_current",
         "_log",
         "_offset",
         "_on_corrupt",
@@ -157,7 +157,7 @@ class _Course(Generic[Item]):
         on_corrupt: OnCorrupt,
         follow: bool,
         timeout: float | None,
-        is_fresh: bool,
+        is_current: bool,
     ) -> None:
         self.corrupt: list[CorruptRange] = []
         self._log = log
@@ -169,7 +169,7 @@ class _Course(Generic[Item]):
         self._on_corrupt = on_corrupt
         self._follow = follow
         self._timeout = timeout
-        self._is_fresh = is_fresh
+        self._is_current = is_current
         self._truncation_count = 0
 
     def runs(self) -> Iterator[Iterable[Item]]:
@@ -180,7 +180,7 @@ class _Course(Generic[Item]):
             # Else the records of the first batch would stay for as long as the reader.
             del first
         try:
-            if not self._is_fresh and self._offset < self._stop:
+            if not self._is_current and self._offset < self._stop:
                 self._log.refresh()
             while True:
                 yield from self._to_the_end()

@@ -146,8 +146,8 @@ class LogReads:
         one_of("on_corrupt", on_corrupt, ON_CORRUPT)
         # What is known is read as it is; the reader itself looks for what came since when it gets there, so that
         # who looks up one record does not pay for a listing of the directory.
-        is_fresh = start is None or not source.start_offset <= start < source.published.high_watermark
-        if is_fresh:
+        is_current = start is None or not source.start_offset <= start < source.published.high_watermark
+        if is_current:
             source.refresh()
         known_end = source.published.high_watermark
         if start is None:
@@ -167,7 +167,7 @@ class LogReads:
             on_corrupt=on_corrupt,
             follow=follow,
             timeout=timeout,
-            is_fresh=is_fresh or stop <= known_end,
+            is_current=is_current or stop <= known_end,
         )
 
     def fetch(

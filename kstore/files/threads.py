@@ -4,7 +4,8 @@ The garbage collector may run a finalizer, and with it a ``close()``, at any all
 holds a lock of the whole process. Two rules keep such a close from waiting for ever:
 
 - ``ThreadPoolExecutor.submit`` holds a lock of all pools while it starts a thread, so nothing that a close needs uses
-  one. ``side_by_side`` takes no such lock, also with a ``Crew``, and waits only for threads that are at work already;
+  one. ``side_by_side`` takes no such lock, with a ``WorkerPool`` neither, and waits only for threads that are at work
+  already;
 - a thread inside the lock registry (``files.lock``) does not wait for other threads, which may need the registry:
   ``closed_elsewhere`` gives the close to a new thread.
 """
@@ -23,7 +24,7 @@ from typing import TypeVar
 from kstore.errors import ThreadStartError
 from kstore.files.lock import is_in_registry
 
-__all__ = ["Crew", "closed_elsewhere", "side_by_side", "start_thread"]
+__all__ = ["WorkerPool", "closed_elsewhere", "side_by_side", "start_thread"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,8 @@ def start_thread(work: Callable[..., object], *arguments: object, name: str) -> 
     return thread
 
 
-class Crew:
-    """Threads that stay for more work, where it is too short to start new ones for it. Used by one thread."""
+class WorkerPool:
+    """Threads that stay for more work, for work that is too short to start a thread for. Used by one thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -72,11 +73,11 @@ def _serve(calls: SimpleQueue[Callable[[], object] | None]) -> None:
 
 
 def side_by_side(
-    work: Callable[[Item], object], items: Iterable[Item], *, count: int, name: str, crew: Crew | None = None
+    work: Callable[[Item], object], items: Iterable[Item], *, count: int, name: str, workers: WorkerPool | None = None
 ) -> None:
     """Calls ``work`` for each item, in this thread and in ``count`` - 1 others; returns when all calls have ended.
 
-    The others are new threads called ``name``, or those of ``crew``.
+    The others are new threads called ``name``, or those of ``workers``.
 
     Where no more threads can be started, those there are do it all. An exception in one call does not keep it from the
     others; the first is raised at the end. An interrupt of this thread begins no more calls, and waits for those begun.
@@ -108,8 +109,8 @@ def side_by_side(
     try:
         try:
             for number in range(1, min(count, len(waiting))):
-                if crew is not None:
-                    crew.begin(help_out, number)
+                if workers is not None:
+                    workers.begin(help_out, number)
                 else:
                     start_thread(help_out, name=f"{name}-{number}")
         except ThreadStartError:

@@ -6,9 +6,9 @@ at, and only then is it waited for: what comes behind the arming is told::
 
     watch = DirectoryWatch(directory)
     while True:
-        is_told = watch.arm()
+        is_notified = watch.arm()
         ...look; stop where what was waited for is there...
-        watch.wait(1.0 if is_told else 0.05)
+        watch.wait(1.0 if is_notified else 0.05)
 
 What changes through a mapping of memory is not told, nor what another machine does to a network's file system: who
 waits looks now and then whatever it was told.

@@ -54,8 +54,8 @@ class Queue(PartitionQueue):
         "closed",
         "drain_lock",
         "is_doubtful",
-        "is_hurried",
         "is_retired",
+        "is_urgent",
         "last_error",
         "lock",
         "next_sequence",
@@ -74,7 +74,7 @@ class Queue(PartitionQueue):
         self.drain_lock = DrainLock()
         self.is_retired = False
         # Somebody waits for its open batch.
-        self.is_hurried = False
+        self.is_urgent = False
         # Guarded by ``drain_lock``, as all below. Not before this: monotonic, seconds.
         self.retry_at = 0.0
         self.retry_count = 0
@@ -349,7 +349,7 @@ class RecordAccumulator:
         batch = queue.open_batch
         if batch is None:
             return self._linger
-        if queue.is_hurried or self.hurries or self.is_closed or self.pool.waiting_count or not batch.is_open:
+        if queue.is_urgent or self.hurries or self.is_closed or self.pool.waiting_count or not batch.is_open:
             return 0.0
         return batch.created_at + self._linger - now
 
@@ -371,7 +371,7 @@ class RecordAccumulator:
         size = 0
         with queue.lock:
             if queue.open_batch is not None and (all_now or self._open_due_in(queue, now) <= 0):
-                queue.is_hurried = False
+                queue.is_urgent = False
                 self.close_open(queue)
             closed = queue.closed
             while closed and (not taken or size + closed[0].size <= size_max):

@@ -21,7 +21,7 @@ from typing import Final
 from kstore.clock import Clock
 from kstore.engine.writer import LogWriter
 from kstore.errors import KstoreError
-from kstore.files.threads import Crew, side_by_side, start_thread
+from kstore.files.threads import WorkerPool, side_by_side, start_thread
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
@@ -80,7 +80,7 @@ class Sender(QueueWriter):
         self.sleeps_until = 0.0
         self._thread: threading.Thread | None = None
         # Of the sender's thread.
-        self._crew = Crew(f"{name}-sync")
+        self._workers = WorkerPool(f"{name}-sync")
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Sender(QueueWriter):
                 # It never dies: what cannot be written expires.
                 logger.exception("%s: a round failed", self._name)
                 self._wakeup.wait(FAILED_ROUND_SECONDS)
-        self._crew.close()
+        self._workers.close()
 
     def join(self, timeout: float | None) -> bool:
         """Waits for the end of the thread; whether it has ended."""
@@ -179,7 +179,7 @@ class Sender(QueueWriter):
                 syncing,
                 count=SYNC_THREADS_MAX,
                 name=self._name,
-                crew=self._crew,
+                workers=self._workers,
             )
 
     def _syncs(self, queue: Queue) -> bool:

@@ -328,8 +328,8 @@ class Sending(SendPath):
     def _refused(self, topic: str, partition: int | None, error: Exception, on_delivery: Callback | None) -> Delivery:
         """A record that failed before it was in a batch."""
         number = -1 if partition is None else partition
-        is_told = on_delivery is not None and not getattr(on_delivery, "is_bystander", False)
-        delivery = Delivery.failed(topic, number, error, None if is_told else self._failures)
+        has_callback = on_delivery is not None and not getattr(on_delivery, "is_bystander", False)
+        delivery = Delivery.failed(topic, number, error, None if has_callback else self._failures)
         self.counters.failed(topic if topic in self._metadata.topics else None, 1)
         if on_delivery is not None:
             try:
@@ -349,7 +349,7 @@ class Sending(SendPath):
             self._wakeup.set()
             return
         queue = topic.queue(batch.partition)
-        queue.is_hurried = True
+        queue.is_urgent = True
         if self._is_threaded and not self.sender.is_this_thread:
             self.sender.write_here(queue)
         if not batch.is_done:

@@ -291,7 +291,7 @@ class QueueCore:
     def _offer(self, chunk: Sequence[Record | CorruptRange]) -> None:
         state = self.state
         first = state.position
-        if state.is_fresh_from_here and CorruptRange not in map(type, chunk):
+        if state.is_past_known and CorruptRange not in map(type, chunk):
             records = cast(Sequence[Record], chunk)
             is_dense = records[0].offset == first and records[-1].offset - first + 1 == len(records)
             if is_dense and not any(record.headers for record in records):
@@ -315,7 +315,7 @@ class QueueCore:
             records[0].offset == state.position
             and self._reader is None
             and len(state.fresh) < HANDED_COUNT_MAX
-            and state.is_fresh_from_here
+            and state.is_past_known
         ):
             state.offer_fresh(records)
 

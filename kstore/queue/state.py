@@ -89,8 +89,8 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         self.finish(given_up)
 
     @property
-    def is_fresh_from_here(self) -> bool:
-        """Whether nothing is known of the items that come next."""
+    def is_past_known(self) -> bool:
+        """Whether the next items lie beyond all items that anything is known of."""
         return self.position >= self._known_stop
 
     # --- deliver ----------------------------------------------------------------------------------------------------

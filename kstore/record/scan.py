@@ -40,9 +40,9 @@ PREFIX_BYTES = MAGIC_POSITION + 1
 # Behind damage, a batch may begin at any byte: so much is searched at a time, and at first less, for it may be near.
 SEARCH_BYTES = 1 << 20
 SEARCH_BYTES_FIRST = 1 << 14
-# What may be checksummed in vain: so many times what is searched, and so much besides.
+# The most bytes that may be checksummed without finding a batch: a multiple of what is searched, and a minimum.
 SEARCH_PASSES = 4
-VAIN_BYTES_MIN = 64 << 20
+WASTED_BYTES_MIN = 64 << 20
 # Behind the offset; the size counts the bytes after the field, of which a message of version 0 has the fewest.
 SIZE_POSITION = 8
 SIZE_FIELD_MIN = 14
@@ -86,8 +86,8 @@ class ScanStop(NamedTuple):
     entry_size: int = 0
 
 
-class _Allowance:
-    """So many bytes and no more."""
+class _ByteBudget:
+    """At most ``size`` bytes that may be checksummed; ``is_spent`` once more were asked for."""
 
     __slots__ = ("_left", "is_spent")
 
@@ -96,7 +96,7 @@ class _Allowance:
         self.is_spent = False
 
     def take(self, size: int) -> bool:
-        """Whether ``size`` bytes more may be checksummed; where they may not nothing may from then on."""
+        """Whether ``size`` more bytes may be checksummed. After the first refusal none may."""
         if size > self._left:
             self.is_spent = True
         self._left -= size
@@ -109,14 +109,14 @@ class SearchBudget:
     The work behind true damage is a pass or two. A hostile file may say at each of its bytes that a batch begins there
     which reaches to its end: without a bound the work would grow with the square of the size. ``entries`` are those at
     which walks stop, ``candidates`` those found by searching, ``hints`` those named by an index; each of the three may
-    be checksummed up to SEARCH_PASSES * size + VAIN_BYTES_MIN bytes.
+    be checksummed up to SEARCH_PASSES * size + WASTED_BYTES_MIN bytes.
     """
 
     __slots__ = ("candidates", "entries", "hints")
 
     def __init__(self, size: int) -> None:
-        bytes_max = SEARCH_PASSES * size + VAIN_BYTES_MIN
-        self.entries, self.candidates, self.hints = (_Allowance(bytes_max) for _ in range(3))
+        bytes_max = SEARCH_PASSES * size + WASTED_BYTES_MIN
+        self.entries, self.candidates, self.hints = (_ByteBudget(bytes_max) for _ in range(3))
 
     @property
     def is_spent(self) -> bool:
@@ -260,14 +260,14 @@ def find_next_batch(
     """
     if budget is None:
         budget = SearchBudget(stop - position)
-    fitting = _Fitting(source, next_offset, last_offset_max)
+    matcher = _BatchMatcher(source, next_offset, last_offset_max)
     bound = stop
     for number in range(bisect_left(hints, position), len(hints)):
         hint = hints[number]
         if hint >= stop or budget.hints.is_spent:
             break
-        head = fitting.header(hint, stop)
-        if head is not None and budget.hints.take(head.size) and fitting.is_whole(hint, head):
+        head = matcher.header(hint, stop)
+        if head is not None and budget.hints.take(head.size) and matcher.is_whole(hint, head):
             bound = hint
             break
     candidates = _candidate_pattern(next_offset)
@@ -278,15 +278,15 @@ def find_next_batch(
         zero_count = len(window) - len(window.lstrip(b"\0"))
         for candidate in candidates.finditer(window, max(zero_count - PREFIX_BYTES, 0)):
             start = at + candidate.start()
-            head = fitting.header(start, bound, window, at)
+            head = matcher.header(start, bound, window, at)
             # What can be told for a few bytes comes first: a CRC may cost as much as the file has.
-            if head is None or not fitting.has_its_size(start, head):
+            if head is None or not matcher.has_its_size(start, head):
                 continue
-            if not fitting.is_followed(start + head.size, bound, head.last_offset, window, at):
+            if not matcher.is_followed(start + head.size, bound, head.last_offset, window, at):
                 continue
             if not budget.candidates.take(head.size):
                 break
-            if fitting.is_whole(start, head):
+            if matcher.is_whole(start, head):
                 return start
         at += search_bytes
         search_bytes = min(2 * search_bytes, SEARCH_BYTES)
@@ -304,8 +304,8 @@ def _candidate_pattern(next_offset: int) -> re.Pattern[bytes]:
     return re.compile(b"(?=(?:" + highs + b").{4}" + SIZE_PATTERN + MAGIC_PATTERN + b")", re.DOTALL)
 
 
-class _Fitting:
-    """What can be told of the batch that may begin at a position."""
+class _BatchMatcher:
+    """Decides whether a batch that fits begins at a position."""
 
     __slots__ = ("_last_offset_max", "_next_offset", "_source")
 

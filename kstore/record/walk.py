@@ -70,7 +70,7 @@ def walk(
     first_bytes = chunk_bytes
     while True:
         scanned = scan(source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes, first_bytes=first_bytes)
-        vain_bytes = 0
+        wasted_bytes = 0
         damage: tuple[int, str, bool] | None = None
         try:
             for position, batch in scanned:
@@ -78,7 +78,7 @@ def walk(
                     reason = _misplaced(source, position, stop, batch, next_offset, offset_stop, known_end)
                     if reason:
                         damage = (position, reason, False)
-                        vain_bytes = batch.size
+                        wasted_bytes = batch.size
                         break
                 yield position, batch
                 next_offset = batch.last_offset + 1
@@ -88,14 +88,14 @@ def walk(
                 if end.kind == "end":
                     return
                 damage = (end.position, end.reason, end.kind == "torn")
-                vain_bytes = end.entry_size
+                wasted_bytes = end.entry_size
         finally:
             scanned.close()
         position, reason, torn = damage
         if positions is None:
             positions = sorted(hints())
         behind = None
-        if budget.entries.take(vain_bytes):
+        if budget.entries.take(wasted_bytes):
             behind = _next_fitting(source, position, stop, next_offset, offset_stop, positions, budget)
         if behind is None:
             yield Damage(position, stop, next_offset, None, reason + NOT_SEARCHED * budget.is_spent, torn)

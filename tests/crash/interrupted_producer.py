@@ -115,7 +115,7 @@ def all_memory(life: Life) -> None:
 
 
 def write(life: Life) -> None:
-    life.queue().is_hurried = True
+    life.queue().is_urgent = True
     life.one.producer.sender.write_here(life.queue())
 
 

@@ -102,7 +102,7 @@ def test_everything_is_ready_while_somebody_flushes_and_only_then() -> None:
 def test_a_batch_that_somebody_waits_for_is_ready_and_those_behind_it_are_not() -> None:
     gathering = Gathering(linger_ms=60_000)
     gathering.append(b"waited for")
-    gathering.queue().is_hurried = True
+    gathering.queue().is_urgent = True
     assert gathering.ready() == [0]
     assert [values_of(batch) for batch in gathering.take()] == [[b"waited for"]]
     gathering.append(b"later")

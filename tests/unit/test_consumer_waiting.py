@@ -169,7 +169,7 @@ def test_a_child_has_nothing_of_its_parents_consumers(tmp_path: Path, shared: bo
 def test_the_end_of_a_transaction_wakes_who_waits_for_it(
     store: Store, reads: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kstore.consumer.waiting.TOLD_POLL_SECONDS", 3600.0)
+    monkeypatch.setattr("kstore.consumer.waiting.NOTIFIED_POLL_SECONDS", 3600.0)
     fill(store, T0, 2)
     with (
         store.producer(transactional_id="x", linger_ms=0) as producer,

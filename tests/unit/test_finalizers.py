@@ -32,7 +32,7 @@ from kstore.files import threads as thread_module
 from kstore.files import watch as watches
 from kstore.files.bell import Bell
 from kstore.files.lock import DirectoryLock
-from kstore.files.threads import Crew, closed_elsewhere, side_by_side
+from kstore.files.threads import WorkerPool, closed_elsewhere, side_by_side
 from kstore.files.watch import DirectoryWatch
 
 PACKAGE = str(Path(kstore.__file__).parent)
@@ -294,7 +294,7 @@ def test_work_is_done_where_few_threads_can_be_started(startable: int, monkeypat
 
 
 def test_a_crew_stays_for_more_work_and_ends() -> None:
-    crew = Crew("crew")
+    crew = WorkerPool("crew")
     used: set[threading.Thread] = set()
     together = threading.Barrier(4)
 
@@ -303,7 +303,7 @@ def test_a_crew_stays_for_more_work_and_ends() -> None:
         used.add(threading.current_thread())
 
     for _ in range(3):
-        side_by_side(work, range(4), count=4, name="work", crew=crew)
+        side_by_side(work, range(4), count=4, name="work", workers=crew)
     assert len(used) == 4
     crew.close()
     for thread in used - {threading.current_thread()}:

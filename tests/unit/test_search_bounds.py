@@ -10,7 +10,7 @@ from kstore.record import batch as batch_module
 from kstore.record._codec import Record
 from kstore.record.batch import BATCH_HEADER, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kstore.record.builder import build_batch
-from kstore.record.scan import SEARCH_PASSES, VAIN_BYTES_MIN, BufferSource, SearchBudget, find_next_batch
+from kstore.record.scan import SEARCH_PASSES, WASTED_BYTES_MIN, BufferSource, SearchBudget, find_next_batch
 from kstore.record.walk import NOT_SEARCHED, Damage, walk
 
 MIB = 1 << 20
@@ -53,7 +53,7 @@ def whole(base_offset: int, value: bytes = b"x") -> bytes:
 
 
 def limit(size: int) -> int:
-    return SEARCH_PASSES * size + VAIN_BYTES_MIN
+    return SEARCH_PASSES * size + WASTED_BYTES_MIN
 
 
 @pytest.mark.promise("hostile file")
