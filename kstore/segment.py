@@ -12,7 +12,6 @@ its start. Lookups under the log's lock say ``repair=False``: a repair may take 
 from __future__ import annotations
 
 import errno
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -27,7 +26,8 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_
 from kstore.index import OffsetIndex, TimeIndex, TransactionIndex
 from kstore.indexes.rebuild import WALK_INTERVALS
 from kstore.metrics import LogCounters
-from kstore.record.batch import Batch
+from kstore.record.batch import BATCH_HEADER_BYTES, Batch
+from kstore.record.heads import HEAD_BYTES, StopReason, pass_heads
 from kstore.record.walk import Damage, walk
 from kstore.segment_tail import SegmentTail, TailState
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, AbortedTransaction, OffsetPosition, TimestampOffset
@@ -45,16 +45,6 @@ KNOWN_STOP = OFFSET_MAX - 1
 UNINDEXED_BYTES = 4096
 # As far as an index entry reaches in most logs; beyond it a walk over headers reads less.
 INDEXED_BYTES_MAX = 1 << 18
-# Offset, size and magic, which all formats share; then the last offset delta of version 2.
-HEAD = struct.Struct(">qi4xb6xi")
-HEADER_SIZE = 61
-assert HEAD.size == 27
-LOG_OVERHEAD = 12
-# Base offset, size and CRC, where every format has them: one batch in ten thousand million looks like another.
-BATCH_HEAD_SIZE = 21
-MAGIC_V2 = 2
-# By magic: the least that an entry can take.
-SIZE_MIN = {0: LOG_OVERHEAD + 14, 1: LOG_OVERHEAD + 22, MAGIC_V2: HEADER_SIZE}
 
 
 class Repairs(Protocol):
@@ -115,7 +105,7 @@ class SegmentEnd(NamedTuple):
     @classmethod
     def behind(cls, position: int, batch: Batch) -> SegmentEnd:
         """The end of a segment of which ``batch``, at ``position``, is the last one."""
-        return cls(batch.last_offset + 1, position + batch.size, position, bytes(batch.data[:BATCH_HEAD_SIZE]))
+        return cls(batch.last_offset + 1, position + batch.size, position, bytes(batch.data[:HEAD_BYTES]))
 
 
 class IndexedBatch(NamedTuple):
@@ -414,42 +404,29 @@ class LogSegment:
         block_size = HEADER_BLOCK_BYTES
         while position < stop:
             block = file.pread(block_size if block_size < stop - position else stop - position, position)
-            at = 0
-            while at + HEADER_SIZE <= len(block):
-                base_offset, size, magic, last_offset_delta = HEAD.unpack_from(block, at)
-                if magic == MAGIC_V2:
-                    last_offset = base_offset + last_offset_delta
-                    size_min = HEADER_SIZE
-                else:
-                    last_offset = base_offset
-                    size_min = SIZE_MIN.get(magic, OFFSET_MAX)
-                size += LOG_OVERHEAD
-                sane = size_min <= size <= stop - position - at and expected <= base_offset <= last_offset
-                if hinted:
-                    if not sane or base_offset > target:
-                        # The index lied, or the batch there is damaged.
-                        if repair and self._repair():
-                            return self.locate(target, stop, file=file, repair=False)
-                        return self._locate_unaided(target, stop)
-                    hinted = False
-                    if last_offset == entry.offset:
-                        expected = base_offset  # header and index bear each other out
-                if not sane:
+            indexed = entry.offset if hinted else None
+            stopped = pass_heads(block, stop - position, expected=expected, target=target, indexed=indexed)
+            expected = stopped.expected
+            if stopped.reason is StopReason.DAMAGED:
+                if not hinted or stopped.at:
                     return Located(0, 0, self.base_offset)
-                if last_offset >= target:
-                    return Located(position + at, size if base_offset == expected else 0, expected)
-                expected = last_offset + 1
-                at += size
-            if at == 0:
+                # The index lied, or the batch there is damaged.
+                if repair and self._repair():
+                    return self.locate(target, stop, file=file, repair=False)
+                return self._locate_unaided(target, stop)
+            if stopped.reason is StopReason.FOUND:
+                return Located(position + stopped.at, stopped.size, expected)
+            if stopped.at == 0:
                 # Fewer bytes than a header: legacy messages may be as small.
                 return self._locate_unaided(target, stop) if hinted else Located(position, 0, expected)
-            position += at
+            hinted = False
+            position += stopped.at
             if position > walk_stop:
-                size_max = max(size_max, size)
+                size_max = max(size_max, stopped.size)
                 if position > walk_stop + size_max and self._repair():
                     return self.locate(target, stop, file=file, repair=False)
-            # Behind a large batch the next one is large too, as a rule: then its header alone is read.
-            block_size = HEADER_SIZE if at > HEADER_BLOCK_BYTES else HEADER_BLOCK_BYTES
+            # After a large batch the next one is usually large too: then only its header is read.
+            block_size = BATCH_HEADER_BYTES if stopped.at > HEADER_BLOCK_BYTES else HEADER_BLOCK_BYTES
         return Located(stop, 0, expected)
 
     def _locate_unaided(self, target: int, stop: int) -> Located:

@@ -52,7 +52,9 @@ from kstore.files.paths import (
     parse_segment_name,
 )
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
-from kstore.record.batch import MAGIC_V2, Batch
+from kstore.record.batch import LOG_OVERHEAD_BYTES, MAGIC_V2, Batch
+from kstore.record.legacy import SIZE_MIN
+from kstore.record.parse import entry_size
 from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges
@@ -605,11 +607,9 @@ def _cut(
 
 def _holds_batch(file: File, position: int, stop: int) -> bool:
     """Whether bytes from ``position`` on hold a whole batch, damaged or not: what a torn write leaves is none."""
-    head = file.pread(12, position)
-    if len(head) == 12:
-        size = int.from_bytes(head[8:12], "big", signed=True)
-        if size >= 14 and position + 12 + size <= stop:
-            return True
+    head = file.pread(LOG_OVERHEAD_BYTES, position)
+    if len(head) == LOG_OVERHEAD_BYTES and SIZE_MIN[0] <= entry_size(head) <= stop - position:
+        return True
     budget = SearchBudget(stop - position)
     # What was not searched may hold one.
     return find_next_batch(file, position, stop, next_offset=0, budget=budget) is not None or budget.is_spent

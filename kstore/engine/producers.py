@@ -20,7 +20,7 @@ from kstore.files.remote import RemoteFile
 from kstore.index import TransactionIndex
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.record.batch import Batch
-from kstore.record.plain import behind_plain
+from kstore.record.heads import skip_plain
 from kstore.record.walk import Damage
 from kstore.rules.sequence import (
     REMEMBERED_MAX,
@@ -218,7 +218,7 @@ class LogProducers:
         assert self._state is not None
         aborted = []
         start = segment.locate(max(self._next_offset, segment.base_offset), stop, repair=False)
-        located = _behind_plain(segment, start, stop)
+        located = _skip_plain(segment, start, stop)
         for item in segment.walk_from(located, stop):
             if isinstance(item, Damage):
                 continue
@@ -331,7 +331,7 @@ class LogProducers:
         changed = []
         for segment in segments:
             following = self._segments.higher(segment.base_offset)
-            start = _behind_plain(segment, START, segment.size)
+            start = _skip_plain(segment, START, segment.size)
             for item in segment.walk_from(
                 start, segment.size, offset_stop=following.base_offset if following else OFFSET_MAX
             ):
@@ -510,12 +510,12 @@ class PendingProducers:
         return again
 
 
-def _behind_plain(segment: LogSegment, located: Located, stop: int) -> Located:
+def _skip_plain(segment: LogSegment, located: Located, stop: int) -> Located:
     """``located``, or what is behind the batches of no producer that stand there, found at less cost than by a walk."""
     file = segment.log_file()
     if isinstance(file, RemoteFile):
         return located  # many small reads cost more there than a large one
-    found = behind_plain(file, located.position, stop)
+    found = skip_plain(file, located.position, stop)
     return located if found is None else Located(found[0], 0, max(found[1], located.next_offset))
 
 

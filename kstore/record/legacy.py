@@ -32,7 +32,7 @@ from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, NO_TIMESTAM
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LegacyBatch", "has_size_of_fields", "parse_legacy"]
+__all__ = ["SIZE_MIN", "LegacyBatch", "has_size_of_fields", "parse_legacy"]
 
 PREFIX = struct.Struct(">qiIbb")
 PREFIX_BYTES = 18

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from kstore.errors import CorruptBatchError, UnsupportedFormatError
-from kstore.record.batch import Batch, parse_v2
+from kstore.record.batch import LOG_OVERHEAD_BYTES, Batch, parse_v2
 from kstore.record.legacy import parse_legacy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MAGIC_POSITION", "parse_batch"]
+__all__ = ["MAGIC_POSITION", "SIZE_POSITION", "entry_size", "parse_batch"]
 
 # The same in all versions.
+SIZE_POSITION = 8
 MAGIC_POSITION = 16
 
 
@@ -25,6 +26,13 @@ class Parser(Protocol):
 
 # By magic.
 PARSERS: tuple[Parser, ...] = (parse_legacy, parse_legacy, parse_v2)
+
+
+def entry_size(data: bytes, position: int = 0) -> int:
+    """The bytes that the entry at ``position``, of any version, says that it has; its first 12 bytes are there."""
+    return int.from_bytes(data[position + SIZE_POSITION : position + LOG_OVERHEAD_BYTES], "big", signed=True) + (
+        LOG_OVERHEAD_BYTES
+    )
 
 
 def parse_batch(data: Buffer, position: int = 0, *, header_only: bool = False) -> Batch:

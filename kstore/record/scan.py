@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from kstore.errors import CorruptBatchError, CorruptDataError
 from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC_V2, Batch
 from kstore.record.legacy import SIZE_MIN, has_size_of_fields
-from kstore.record.parse import MAGIC_POSITION, parse_batch
+from kstore.record.parse import MAGIC_POSITION, SIZE_POSITION, parse_batch
 from kstore.types import OFFSET_MAX
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ SEARCH_BYTES_FIRST = 1 << 14
 SEARCH_PASSES = 4
 WASTED_BYTES_MIN = 64 << 20
 # Behind the offset; the size counts the bytes after the field, of which a message of version 0 has the fewest.
-SIZE_POSITION = 8
 SIZE_FIELD_MIN = 14
 assert SIZE_MIN[0] == SIZE_FIELD_MIN + LOG_OVERHEAD_BYTES
 # A size from 14, the least of all versions, to below 128 MiB; zeros, the commonest of all garbage, are none.

@@ -48,7 +48,7 @@ from kstore.record.batch import (
 )
 from kstore.record.builder import BATCH_BYTES_MAX, build_batches
 from kstore.record.compression import CODECS_BY_NAME, NO_CODEC
-from kstore.record.parse import MAGIC_POSITION, parse_batch
+from kstore.record.parse import MAGIC_POSITION, entry_size, parse_batch
 from kstore.record.scan import check_size_field
 from kstore.rules.roll import ensure_fits
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, TIMESTAMP_MAX
@@ -99,7 +99,7 @@ def split_batches(buffer: Buffer) -> list[Batch]:
     batches: list[Batch] = []
     position = 0
     while len(data) - position > MAGIC_POSITION:
-        size = int.from_bytes(data[position + 8 : position + 12], "big", signed=True) + LOG_OVERHEAD_BYTES
+        size = entry_size(data, position)
         if size > len(data) - position:
             break
         batches.append(parse_batch(data, position))

@@ -10,7 +10,7 @@ import pytest
 
 from kstore.engine import producers as log_producers
 from kstore.log import Log
-from kstore.record.plain import behind_plain
+from kstore.record.heads import skip_plain
 from kstore.record.scan import BufferSource
 from tests.golden_data import golden_partitions, golden_root
 from tests.log_cases import data, marker, transaction
@@ -20,7 +20,7 @@ LARGE = 100_000
 
 def behind(*batches: bytes, start: int = 0) -> tuple[int, int] | None:
     log = b"".join(batches)
-    return behind_plain(BufferSource(log), start, len(log))
+    return skip_plain(BufferSource(log), start, len(log))
 
 
 @pytest.mark.parametrize("size", [10, LARGE])
@@ -62,7 +62,7 @@ def test_the_last_stable_offset_is_the_same_as_by_reading_everything(
             path = golden_root() / tree / name
             if path.is_dir():
                 found[path] = stable_offsets(path)
-    monkeypatch.setattr(log_producers, "behind_plain", lambda *_: None)
+    monkeypatch.setattr(log_producers, "skip_plain", lambda *_: None)
     assert found == {path: stable_offsets(path) for path in found}
     tried("reads", 2 * len(found))
 
