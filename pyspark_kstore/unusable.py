@@ -1,4 +1,4 @@
-"""What stands in for the data source where kstore is there but does not load."""
+"""The substitute for the data source if kstore is installed but does not load."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pyspark.sql.datasource import DataSource
 
 
 def unusable(error: Exception) -> type[DataSource]:
-    """A data source ``kstore`` whose every use raises what is wrong."""
+    """A data source ``kstore`` whose every use raises the error."""
     problem = f"kstore does not load in this Python: {type(error).__name__}: {error}"
 
     class DefaultSource(DataSource):
-        """Says why there is no ``kstore``; it has no schema, no reader and no writer."""
+        """Reports why ``kstore`` is unusable; it has no schema, no reader and no writer."""
 
         @classmethod
         def name(cls) -> str:

@@ -5,7 +5,7 @@
         Log(root / "log", fs=fs)
         machine.restart()                       # the boot is another one
 
-Files have the inodes and times of the image, so that a log that was closed in order is known for it. Locks are the
+Files have the inodes and times of the image, so that a log that was closed cleanly is known for it. Locks are the
 operating system's: ``in_memory`` puts such in their place that are always free.
 """
 

@@ -2,9 +2,9 @@
 
 store        open, and what blocks: in a few threads of the store's own (threads)
 producing    sends, which wait for memory by awaiting (sending)
-log          appends, which go together (gathering), and ``async for`` (reading), woken when it grows (waking)
-consuming    ``async for`` over topics, and all else of a consumer (polling)
-queueing     puts and acks, which go together too, and gets, which wait (leasing)
+log          appends, which are combined (gathering), and ``async for`` (reading), woken when it grows (waking)
+consuming    ``async for`` over topics, and everything else of a consumer (polling)
+queueing     puts and acks, also combined, and gets, which wait (leasing)
 """
 
 from kstore.aio.consuming import Consumer

@@ -32,10 +32,10 @@ Look = Callable[[], tuple[Piece | None, float]]
 
 
 class Consumer:
-    """Reads records of an ``aio.Store``'s topics. For one task at a time; what others ask meanwhile waits its turn.
+    """Reads records of an ``aio.Store``'s topics. For one task at a time; calls of other tasks wait their turn.
 
-    Cancelled while it waits it loses nothing: what was read for the one who was cancelled comes next. A rebalance
-    listener is called in one of the store's threads.
+    A cancel while it waits loses nothing: what was read for the cancelled task comes next. A rebalance listener is
+    called in one of the store's threads.
     """
 
     def __init__(self, consumer: LoopConsumer, threads: Threads) -> None:
@@ -43,12 +43,12 @@ class Consumer:
         self.sync = consumer
         self._threads = threads
         self._turn = asyncio.Lock()
-        # What an iteration is in the middle of, and how it came to it.
+        # The items that an iteration is in the middle of, and the function that produced them.
         self._items: Iterator[Any] = iter(())
         self._for_records: Look = consumer.look_for_records
         self._for_values: Look = consumer.look_for_values
         self._look = self._for_records
-        # Looks in threads, for an iteration and for a poll; they stay where who waits for them is cancelled.
+        # Lookups in threads, for an iteration and for a poll; they survive a cancel of the waiting task.
         self._piece: asyncio.Future[tuple[Piece | None, float]] | None = None
         self._poll: asyncio.Future[tuple[Polled | None, float]] | None = None
 
@@ -65,14 +65,14 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Any:
-        """The next record, or the end when none came for ``iteration_timeout_ms``. See ``kstore.Consumer``."""
+        """The next record, or the end if none came for ``iteration_timeout_ms``. See ``kstore.Consumer``."""
         if self._look is self._for_records:
             for item in self._items:
                 return item
         return await self._next(self._for_records)
 
     async def values(self) -> AsyncIterator[bytes | None]:
-        """As iteration, for the values only: the fast path for payloads."""
+        """Like iteration, for the values only: the fast path for payloads."""
         while True:
             if self._look is self._for_values:
                 for value in self._items:
@@ -93,7 +93,7 @@ class Consumer:
                 await self._settle_poll()
                 if self._look is not look:
                     await self._settle_piece()
-                    # What comes as the one and was not handed out comes again, as the other.
+                    # Items of one kind that were not returned come again as the other kind.
                     self._piece, self._look = None, look
                 if self._piece is None:
                     self.sync.begin()
@@ -103,7 +103,7 @@ class Consumer:
                 piece, seconds = done.result()
                 if piece is not None:
                     self._items = piece.items
-                    # Nothing is left of what a cancelled iteration had begun, and somebody has recalled since.
+                    # Nothing remains of a cancelled iteration's work: another call has recalled it since.
                     for item in self._items:
                         return item
                     continue
@@ -111,10 +111,10 @@ class Consumer:
                 raise StopAsyncIteration
 
     async def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> Polled:
-        """The next records, by partition. See ``kstore.Consumer.poll``. Cancelled, it has taken none."""
+        """The next records, by partition. See ``kstore.Consumer.poll``. If cancelled, it has taken none."""
         count = self.sync.config.max_poll_records if max_records is None else max_records
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError(f"max_records is {max_records!r:.80}, expected an int from 1 on")
+            raise ConfigError(f"max_records is {max_records!r:.80}, expected an int, at least 1")
         deadline = self._deadline(timeout)
         while True:
             self._threads.check_fork()
@@ -132,19 +132,19 @@ class Consumer:
                 return {}
 
     async def to_arrow(self, max_records: int = 65_536, **options: Any) -> pa.Table:
-        """The next records there are now as a ``pyarrow.Table``. See ``kstore.Consumer.to_arrow``."""
+        """The next available records as a ``pyarrow.Table``. See ``kstore.Consumer.to_arrow``."""
         return await self._call(partial(self.sync.to_arrow, max_records, 0.0, **options))
 
     @property
     def current(self) -> TopicPartition | None:
-        """Where the record comes from that an iteration gave last."""
+        """The partition of the record that an iteration returned last."""
         return self.sync.current
 
     def _deadline(self, timeout: float | None) -> float | None:
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
     async def _told(self, seconds: float, deadline: float | None) -> bool:
-        """Waits until there may be something; False at the deadline."""
+        """Waits until there may be a record; False at the deadline."""
         if deadline is not None:
             seconds = min(seconds, rest := deadline - asyncio.get_running_loop().time())
             if rest <= 0:
@@ -154,12 +154,12 @@ class Consumer:
         return True
 
     async def _settle_piece(self) -> None:
-        """Waits for what a cancelled iteration has begun. The consumer knows that nothing of it was handed out."""
+        """Waits for what a cancelled iteration has started. The consumer knows that none of it was returned."""
         if self._piece is not None:
             await asyncio.wait([self._piece])
 
     async def _settle_poll(self) -> None:
-        """What a cancelled poll has found is found again."""
+        """Recalls what a cancelled poll has found."""
         if self._poll is not None:
             await asyncio.wait([self._poll])
             done, self._poll = self._poll, None
@@ -167,7 +167,7 @@ class Consumer:
                 await self._threads.run(partial(self.sync.give_back, found))
 
     async def _call(self, call: Callable[[], Result]) -> Result:
-        """Does something else in a thread, when it is this consumer's turn. Cancelled, also before, it is done."""
+        """Makes another call in a thread, when it is this consumer's turn. If cancelled, even before, it still runs."""
         self._threads.check_fork()
         return await to_the_end(asyncio.ensure_future(self._called(call)))
 
@@ -198,7 +198,7 @@ class Consumer:
         await self._call(self.sync.unsubscribe)
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that it has; in a group they may be others after each wait."""
+        """Its partitions; in a group they may change after each wait."""
         return self.sync.assignment()
 
     def group_metadata(self) -> GroupMetadata:
@@ -265,9 +265,9 @@ class Consumer:
     # --- commit -----------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Offsets | None = None, *, producer: Producer | None = None) -> None:
-        """Commits where the group goes on: after what was handed out. See ``kstore.Consumer.commit``.
+        """Commits the group's position: after the returned records. See ``kstore.Consumer.commit``.
 
-        Cancelled, it goes on to its end.
+        If cancelled, it runs to its end.
         """
         sender = None if producer is None else producer._producer
         await self._call(partial(self.sync.commit, offsets, producer=sender))
@@ -279,7 +279,7 @@ class Consumer:
     # --- close ------------------------------------------------------------------------------------------------------
 
     async def close(self, *, commit: bool = True) -> None:
-        """See ``kstore.Consumer.close``. Cancelled, it goes on to its end."""
+        """See ``kstore.Consumer.close``. If cancelled, it runs to its end."""
         if self._threads.forked:
             self.sync.close()  # its place in the group is the parent's
         elif not self.closed:
@@ -294,5 +294,5 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What was handed out when something went wrong may not be done: it is not committed, and comes again.
+        # After a failure the returned records may not be processed: they are not committed, and come again.
         await self.close(commit=error is None)

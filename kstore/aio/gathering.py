@@ -1,4 +1,4 @@
-"""Calls of many tasks, made into one: what they share is paid once, a sync of the disk above all."""
+"""Calls of many tasks, combined into one: they share its cost, above all a sync of the disk."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["Gathering", "all_or_one_by_one", "one_by_one"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# So many go together at most, and so many bytes of them, but one always.
+# The largest number of items and bytes in one call; always at least one item.
 GATHERED_MAX: Final = 1_000
 GATHERED_BYTES_MAX: Final = 4 << 20
 
 
 class Gathering(Generic[Item, Result]):
-    """Does ``do(items)`` in a thread, one call at a time, with all that came meanwhile.
+    """Calls ``do(items)`` in a thread, one call at a time, with all items added meanwhile.
 
-    ``do`` returns for each item its result, or the exception that its task gets.
+    ``do`` returns for each item its result, or the exception for its task.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class Gathering(Generic[Item, Result]):
         self._threads = threads
         self._do = do
         self._size_of = size_of
-        # In the order in which they came.
+        # In order of arrival.
         self._waiting: dict[asyncio.Future[Result], Item] = {}
         self._is_busy = False
 
     async def add(self, item: Item, *, is_decided: bool = False) -> Result:
-        """The result of one item. Cancelled before its call has begun it is left out, unless it ``is_decided``; later,
+        """The result of one item. If cancelled before its call starts, it is left out unless it ``is_decided``; later,
         the cancellation is raised when the call has ended, with a note that it was done. Raises: ForkedError."""
         self._threads.check_fork()
         loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Gathering(Generic[Item, Result]):
         self._waiting[future] = item
         if not self._is_busy:
             self._is_busy = True
-            # What other tasks add in this turn of the loop goes with it.
+            # Items that other tasks add in this turn of the loop join it.
             loop.call_soon(self._begin)
         cancelled = None
         if not is_decided:
@@ -82,7 +82,7 @@ class Gathering(Generic[Item, Result]):
         self._is_busy = False
 
     def _next(self) -> list[asyncio.Future[Result]]:
-        """Those that go next, of those that wait."""
+        """The waiting items that go next."""
         size = 0
         futures: list[asyncio.Future[Result]] = []
         for future, item in islice(self._waiting.items(), GATHERED_MAX):
@@ -104,7 +104,7 @@ def _settle(futures: Sequence[asyncio.Future[Any]], results: Sequence[Any]) -> N
             continue
         if isinstance(result, BaseException):
             future.set_exception(result)
-            future.exception()  # whoever waits may be gone
+            future.exception()  # the waiting task may be gone
         else:
             future.set_result(result)
 
@@ -112,7 +112,7 @@ def _settle(futures: Sequence[asyncio.Future[Any]], results: Sequence[Any]) -> N
 def all_or_one_by_one(
     do_all: Callable[[Sequence[Item]], Sequence[Result]], do: Callable[[Item], Result], items: Sequence[Item]
 ) -> list[Result | Exception]:
-    """What becomes of each item, where ``do_all`` does all of them or, with an error, none."""
+    """The outcome of each item, if ``do_all`` does all of them or, with an error, none."""
     try:
         return list(do_all(items))
     except (StorageError, ClosedError):
@@ -120,12 +120,12 @@ def all_or_one_by_one(
     except Exception:
         if len(items) == 1:
             raise
-    # What is wrong with one is its own matter.
+    # One item's error does not affect the others.
     return one_by_one(do, items)
 
 
 def one_by_one(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | Exception]:
-    """What becomes of each item, where all of them together could not be done."""
+    """The outcome of each item, if all of them together failed."""
     results: list[Result | Exception] = []
     for item in items:
         try:

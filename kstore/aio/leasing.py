@@ -1,4 +1,4 @@
-"""Tasks that wait for items of a queue: one of them looks for all, in a thread, and nothing that it gets is lost."""
+"""Tasks that wait for items of a queue: one of them looks for all, in a thread, and no leased item is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Getters", "deadline_of"]
 
 logger = logging.getLogger(__name__)
 
-# So many items are leased at once, at most, for all who wait.
+# The largest number of items leased at once for all waiting tasks.
 LEASED_MAX: Final = 1_000
 
 
@@ -35,7 +35,7 @@ class _Getter:
 
 
 class Getters:
-    """Those who wait, in the order in which they came."""
+    """The waiting tasks, in order of arrival."""
 
     def __init__(self, queue: Queue, threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
         self.waiter = LoopWaiter(SYSTEM_CLOCK, loop)
@@ -47,13 +47,14 @@ class Getters:
         self._is_listening = False
 
     async def get(self, count: int, timeout: float | None, seconds: float | None) -> list[Job]:
-        """Leases up to ``count`` items for ``seconds``; waits ``timeout`` seconds at most.
+        """Leases up to ``count`` items for ``seconds``; waits at most ``timeout`` seconds.
 
-        Cancelled, it has leased none: what it was just given is given back. Raises: Empty, and as ``Queue.get_many``.
+        If cancelled, it has leased none: items it was just given are returned. Raises: Empty, and as
+            ``Queue.get_many``.
         """
         self._threads.check_fork()
         if seconds is not None:
-            # Here, for it is a matter of this task alone.
+            # Here, since it concerns only this task.
             seconds = seconds_of(seconds)
         deadline = deadline_of(timeout)
         getter = _Getter(count, seconds, deadline)
@@ -74,20 +75,20 @@ class Getters:
 
     def _begin_to_look(self) -> None:
         self._looking = self._loop.create_task(self._look_for_all())
-        # Not at the end of the task: one that is cancelled before its first step does not get there.
+        # Not at the end of the task: one that is cancelled before its first step never reaches it.
         self._looking.add_done_callback(self._looked)
 
     def _looked(self, _: asyncio.Task[None]) -> None:
         self._looking = None
         if any(not getter.future.done() for getter in self._waiting) and not self._loop.is_closed():
-            # The task was cancelled, and they were not.
+            # The task was cancelled, but the getters were not.
             self._begin_to_look()
 
     async def _look_for_all(self) -> None:
         try:
             while self._waiting:
                 first = self._waiting[0]
-                # Those who wait for as long a lease are served together.
+                # Getters with the same lease time are served together.
                 served = [getter for getter in self._waiting if getter.seconds == first.seconds]
                 wanted = min(sum(getter.count for getter in served), LEASED_MAX)
                 self.waiter.begin()
@@ -100,7 +101,7 @@ class Getters:
                     if getter in self._waiting and getter.deadline is not None and getter.deadline <= now:
                         self._end(getter, Empty(f"{self._queue.name} has no item that may be delivered now"))
                 if jobs or len(served) < len(self._waiting):
-                    # Others look for themselves; who has waited longest comes first again when all have.
+                    # The others look for themselves; then the longest wait comes first again.
                     self._waiting = [getter for getter in self._waiting if getter not in served] + [
                         getter for getter in served if getter in self._waiting
                     ]
@@ -130,7 +131,7 @@ class Getters:
                     getter.future.set_result(jobs[: getter.count])
                     jobs = jobs[getter.count :]
         if jobs:
-            # Who wanted them has been cancelled meanwhile.
+            # Their getter has been cancelled meanwhile.
             await self._give_back(jobs)
 
     def _end(self, getter: _Getter, error: Exception) -> None:
@@ -141,12 +142,12 @@ class Getters:
     # --- in threads -------------------------------------------------------------------------------------------------
 
     def _look(self, count: int, seconds: float | None) -> tuple[list[Job], float]:
-        """Some items; or none, and for how long there will be none unless it is told."""
+        """Some items; or none, and how long there will be none unless a wake-up comes."""
         queue = self._queue
         if not self._is_listening:
             self._is_listening = True
             self.waiter.listen([queue.items])
-        # Before the look, so that what comes behind it is told.
+        # Before the look, so that later changes cause a wake-up.
         wait_seconds = self.waiter.arm(lambda: False)
         try:
             return queue.get_many(count, False, lease_seconds=seconds), 0.0
@@ -160,8 +161,8 @@ class Getters:
         except ClosedError:
             pass  # and with it their leases
         except KstoreError as failure:
-            # Who was cancelled must hear of that; these items come back when their leases are over.
-            logger.warning("%s: %d items could not be given back: %s", self._queue.name, len(jobs), failure)
+            # The cancelled task must get its CancelledError; these items come back when their leases expire.
+            logger.warning("%s: %d items could not be returned: %s", self._queue.name, len(jobs), failure)
         self.waiter.wake()
 
 

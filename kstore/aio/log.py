@@ -1,4 +1,4 @@
-"""``Log`` for tasks: appends, which go together, and reads, by ``async for``."""
+"""``Log`` for tasks: appends, which are combined, and reads, by ``async for``."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class _Append(NamedTuple):
 
 
 def _size_of(append: _Append) -> int:
-    # What is no record is found out by the log.
+    # The log reports an invalid record.
     return len(append.value) if isinstance(append.value, bytes) else 0
 
 
 class Log:
     """A partition of an ``aio.Store``: what ``kstore.Log`` reads and appends, for tasks.
 
-    What it does not have, ``log.sync`` has: ``await store.run(log.sync.delete_records, 42)``.
+    For the methods it lacks, use ``log.sync``: ``await store.run(log.sync.delete_records, 42)``.
     """
 
     def __init__(self, log: SyncLog, threads: Threads, watch: Callable[[LoopWaiter], None]) -> None:
@@ -58,10 +58,10 @@ class Log:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> int:
-        """Appends a record; returns its offset. What tasks append meanwhile goes with it, and shares its sync.
+        """Appends a record; returns its offset. Appends of other tasks join it and share its sync.
 
-        As durable on return as the log's setting says. Cancelled, a note of the CancelledError says whether it was
-        appended. See ``kstore.Log.append``. Raises: as that.
+        On return it is as durable as the log's setting says. If cancelled, a note of the CancelledError says whether it
+        was appended. See ``kstore.Log.append``. Raises: as that.
         """
         return await self._appends.add(_Append(value, key, tuple(headers or ()), timestamp))
 
@@ -73,7 +73,7 @@ class Log:
         timestamps: Sequence[int] | None = None,
         headers: Sequence[Headers | None] | None = None,
     ) -> AppendInfo:
-        """Appends records in one go. See ``kstore.Log.append_many``. Cancelled, it goes on to its end."""
+        """Appends records in one call. See ``kstore.Log.append_many``. If cancelled, it runs to its end."""
         append = partial(self.sync.append_many, values, keys=keys, timestamps=timestamps, headers=headers)
         return await self._threads.run(append)
 
@@ -97,7 +97,7 @@ class Log:
         return self.sync.append(append.value, key=append.key, headers=append.headers, timestamp=append.timestamp)
 
     async def flush(self) -> None:
-        """Puts everything appended so far on disk. See ``kstore.Log.flush``. Cancelled, it goes on to its end."""
+        """Puts everything appended so far on disk. See ``kstore.Log.flush``. If cancelled, it runs to its end."""
         await self._threads.run(self.sync.flush)
 
     # --- read -------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Log:
         return self.sync.end_offset
 
     async def high_watermark(self) -> int:
-        """Where reads stop: nobody reads what may still vanish. Raises: StorageError."""
+        """Where reads stop: below it nothing can vanish. Raises: StorageError."""
         return await self._threads.run(lambda: self.sync.high_watermark)
 
     async def last_stable_offset(self) -> int:
@@ -134,7 +134,7 @@ class Log:
         follow: bool = False,
         timeout: float | None = None,
     ) -> Reader[Record]:
-        """``Log.read``, for ``async for``: the same arguments, records and errors, these when it is iterated."""
+        """``Log.read``, for ``async for``: the same arguments, records and errors; iterating raises the errors."""
         return Reader(
             self.sync,
             self._threads,
@@ -158,7 +158,7 @@ class Log:
         follow: bool = False,
         timeout: float | None = None,
     ) -> Reader[bytes | None]:
-        """As ``read``, for the values only."""
+        """Like ``read``, for the values only."""
         return Reader(
             self.sync,
             self._threads,

@@ -1,4 +1,4 @@
-"""What takes some waiting to be made: to be awaited, or opened by ``async with``, which also closes it."""
+"""Objects whose creation waits: await them, or open them with ``async with``, which also closes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Made = TypeVar("Made", bound=_Closable)
 
 
 class Opening(Coroutine[Any, Any, Made]):
-    """``async with open(...) as made`` and ``made = await open(...)``; also for ``create_task``, as coroutines are."""
+    """``async with open(...) as made`` and ``made = await open(...)``; also works with ``create_task``, like a
+    coroutine."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, Made]]) -> None:
         self._make = make
@@ -40,7 +41,7 @@ class Opening(Coroutine[Any, Any, Made]):
         assert self._made is not None
         await self._made.__aexit__(kind, error, trace)
 
-    # --- what a task does with a coroutine --------------------------------------------------------------------------
+    # --- the interface of a coroutine --------------------------------------------------------------------------
 
     def send(self, value: Any, /) -> Any:
         if self._making is None:

@@ -1,4 +1,4 @@
-"""A ``Consumer`` whose waiting is done on a loop: it looks, in a thread, and says how long there is nothing."""
+"""A ``Consumer`` that waits on a loop: it looks, in a thread, and says how long there will be nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Polled = dict[TopicPartition, list[Any]]
 
 
 class LoopConsumer(Consumer):
-    """What ``aio.Consumer`` reads with. All but ``begin`` and ``told`` is called in threads, one call at a time."""
+    """The consumer behind ``aio.Consumer``. All but ``begin`` and ``told`` is called in threads, one call at a time."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, host: ConsumerHost, topics: Collection[str], **options: Any
@@ -35,11 +35,11 @@ class LoopConsumer(Consumer):
     # --- on the loop ------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """What happens from now on is told; before each look."""
+        """From now on events are noticed; call it before each look."""
         self._loop_waiter.begin()
 
     async def told(self, seconds: float) -> None:
-        """Waits until there may be something, ``seconds`` at most."""
+        """Waits until there may be a record, at most ``seconds``."""
         await self._loop_waiter.told(seconds)
 
     def wake(self) -> None:
@@ -49,7 +49,7 @@ class LoopConsumer(Consumer):
     # --- in threads -------------------------------------------------------------------------------------------------
 
     def look(self, find: Callable[[], Found | None]) -> tuple[Found | None, float]:
-        """What ``find`` finds; or None, and for how many seconds there will be nothing unless it is told."""
+        """What ``find`` finds; or None, and for how many seconds there will be nothing unless an event comes."""
         with self._used():
             self._recall()
             self._tick()
@@ -59,7 +59,7 @@ class LoopConsumer(Consumer):
             return None, min(self._loop_waiter.arm(self._has_more), self._wait_seconds())
 
     def recall(self) -> None:
-        """What an iteration was given and has not given out is found again."""
+        """Makes records that an iteration received but did not return available again."""
         with self._used():
             self._recall()
 
@@ -92,7 +92,7 @@ class LoopConsumer(Consumer):
         return self.look(find)
 
     def give_back(self, polled: Polled) -> None:
-        """What a poll has found is found again by the next."""
+        """Makes records that a poll has found available to the next poll."""
         with self._used():
             for owner, records in polled.items():
                 reader = self._reading.readers.get(owner)

@@ -19,26 +19,26 @@ from kstore.producer.waiting import arrived
 
 __all__ = ["Producer", "SentMany"]
 
-# By the names of ``send_many``, and what these are to ``send``.
+# The names in ``send_many``, and their names in ``send``.
 Columns = Mapping[str, Sequence[Any] | None]
 FIELDS: Final = {"keys": "key", "timestamps": "timestamp", "headers": "headers"}
-# Between so many records others have their turn on the loop.
+# After this many records the other tasks get their turn on the loop.
 CHUNK_RECORDS: Final = 5_000
-# What a record takes beside its key and value, bytes, generously.
+# A generous estimate of a record's bytes besides key and value.
 RECORD_BYTES: Final = 128
 
 
 class Producer:
-    """Sends records to the topics of an ``aio.Store``. For all tasks of one loop; its thread writes.
+    """Sends records to the topics of an ``aio.Store``. For all tasks of one loop; a thread of its own writes.
 
-    ``async with store.producer() as producer:`` closes it, which waits until everything is delivered.
+    ``async with store.producer() as producer:`` closes it after delivering everything.
     """
 
     def __init__(self, producer: LoopProducer, threads: Threads) -> None:
         """See ``Store.producer``."""
         self._producer = producer
         self._threads = threads
-        # Those who wait for memory, in turn: who comes later does not get in before.
+        # Tasks wait for memory in turn: a later one does not overtake.
         self._turn = asyncio.Lock()
         self._waiting_count = 0
 
@@ -65,10 +65,10 @@ class Producer:
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> Delivery:
-        """Hands over one record; waits only for memory and, as ``kstore.Producer.send``, for its topic.
+        """Hands over one record; waits only for memory and, like ``kstore.Producer.send``, for its topic.
 
-        ``await`` of the ``Delivery`` that it returns waits until the record has arrived. Cancelled, this call has sent
-        nothing; a Delivery that nobody awaits any more arrives all the same. Arguments and errors are those of
+        Awaiting the returned ``Delivery`` waits until the record has arrived. If cancelled, this call has sent nothing;
+        a Delivery that no task awaits any more still arrives. Arguments and errors are those of
         ``kstore.Producer.send``.
         """
         producer = self._producer
@@ -86,7 +86,7 @@ class Producer:
             async with self._turn:
                 deadline = asyncio.get_running_loop().time() + producer.max_block_seconds
                 while True:
-                    # Before the attempt: what comes back behind it is told.
+                    # Before the attempt: memory that is freed after it causes a wake-up.
                     freed = producer.freed()
                     try:
                         with producer.trying_again(intercepted):
@@ -101,10 +101,10 @@ class Producer:
             self._waiting_count -= 1
 
     async def send_and_wait(self, topic: str, value: Any = None, **options: Any) -> RecordMetadata:
-        """Sends one record, and returns where it is when it has arrived. Raises: as ``send``, what it failed with.
+        """Sends one record, and returns its place when it has arrived. Raises: as ``send``, and the record's failure.
 
-        Cancelled, a note of the CancelledError says whether the record was sent; a program that must know it sends
-        and awaits in two steps.
+        If cancelled, a note of the CancelledError says whether the record was sent; to be certain, send and await in
+        two steps.
         """
         delivery = None
         try:
@@ -124,10 +124,10 @@ class Producer:
         headers: Sequence[Iterable[tuple[str, bytes | None]] | None] | None = None,
         partition: int | None = None,
     ) -> SentMany:
-        """Hands over many records, when it is awaited: parallel lists or tuples, of one length.
+        """Hands over many records when it is awaited: parallel lists or tuples of one length.
 
-        Cancelled, it has sent the first ``len()`` of them, and none of the others.
-        Raises: ValueError where the lengths differ, and as ``kstore.Producer.send_many``.
+        If cancelled, it has sent the first ``len()`` of them, and none of the others.
+        Raises: ValueError if the lengths differ, and as ``kstore.Producer.send_many``.
         """
         columns = {"keys": keys, "timestamps": timestamps, "headers": headers}
         for name, others in columns.items():
@@ -138,7 +138,7 @@ class Producer:
     def _send_at_once(
         self, topic: str, values: Sequence[Any], columns: Columns, partition: int | None
     ) -> Deliveries | None:
-        """Hands over all of some records; None, and none of them, where that may take waiting."""
+        """Hands over all of some records; None, and none of them, if that could wait."""
         producer = self._producer
         if self._waiting_count or not producer.knows(topic, partition) or not producer.is_simple(topic):
             return None
@@ -153,13 +153,13 @@ class Producer:
         except (SerializationError, InvalidRecordError, TypeError, ValueError) as error:
             if isinstance(error, ClosedError):
                 raise
-            # What is wrong with a record is its own matter.
+            # One record's error does not affect the others.
             return self._producer.refuse_one(topic, partition, error)
 
     # --- flush and close --------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Waits until everything that was sent before has arrived or failed. Cancelled, it only waits no longer.
+        """Waits until everything sent before has arrived or failed. If cancelled, only the wait ends.
 
         Raises: DeliveryError for records that failed and whose deliveries nobody has looked at.
         """
@@ -192,7 +192,7 @@ class Producer:
         try:
             await self.close()
         except DeliveryError:
-            # What went wrong in the block comes first; the loss is in the log.
+            # The block's exception comes first; the loss is in the log.
             if error is None:
                 raise
 
@@ -200,7 +200,7 @@ class Producer:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether there is a transaction that was begun and not ended."""
+        """Whether a transaction was started and not ended."""
         return self._producer.in_transaction
 
     async def init_transactions(self) -> None:
@@ -212,7 +212,7 @@ class Producer:
         await self._threads.run(self._producer.begin_transaction)
 
     async def commit_transaction(self) -> None:
-        """Writes all that was sent and ends the transaction. Cancelled, it goes on to its end.
+        """Writes all sent records and ends the transaction. If cancelled, it runs to its end.
 
         Raises: as ``kstore.Producer.commit_transaction``.
         """
@@ -226,7 +226,7 @@ class Producer:
         await self._threads.run(self._producer.end_commit)
 
     async def abort_transaction(self) -> None:
-        """Ends the transaction: what was sent in it is never read as committed. Cancelled, it goes on to its end."""
+        """Ends the transaction: its records are never read as committed. If cancelled, it runs to its end."""
         await self._threads.run(self._producer.abort_transaction)
 
     async def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
@@ -235,9 +235,9 @@ class Producer:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """``async with producer.transaction():`` commits at its end; aborts where the block raises, or is cancelled.
+        """``async with producer.transaction():`` commits at its end; aborts if the block raises, or is cancelled.
 
-        Cancelled while it commits it has committed.
+        If cancelled while it commits, it has committed.
         """
         is_begun = False
 
@@ -248,7 +248,7 @@ class Producer:
 
         await self.init_transactions()
         try:
-            # Cancelled meanwhile it has begun all the same.
+            # A cancel meanwhile does not undo the start.
             await self._threads.run(begin)
             yield self
             await self.commit_transaction()
@@ -257,10 +257,10 @@ class Producer:
                 await self.abort_transaction()
             raise
 
-    # --- what there is to know --------------------------------------------------------------------------------------
+    # --- information --------------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """The partitions of a topic; waits for it as ``send``. Raises: TopicNotFoundError, TopicWaitTimeoutError."""
+        """The partitions of a topic; waits for it like ``send``. Raises: TopicNotFoundError, TopicWaitTimeoutError."""
         producer = self._producer
         if not producer.knows(topic, None) and (error := await producer.topic(topic, None)) is not None:
             raise error
@@ -272,7 +272,7 @@ class Producer:
 
 
 class SentMany:
-    """The records of one ``send_many``: awaited it hands them over. A sequence of those handed over so far."""
+    """The records of one ``send_many``: awaiting it hands them over. A sequence of those handed over so far."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class SentMany:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many were handed over, from the first on."""
+        """How many were handed over, counted from the first."""
         return self._count
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -326,7 +326,7 @@ class SentMany:
         self._count += len(part)
 
     async def errors(self) -> dict[int, Exception]:
-        """What failed, by index; waits for all that were handed over."""
+        """The failures, by index; waits for all that were handed over."""
         found: dict[int, Exception] = {}
         first = 0
         for part in self._parts:
@@ -336,7 +336,7 @@ class SentMany:
         return found
 
     async def result(self) -> list[int]:
-        """The offsets of all that were handed over, in order; waits for them. Raises: what the first failed with."""
+        """The offsets of all that were handed over, in order; waits for them. Raises: the first one's failure."""
         for error in (await self.errors()).values():
             raise error.with_traceback(None)
         return [offset for part in self._parts for offset in part.result(0)]
@@ -348,7 +348,7 @@ async def _arrived(part: Deliveries) -> None:
 
 
 def _size_of(values: Sequence[Any], columns: Columns) -> int | None:
-    """What these records take, bytes, generously; None where that cannot be told so simply."""
+    """A generous estimate of these records' bytes; None if there is no simple one."""
     if columns["headers"] is not None:
         return None
     try:
@@ -363,5 +363,5 @@ def _len(field: Any) -> int:
 
 
 def _size(value: Any, key: Any) -> int:
-    """About what was wanted, for whoever reads of it."""
+    """The approximate size, for the error message."""
     return sum(len(field) for field in (value, key) if isinstance(field, (bytes, bytearray, memoryview)))

@@ -33,7 +33,7 @@ class _Put(NamedTuple):
 
 
 def _size_of(put: _Put) -> int:
-    # What is no item is found out by the queue.
+    # The queue reports an invalid item.
     return len(put.item) if isinstance(put.item, bytes) else 0
 
 
@@ -49,7 +49,7 @@ class Queue:
         watch(self._getters.waiter)
         self._puts: Gathering[_Put, int] = Gathering(threads, self._put_all, _size_of)
         self._acks: Gathering[SyncJob, None] = Gathering(threads, self._ack_all)
-        # Set, and made anew, when items were got, or done, by tasks: there may be room, and nothing may be left.
+        # Set and replaced when tasks got or finished items: there may be space, and nothing may be left.
         self._loop = asyncio.get_running_loop()
         self._changed: asyncio.Future[None] = self._loop.create_future()
 
@@ -75,10 +75,10 @@ class Queue:
         key: bytes | None = None,
         headers: Headers = (),
     ) -> int:
-        """Puts an item; returns its offset. It is as durable on return as the queue's setting says.
+        """Puts an item; returns its offset. On return it is as durable as the queue's setting says.
 
-        Waits for room ``timeout`` seconds at most, where there is a ``maxsize``. Cancelled, a note of the
-        CancelledError says whether the item was put. See ``kstore.Queue.put``. Raises: Full, and as that.
+        With a ``maxsize`` it waits for space, at most ``timeout`` seconds. If cancelled, a note of the CancelledError
+        says whether the item was put. See ``kstore.Queue.put``. Raises: Full, and as that.
         """
         put = _Put(item, delay, key, headers)
         return await self._with_room(lambda: self._puts.add(put), timeout)
@@ -94,7 +94,7 @@ class Queue:
     ) -> int:
         """Puts items in one append; returns the offset of the first. See ``kstore.Queue.put_many``.
 
-        Cancelled once it has begun it goes on to its end.
+        If cancelled after it has started, it runs to its end.
         """
         put = partial(self.sync.put_many, items, False, delay=delay, keys=keys, headers=headers)
         return await self._with_room(lambda: self._threads.run(put), timeout)
@@ -133,7 +133,7 @@ class Queue:
         """Leases the next item: ``async with queue.get() as job:`` acks it, or nacks it after an exception; or
         ``job = await queue.get()``.
 
-        Waits ``timeout`` seconds at most, 0 for not at all. Cancelled, it has leased none. Raises: Empty, and as
+        Waits at most ``timeout`` seconds, 0 for not at all. If cancelled, it has leased none. Raises: Empty, and as
         ``kstore.Queue.get``.
         """
 
@@ -145,7 +145,7 @@ class Queue:
     async def get_many(
         self, count: int, *, timeout: float | None = None, lease_seconds: float | None = None
     ) -> list[Job]:
-        """Leases up to ``count`` items; waits only where there is none. Cancelled, it has leased none."""
+        """Leases up to ``count`` items; waits only if there is none. If cancelled, it has leased none."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"count is {count!r:.80}, expected at least 1")
         jobs = await self._getters.get(count, timeout, lease_seconds)
@@ -165,7 +165,7 @@ class Queue:
     # --- ack, nack, extend ------------------------------------------------------------------------------------------
 
     async def ack_many(self, jobs: Sequence[Job]) -> None:
-        """Acks jobs in one append: all of them, or none. Cancelled, it goes on to its end."""
+        """Acks jobs in one append: all of them, or none. If cancelled, it runs to its end."""
         try:
             await self._threads.run(partial(self.sync.ack_many, [job.sync for job in jobs]))
         finally:
@@ -192,7 +192,7 @@ class Queue:
             self._change()
             self._getters.waiter.wake()
 
-    # --- look at it -------------------------------------------------------------------------------------------------
+    # --- inspection -------------------------------------------------------------------------------------------------
 
     async def join(self, timeout: float | None = None) -> bool:
         """Waits until every item is done; False after ``timeout`` seconds. See ``kstore.Queue.join``."""
@@ -227,7 +227,7 @@ class Queue:
         return await self._threads.run(partial(self.sync.peek, count))
 
     async def dead_letters(self) -> Queue:
-        """The queue of the items that were delivered too often."""
+        """The queue of the items that were delivered too many times."""
         return Queue(await self._threads.run(lambda: self.sync.dead_letters), self._threads, self._watch)
 
     async def __aenter__(self) -> Self:
@@ -240,7 +240,7 @@ class Queue:
 
 
 async def _is_set(changed: asyncio.Future[None], deadline: float | None) -> bool:
-    """Waits until it is, or others may have made a change of which nobody tells; False at the deadline."""
+    """Waits until it is set, or until there may be an unannounced change; False at the deadline."""
     rest = LOOK_SECONDS if deadline is None else deadline - asyncio.get_running_loop().time()
     if rest > 0:
         await asyncio.wait([changed], timeout=min(rest, LOOK_SECONDS))
@@ -248,7 +248,7 @@ async def _is_set(changed: asyncio.Future[None], deadline: float | None) -> bool
 
 
 class Job:
-    """An item that a task has leased. ``async with job:`` acks it, or nacks it after an exception, a cancel too."""
+    """An item that a task has leased. ``async with job:`` acks it, or nacks it after an exception or a cancel."""
 
     def __init__(self, queue: Queue, job: SyncJob) -> None:
         self.sync = job
@@ -287,11 +287,11 @@ class Job:
         return self.sync.is_open
 
     async def ack(self) -> None:
-        """See ``kstore.Job.ack``. Cancelled, it goes on to its end."""
+        """See ``kstore.Job.ack``. If cancelled, it runs to its end."""
         await self._queue._ack(self.sync)
 
     async def nack(self, delay: float = 0) -> None:
-        """See ``kstore.Job.nack``. Cancelled, it goes on to its end."""
+        """See ``kstore.Job.nack``. If cancelled, it runs to its end."""
         await self._queue._nack(self.sync, delay)
 
     async def extend(self, seconds: float | None = None) -> None:
@@ -312,7 +312,7 @@ class Job:
         try:
             await self.nack()
         except LeaseLostError:
-            pass  # somebody else has it already
+            pass  # another worker has it already
         except KstoreError as failure:
-            # What went wrong first is what the caller must hear of; the item comes back when its lease is over.
-            logger.warning("item %d could not be given back: %s", self.offset, failure)
+            # The caller must get the first error; the item comes back when its lease expires.
+            logger.warning("item %d could not be returned: %s", self.offset, failure)

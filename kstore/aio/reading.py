@@ -1,4 +1,4 @@
-"""``async for`` over the records of a log, read in pieces in the store's threads."""
+"""``async for`` over the records of a log, read in chunks in the store's threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Decode", "Reader", "decode_records", "decode_values"]
 Item = TypeVar("Item")
 Decode = Callable[[Batch, int, int, int], list[Any]]
 
-# One trip to a thread brings so much, of whole batches: bytes as they are in the log, and items.
+# How much one trip to a thread brings, in whole batches: bytes as stored in the log, and items.
 PIECE_BYTES: Final = 1 << 20
 PIECE_ITEMS: Final = 10_000
 
@@ -28,7 +28,7 @@ PIECE_ITEMS: Final = 10_000
 class Reader(Generic[Item]):
     """The records of a log; each goes to one of the tasks that iterate.
 
-    Cancelled while it waits it loses nothing: the next iteration goes on with the record that comes next.
+    A cancel while it waits loses nothing: the next iteration continues with the next record.
     """
 
     def __init__(
@@ -45,24 +45,24 @@ class Reader(Generic[Item]):
         follow: bool,
         timeout: float | None,
     ) -> None:
-        """``watch`` is told of what waits, so that the store can wake it when it closes."""
+        """``watch`` is told of the waiters, so that the store can wake them when it closes."""
         waiter = LoopWaiter(SYSTEM_CLOCK, asyncio.get_running_loop())
         watch(waiter)
         self._position = _ReadPosition(log, decode, start, stop, isolation_level, on_corrupt, follow, waiter)
         self._threads = threads
         self._timeout = timeout
         self._items: Iterator[Item] = iter(())
-        # What is being read in a thread; it stays where who waits for it is cancelled.
+        # The read in progress in a thread; it survives a cancel of the waiting task.
         self._piece: asyncio.Future[_Piece] | None = None
         self._turn = asyncio.Lock()
 
     @property
     def corrupt(self) -> list[CorruptRange]:
-        """What was left out as damaged, with ``on_corrupt="skip"``."""
+        """What was skipped as damaged, with ``on_corrupt="skip"``."""
         return self._position.corrupt
 
     def close(self) -> None:
-        """Ends the iteration, and what it takes to be told of growth. A reader that is forgotten does so by itself."""
+        """Ends the iteration and its registration for growth. A reader that is forgotten does this itself."""
         self._items = iter(())
         self._position.end()
 
@@ -70,7 +70,7 @@ class Reader(Generic[Item]):
         return self
 
     def __del__(self) -> None:
-        # Not here: the collector comes in any thread, also in one that holds what this needs.
+        # Not here: the collector runs in any thread, even in one that holds a lock this needs.
         self._position.waiter.close_soon()
 
     async def __anext__(self) -> Item:
@@ -78,14 +78,14 @@ class Reader(Generic[Item]):
             return item
         self._threads.check_fork()
         async with self._turn:
-            # Others may have been here meanwhile.
+            # Other tasks may have been here meanwhile.
             for item in self._items:
                 return item
             self._items = iter(await self._next_items())
             return next(self._items)
 
     async def _next_items(self) -> list[Item]:
-        """The next ones, one at least. Raises: StopAsyncIteration."""
+        """The next items, at least one. Raises: StopAsyncIteration."""
         position = self._position
         loop = asyncio.get_running_loop()
         deadline = None if self._timeout is None else loop.time() + self._timeout
@@ -115,7 +115,7 @@ class Reader(Generic[Item]):
         raise StopAsyncIteration
 
 
-# Some items, or none and for how many seconds there will be none, unless the waiter is told.
+# Some items, or none and for how many seconds there will be none, unless the waiter is woken.
 _Piece = tuple[list[Any], float]
 
 
@@ -146,7 +146,7 @@ class _ReadPosition:
         self._runs: LogReader[Any] | None = None
         self._is_begun = False
         self._end = 0
-        # It comes behind the items that were read before it.
+        # It comes after the items that were read before it.
         self._error: Exception | None = None
 
     def end(self) -> None:
@@ -168,7 +168,7 @@ class _ReadPosition:
                 if not is_end:
                     raise
                 return items, 0.0
-            # Who follows a log until it is closed has come to its end: it is found out anew.
+            # A follower of a log that closes has reached its end: the end is looked up again.
             self._error, self._runs = None if is_end else error, None
             return items, 0.0
         if self.is_ended:
@@ -198,7 +198,7 @@ class _ReadPosition:
         return 0.0
 
     def _begin(self) -> bool:
-        """Reads up to the end as it is now; whether there is something to read."""
+        """Reads up to the present end; whether there is something to read."""
         is_first, self._is_begun = not self._is_begun, True
         end = self._bound()
         if self._position is None:

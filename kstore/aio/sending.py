@@ -1,6 +1,6 @@
-"""A ``Producer`` for the thread of an event loop: where the other one waits for memory or a topic, this one says so.
+"""A ``Producer`` for the thread of an event loop: where the other one waits for memory or a topic, this one raises.
 
-For one loop: all it is asked comes from that loop's thread, so that memory that was there a moment ago is there still.
+For one loop: all its calls come from that loop's thread, so memory that was free a moment ago is still free.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["LoopProducer", "NoRoomError"]
 
 
 class NoRoomError(BaseException):
-    """The record was not taken, for there is no memory for it now. No failure: interceptors are not told."""
+    """The record was not taken: there is no memory for it now. Not a failure: interceptors do not see it."""
 
 
 class _OnceInterceptors(Interceptors):
-    """See each record once, however often it is tried."""
+    """Let interceptors see each record once, however many times it is tried."""
 
-    # What they made of the record that was tried last, and whether it is tried again.
+    # The intercepted form of the last tried record, and whether it is being retried.
     record: ProducerRecord | None = None
     is_again = False
 
@@ -39,14 +39,14 @@ class _OnceInterceptors(Interceptors):
 
 
 class LoopProducer(Producer):
-    """What ``aio.Producer`` sends with. ``send`` raises NoRoomError where it would wait for memory."""
+    """The producer behind ``aio.Producer``. ``send`` raises NoRoomError instead of waiting for memory."""
 
     def __init__(self, host: ProducerHost, **settings: Any) -> None:
         """Raises: ConfigError."""
         super().__init__(host, **settings)
         self._interceptors = self._once = _OnceInterceptors(self.config.interceptors)
         self.max_block_seconds = self._max_block
-        # Nothing waits but what is awaited.
+        # Only what is awaited waits.
         self._max_block = 0.0
         self._may_wait = False
 
@@ -57,12 +57,12 @@ class LoopProducer(Producer):
 
     @property
     def intercepted(self) -> ProducerRecord | None:
-        """What interceptors have made of the record that was tried last."""
+        """The intercepted form of the last tried record."""
         return self._once.record
 
     @contextmanager
     def trying_again(self, intercepted: ProducerRecord | None) -> Iterator[None]:
-        """The record that is sent meanwhile was tried before, if interceptors have seen it."""
+        """The record sent inside this block was tried before, if interceptors have seen it."""
         self._once.record, self._once.is_again = intercepted, intercepted is not None
         try:
             yield
@@ -72,7 +72,7 @@ class LoopProducer(Producer):
     def send_at_once(
         self, topic: str, values: Sequence[Any], columns: Mapping[str, Sequence[Any] | None], partition: int | None
     ) -> Deliveries:
-        """``send_many``, for which there is room."""
+        """``send_many``, when there is space for it."""
         self._may_wait, self._max_block = True, self.max_block_seconds
         try:
             return self.send_many(topic, values, partition=partition, **columns)
@@ -82,20 +82,20 @@ class LoopProducer(Producer):
     def refuse(
         self, topic: str, partition: int | None, error: Exception, intercepted: ProducerRecord | None = None
     ) -> Delivery:
-        """A delivery that has failed, for what was waited for in vain."""
+        """A failed delivery, for a wait in vain."""
         self._transactions.record_failed(error)
         if intercepted is not None:
             self._interceptors.on_send_error(intercepted, error, partition)
         return self.refuse_one(topic, partition, error)
 
     def refuse_one(self, topic: str, partition: int | None, error: Exception) -> Delivery:
-        """A delivery that has failed, for one of many records that is no record."""
+        """A failed delivery, for an invalid record among many."""
         return self._refused(topic, partition, error, None)
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def knows(self, topic: str, partition: int | None) -> bool:
-        """Whether a record for there need not wait for its topic. Raises: TypeError."""
+        """Whether a record for this topic need not wait for it. Raises: TypeError."""
         if not isinstance(topic, str):
             raise TypeError(f"a topic of type {type(topic).__name__}, expected a str")
         found = self._metadata.topics.get(topic)
@@ -104,7 +104,7 @@ class LoopProducer(Producer):
         return partition is None or partition < found.partition_count
 
     async def topic(self, topic: str, partition: int | None) -> Exception | None:
-        """Waits for a topic as ``TopicMetadata.get``; the error if it, or ``partition`` of it, does not exist.
+        """Waits for a topic like ``TopicMetadata.get``; returns the error if it, or its ``partition``, does not exist.
 
         Raises: ClosedError.
         """
@@ -113,13 +113,13 @@ class LoopProducer(Producer):
         while True:
             self._check_open()
             told = _Signal(loop)
-            # Before the look, so that no news comes between.
+            # Before the look, so that no change is missed.
             self._host.watch(told)
             try:
                 self._metadata.get(topic, partition, 0.0)
                 return None
             except (ConfigError, TopicNotFoundError) as error:
-                return error  # no topic can have such a name, or nothing is waited for
+                return error  # no topic can have such a name, or the call does not wait
             except TopicWaitTimeoutError as error:
                 if not await told.wait(deadline):
                     if self.max_block_seconds == 0:
@@ -136,26 +136,26 @@ class LoopProducer(Producer):
         return self._pool.available >= size and not self._pool.waiting_count
 
     def is_simple(self, topic: str) -> bool:
-        """Whether the records of a topic take the memory that their sizes say: nothing is made of them before."""
+        """Whether the records of a topic need exactly the memory of their sizes: nothing transforms them first."""
         found = self._metadata.topics.get(topic)
         return self.is_plain and found is not None and found.codec == "none"
 
     def room_max(self, topic: str, size: int) -> int:
-        """The memory that records of ``size`` bytes in all, of a simple topic, take at most.
+        """The most memory that records of ``size`` bytes in total need in a simple topic.
 
-        Each batch but the last of a partition is begun because the one before, with the first record of this one, was
-        too small: so all of them together are less than three times what they hold.
+        Each batch of a partition but the last is closed because it was too small with the next one's first record: so
+        all of them together are less than three times their contents.
         """
         return 3 * size + self._metadata.topics[topic].partition_count * self.config.batch_size + self.run_bytes_max
 
     def freed(self) -> _Signal:
-        """Tells when memory comes back next; asked for before the attempt that may fail."""
+        """Signals when memory is freed next; registered before the attempt that may fail."""
         told = _Signal(asyncio.get_running_loop())
         self._pool.when_freed(told)
         return told
 
     async def room(self, freed: _Signal, deadline: float) -> bool:
-        """Waits for memory: whatever holds some is written now. False at ``deadline``, by the loop's clock."""
+        """Waits for memory, and writes now whatever holds some. False at ``deadline``, by the loop's clock."""
         who = object()
         self._accumulator.begin_hurry(who)
         try:
@@ -177,7 +177,7 @@ class LoopProducer(Producer):
     # --- flush ------------------------------------------------------------------------------------------------------
 
     async def drained(self) -> None:
-        """Waits until every batch there is now has a result."""
+        """Waits until every present batch has a result."""
         who = object()
         batches = self._accumulator.begin_hurry(who)
         try:
@@ -204,11 +204,11 @@ class LoopProducer(Producer):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether there is a transaction that was begun and not ended."""
+        """Whether a transaction was started and not ended."""
         return self._transactions.is_open
 
     def begin_commit(self) -> None:
-        """The first half of ``commit_transaction``, before what was sent is ``drained``. Raises: as that."""
+        """The first half of ``commit_transaction``, before the sent records are ``drained``. Raises: as that."""
         self._check_open()
         self._transactions.begin_end(commit=True)
         self._accumulator.is_paused = True
@@ -220,7 +220,7 @@ class LoopProducer(Producer):
 
 
 class _Signal:
-    """Something that any thread says once, and a task of a loop waits for."""
+    """A signal that any thread gives once, and a task of a loop waits for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -230,7 +230,7 @@ class _Signal:
         wake([(self._loop, self._future)])
 
     async def wait(self, deadline: float) -> bool:
-        """Whether it was said before ``deadline``, by the loop's clock."""
+        """Whether it was given before ``deadline``, by the loop's clock."""
         remaining = deadline - self._loop.time()
         if remaining <= 0:
             return self._future.done()

@@ -1,4 +1,4 @@
-"""``Store`` for tasks, and ``open``: what blocks runs in a few threads of the store's own."""
+"""``Store`` for tasks, and ``open``: blocking work runs in a few threads of the store's own."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Result = TypeVar("Result")
 
 
 class Store:
-    """An open store, for the tasks of one loop. Made by ``open``.
+    """An open store, for the tasks of one loop. Created by ``open``.
 
-    What it does not have, ``store.sync`` has, the ``kstore.Store`` behind it::
+    For the methods it lacks, use ``store.sync``, the ``kstore.Store`` behind it::
 
         await store.run(store.sync.checkpoint)
     """
@@ -55,7 +55,7 @@ class Store:
         return self.sync.closed
 
     async def run(self, call: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
-        """What ``call`` returns, or raises, in one of the store's threads. Cancelled, it goes on to its end."""
+        """What ``call`` returns, or raises, in one of the store's threads. If cancelled, it runs to its end."""
         return await self._threads.run(partial(call, *arguments, **options))
 
     # --- topics -----------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Store:
         return Opening(made)
 
     def queue(self, name: str, **settings: Any) -> Opening[Queue]:
-        """The queue of topic ``name``, made if there is none: ``queue = await store.queue("jobs")``.
+        """The queue of topic ``name``, created if it does not exist: ``queue = await store.queue("jobs")``.
 
         One object for all tasks, closed with the store. ``settings`` and errors are those of ``kstore.Store.queue``.
         """
@@ -157,7 +157,7 @@ class Store:
     # --- close ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Closes the store, and ends what follows its logs. Cancelled, it goes on to its end. Raises: as
+        """Closes the store, and ends the followers of its logs. If cancelled, it runs to its end. Raises: as
         ``kstore.Store.close``."""
         if self._threads.closed:
             return
@@ -185,10 +185,10 @@ def open(path: str | os.PathLike[str], *, threads: int = THREADS, **settings: An
     """Opens the store in directory ``path``: ``async with kstore.aio.open(path) as store:``, or ``await``.
 
     Args:
-        threads: so many blocking calls run side by side.
+        threads: how many blocking calls run in parallel.
         settings: the arguments of ``kstore.open``.
 
-    Raises: as ``kstore.open``, when it is awaited. Cancelled, it waits for the opening to end, and closes what it made.
+    Raises: as ``kstore.open``, when awaited. If cancelled, it waits for the open to end, and closes the result.
     """
 
     async def made() -> Store:

@@ -1,4 +1,4 @@
-"""The few threads in which a store's blocking work is done, so that none of it is done on the loop's."""
+"""The few threads that do a store's blocking work, so that none of it runs on the loop's thread."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["THREADS", "Threads", "ended", "to_the_end"]
 
 Result = TypeVar("Result")
 
-# So many blocking calls run side by side; more of them wait for their turn.
+# How many blocking calls run in parallel; further ones wait for their turn.
 THREADS: Final = 4
 
 
 class Threads:
-    """A bounded pool. What begins in it is never left half done: who is cancelled meanwhile waits for its end."""
+    """A bounded pool. Work that starts in it is never left half done: a cancelled task waits for its end."""
 
     def __init__(self, count: int = THREADS) -> None:
         self._guard = ForkGuard()
@@ -33,7 +33,7 @@ class Threads:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process that made them: they, and what waits for them, are the parent's."""
+        """Whether this is a child of the process that made them: they, and their waiters, belong to the parent."""
         return self._guard.forked
 
     def check(self) -> None:
@@ -43,12 +43,12 @@ class Threads:
         self.check_fork()
 
     def check_fork(self) -> None:
-        """Before anything is waited for that a task of the parent has begun. Raises: ForkedError."""
+        """Called before waiting for work that a task of the parent has started. Raises: ForkedError."""
         if self._guard.forked:
             self._guard.check("the store")
 
     def submit(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Begins a call; what it raises is for whoever looks at the future, and lost where nobody does.
+        """Starts a call; its exception goes to the future, and is lost if that is never examined.
 
         Raises: ClosedError, ForkedError; ThreadStartError, and then the call is not made later either.
         """
@@ -70,7 +70,7 @@ class Threads:
         return await to_the_end(self.submit(call))
 
     async def made(self, make: Callable[[], Result], close: Callable[[Result], object]) -> Result:
-        """As ``run``, of what must be closed: after a cancellation nobody else would."""
+        """Like ``run``, for a result that must be closed: after a cancellation nothing else would close it."""
         future = self.submit(make)
         try:
             return await to_the_end(future)
@@ -80,7 +80,7 @@ class Threads:
             raise
 
     def close(self) -> None:
-        """Takes no more calls; the threads end when they have done what was begun."""
+        """Takes no more calls; the threads end after the started ones."""
         self._is_closed = True
         if not self._guard.forked:
             self._pool.shutdown(wait=False)
@@ -98,9 +98,9 @@ async def ended(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:
 
 
 async def to_the_end(future: asyncio.Future[Result]) -> Result:
-    """What ``future`` has, when it is done; a cancellation meanwhile is raised then, in place of that.
+    """The result of ``future`` when it is done; a cancellation meanwhile is raised then instead.
 
-    A note of the CancelledError says what it failed with.
+    A note of the CancelledError gives the failure, if any.
     """
     cancelled = await ended(future)
     if cancelled is None:

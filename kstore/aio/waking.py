@@ -1,7 +1,7 @@
-"""What wakes a task when a log has grown: no thread waits for it.
+"""Wakes a task when a log has grown: no thread waits for it.
 
-A log's own writer tells, behind each append; of what other processes write the system tells, where it does; where it
-does not, and of what is written but not known to be durable, the task looks again after a while.
+A log's own writer signals after each append. For what other processes write, the system signals if it can. Where it
+cannot, and for data written but not known to be durable, the task checks again after a while.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kstore.files.bell import Bell
 
 __all__ = ["LoopEvent", "LoopWaiter"]
 
-# A wait that nobody needs to end.
+# A wait that needs no end.
 FOREVER: Final = 3600.0
 
 
@@ -37,14 +37,14 @@ class LoopEvent(Bell):
             try:
                 self._loop.call_soon_threadsafe(self._tell)
             except RuntimeError:
-                pass  # the loop is closed, and with it all that waited
+                pass  # the loop is closed, and so is everything that waited
 
     def _tell(self) -> None:
         if not self._told.done():
             self._told.set_result(None)
 
     def begin(self) -> None:
-        """From now on it tells; on the loop, before whatever is waited for is looked at."""
+        """From now on it signals; call it on the loop, before checking the awaited condition."""
         if self._told.done():
             self._told = self._loop.create_future()
         self._is_telling = False
@@ -57,8 +57,8 @@ class LoopEvent(Bell):
 
 
 class LoopWaiter(LogWaiter):
-    """Wakes tasks of one loop, and no thread. Its user says ``begin`` on the loop; then looks and, where there is
-    nothing, calls ``arm``, both in any thread; and awaits ``told`` for as long as that says."""
+    """Wakes tasks of one loop, and no thread. Its user calls ``begin`` on the loop; then checks and, if there is
+    nothing, calls ``arm``, both in any thread; then awaits ``told`` for as long as ``arm`` says."""
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(clock)
@@ -75,7 +75,7 @@ class LoopWaiter(LogWaiter):
         return await self._loop_event.told(seconds)
 
     def arm(self, has_more: Callable[[], bool]) -> float:
-        """Has it told what comes from now on. Returns the seconds after which to look all the same; 0: now."""
+        """Signals every later change. Returns the seconds after which to check anyway; 0: now."""
         is_notified = self._arm()
         if self._is_woken or has_more():
             self._pause = POLL_SECONDS_MIN
@@ -89,7 +89,7 @@ class LoopWaiter(LogWaiter):
         return pause
 
     def close_soon(self) -> None:
-        """Has the loop close it; takes no lock."""
+        """Makes the loop close it; takes no lock."""
         try:
             self._loop.call_soon_threadsafe(self.close)
         except RuntimeError:

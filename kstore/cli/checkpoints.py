@@ -77,5 +77,5 @@ def command(directory: str, form: str) -> int:
     rows = [(str(owner), *(offsets[name].get(owner, "-") for name in FILES)) for owner in owners]
     for line in table(("partition", *FILES.values()), rows):
         print(line)
-    print(f"closed in order: {'yes' if SYSTEM_FS.exists(root / CLEAN_SHUTDOWN) else 'no'}")
+    print(f"closed cleanly: {'yes' if SYSTEM_FS.exists(root / CLEAN_SHUTDOWN) else 'no'}")
     return DAMAGED if is_damaged else OK

@@ -124,14 +124,14 @@ def _ranges(accept: tuple[str, ...]) -> Accept:
 def _lines(log: Path, report: RecoveryReport, dry_run: bool) -> Iterator[str]:
     would = "would be " if dry_run else ""
     if report.clean and report.rebuilt:
-        yield f"{log}: {painted('closed in order', 'green')}"
+        yield f"{log}: {painted('closed cleanly', 'green')}"
         for path in report.rebuilt:
             yield f"  {would}rebuilt: {path}"
         for note in report.notes:
             yield f"  {painted('note', 'yellow')}: {note}"
         return
     if report.clean:
-        yield f"{log}: {painted('closed in order', 'green')}, nothing to {'recover' if report.notes else 'do'}"
+        yield f"{log}: {painted('closed cleanly', 'green')}, nothing to {'recover' if report.notes else 'do'}"
         for note in report.notes:
             yield f"  {painted('note', 'yellow')}: {note}"
         return

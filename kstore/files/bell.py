@@ -9,8 +9,8 @@ __all__ = ["Bell"]
 
 
 class Bell(threading.Event):
-    """An event that may also be set by what interrupts the very thread that waits: a signal handler, or a garbage
-    collection. ``threading.Event`` holds a lock for moments of its wait: such a call would wait for that for ever."""
+    """An event that may also be set by code that interrupts the waiting thread itself: a signal handler, or a garbage
+    collection. ``threading.Event`` holds a lock for moments of its wait: such a call would deadlock on it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which boot of the machine this is: after another one, pages that were not synced may be gone in any order."""
+"""Identifies the boot of the machine: after another boot, unsynced pages may be gone in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN = bytes(16)
 
 @functools.cache
 def boot_id() -> bytes:
-    """16 bytes that stay the same until the machine restarts; zeros where the system does not tell."""
+    """16 bytes that stay the same until the machine restarts; zeros if the system does not provide them."""
     try:
         text = _macos_boot_id() if sys.platform == "darwin" else LINUX_BOOT_ID.read_text(encoding="ascii")
         found = bytes.fromhex(text.strip().replace("-", ""))

@@ -1,13 +1,13 @@
-"""Small files that are replaced whole: Kafka's checkpoints and markers.
+"""Small files that are replaced as a whole: Kafka's checkpoints and markers.
 
     *-offset-checkpoint        0 \\n count \\n then lines of "<topic> <partition> <offset>"
     leader-epoch-checkpoint    0 \\n count \\n then lines of "<epoch> <start offset>"; an empty file has no entries
     partition.metadata         version: 0 \\n topic_id: <22 characters, URL-safe base64 of the UUID>
-    .kafka_cleanshutdown       {"version":0,"brokerEpoch":399}, in older releases nothing; its presence is what counts
+    .kafka_cleanshutdown       {"version":0,"brokerEpoch":399}, in older releases empty; only its presence counts
 
 A file is written beside its place, synced, renamed over it, and the directory synced: after a crash it is the old one
-or the new one. What a reader finds is bounded in size and damaged in any way until it was parsed; then the error is a
-CorruptFileError and nothing else. All of these files can be rebuilt or done without.
+or the new one. A reader bounds the size and expects any damage until it has parsed the file; then the only error is a
+CorruptFileError. All of these files can be rebuilt or are dispensable.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ class EpochEntry(NamedTuple):
 
 
 def replace_file(fs: FileSystem, path: PathLike, data: bytes, *, mode: int = 0o600) -> None:
-    """Makes ``data`` the content of ``path``, durably, or leaves what was there.
+    """Replaces the content of ``path`` with ``data``, durably, or leaves it unchanged.
 
-    Not for two writers of one file at a time.
+    Not for two concurrent writers of one file.
 
-    Raises: DiskFullError, SyncFailedError, StorageError. Only after the last step, the sync of the directory, may the
-    new content be in place in spite of an error.
+    Raises: DiskFullError, SyncFailedError, StorageError. Only an error in the last step, the sync of the directory, may
+    leave the new content in place.
     """
     target = os.fspath(path)
     temporary = target + TEMPORARY_SUFFIX
     try:
         file = fs.open(temporary, write=True, create=True, mode=mode)
     except FileInTheWayError:
-        # Left behind by a crash: nobody reads it.
+        # Left by a crash: nothing reads it.
         fs.unlink(temporary)
         file = fs.open(temporary, write=True, create=True, mode=mode)
     try:
@@ -88,23 +88,23 @@ def replace_file(fs: FileSystem, path: PathLike, data: bytes, *, mode: int = 0o6
         with suppress(StorageError):
             fs.unlink(temporary)
         raise
-    # Until then a crash may bring the old file back.
+    # Until then a crash may restore the old file.
     fs.sync_dir(os.path.dirname(target) or os.curdir)
 
 
 def read_small_file(fs: FileSystem, path: PathLike, size_max: int = SIZE_MAX) -> bytes:
     """The content of ``path``.
 
-    Raises: CorruptFileError where it has more than ``size_max`` bytes; FileMissingError, StorageError.
+    Raises: CorruptFileError if it has more than ``size_max`` bytes; FileMissingError, StorageError.
     """
     data = read_file(fs, path, size_max + 1)
     if len(data) > size_max:
-        raise CorruptFileError(f"over {size_max} bytes, which no such file has", path=path)
+        raise CorruptFileError(f"over {size_max} bytes, too many for such a file", path=path)
     return data
 
 
 def read_offset_checkpoint(fs: FileSystem, path: PathLike) -> dict[TopicPartition, int]:
-    """The offset of each partition; none where there is no file.
+    """The offset of each partition; empty if there is no file.
 
     Raises: CorruptFileError, StorageError.
     """
@@ -112,7 +112,7 @@ def read_offset_checkpoint(fs: FileSystem, path: PathLike) -> dict[TopicPartitio
     for number, line in _read_lines(fs, path, OFFSET_CHECKPOINT_SIZE_MAX):
         match = OFFSET_LINE.fullmatch(line)
         if match is None or int(match[2]) > PARTITION_MAX or int(match[3]) > OFFSET_MAX:
-            raise CorruptFileError(f"line {number} is no '<topic> <partition> <offset>'", path=path)
+            raise CorruptFileError(f"line {number} is not '<topic> <partition> <offset>'", path=path)
         offsets[TopicPartition(match[1].decode("ascii"), int(match[2]))] = int(match[3])
     return offsets
 
@@ -126,7 +126,7 @@ def write_offset_checkpoint(
 
 
 def read_leader_epochs(fs: FileSystem, path: PathLike) -> list[EpochEntry]:
-    """The leader epochs of a partition as the file has them; none where there is no file.
+    """The leader epochs of a partition in the file; empty if there is no file.
 
     Raises: CorruptFileError, StorageError.
     """
@@ -134,7 +134,7 @@ def read_leader_epochs(fs: FileSystem, path: PathLike) -> list[EpochEntry]:
     for number, line in _read_lines(fs, path, SIZE_MAX):
         match = EPOCH_LINE.fullmatch(line)
         if match is None or int(match[1]) > EPOCH_MAX or int(match[2]) > OFFSET_MAX:
-            raise CorruptFileError(f"line {number} is no '<epoch> <start offset>'", path=path)
+            raise CorruptFileError(f"line {number} is not '<epoch> <start offset>'", path=path)
         entries.append(EpochEntry(int(match[1]), int(match[2])))
     return entries
 
@@ -157,7 +157,7 @@ def read_topic_id(fs: FileSystem, path: PathLike) -> uuid.UUID:
     try:
         topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(match[2] + b"=="))
     except binascii.Error as error:
-        raise CorruptFileError("a topic id that is no base64", path=path) from error
+        raise CorruptFileError("a topic id that is not base64", path=path) from error
     if topic_id.int == 0:
         raise CorruptFileError("the zero topic id, which no topic has", path=path)
     return topic_id
@@ -170,9 +170,9 @@ def write_topic_id(fs: FileSystem, path: PathLike, topic_id: uuid.UUID, *, mode:
 
 
 def read_broker_epoch(fs: FileSystem, path: PathLike) -> int | None:
-    """The broker epoch in a clean-shutdown marker: -1 where it names none, None where there is no marker.
+    """The broker epoch in a clean-shutdown marker: -1 if it names none, None if there is no marker.
 
-    Raises: StorageError. Content that makes no sense is as good as none: the marker's presence is what counts.
+    Raises: StorageError. Invalid content counts as empty: only the marker's presence matters.
     """
     try:
         data = read_small_file(fs, path)
@@ -193,7 +193,7 @@ def read_broker_epoch(fs: FileSystem, path: PathLike) -> int | None:
 def write_clean_shutdown(
     fs: FileSystem, path: PathLike, broker_epoch: int = NO_BROKER_EPOCH, *, mode: int = 0o600
 ) -> None:
-    """Marks a store as closed in order; durable on return. Raises: as ``replace_file``."""
+    """Marks a store as closed cleanly; durable on return. Raises: as ``replace_file``."""
     import json
 
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
@@ -201,7 +201,7 @@ def write_clean_shutdown(
 
 
 def _read_lines(fs: FileSystem, path: PathLike, size_max: int) -> list[tuple[int, bytes]]:
-    """The entry lines of a checkpoint with their numbers, as many as its second line says."""
+    """The numbered entry lines of a checkpoint, as many as its second line says."""
     try:
         data = read_small_file(fs, path, size_max)
     except FileMissingError:
@@ -210,9 +210,9 @@ def _read_lines(fs: FileSystem, path: PathLike, size_max: int) -> list[tuple[int
         return []
     lines = data.splitlines()
     if lines[0] != VERSION_LINE:
-        raise CorruptFileError("line 1 is no version that is known, expected 0", path=path)
+        raise CorruptFileError("line 1 is not a known version, expected 0", path=path)
     if len(lines) < 2 or not COUNT_LINE.fullmatch(lines[1]):
-        raise CorruptFileError("line 2 is no count of entries", path=path)
+        raise CorruptFileError("line 2 is not a count of entries", path=path)
     count = int(lines[1])
     if len(lines) - 2 != count:
         raise CorruptFileError(f"{len(lines) - 2} entries, expected {count}", path=path)

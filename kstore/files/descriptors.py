@@ -1,7 +1,7 @@
-"""What kstore keeps open of a process's descriptors: at most a share of its limit, and less when there are none left.
+"""Limits kstore's share of a process's open descriptors, and closes some when none are left.
 
 A tail is the end of a log's active segment, which an append leaves open for the next one. All tails of the process
-together may take half of the soft limit; one more *parks* the least recently used one: it is synced and closed, and its
+together may use half of the soft limit; one more *parks* the least recently used one: it is synced and closed, and its
 next append opens it again. The limit is read each time, since a program may change it.
 """
 
@@ -27,16 +27,16 @@ __all__ = [
     "soft_limit",
 ]
 
-# Without a limit, and beyond it, others bound what is kept.
+# Without a limit, and beyond this one, other limits bound what is kept.
 LIMIT_MAX = 1 << 20
 RAISED_LIMIT = 1 << 16
 TAILS_SHARE = 2
-# Parked at once when the process has no descriptor left.
+# How many are parked when the process has no descriptor left.
 RELIEF_COUNT = 8
 
 UNSEEN = object()
 
-# No descriptor is left: of this process, of the system.
+# No descriptor is left: in this process, in the system.
 EXHAUSTED_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 
 Result = TypeVar("Result")
@@ -49,7 +49,7 @@ def soft_limit() -> int:
 
 
 def raise_soft_limit() -> None:
-    """Raises the soft limit as far as the hard one lets it, for a program that is kstore's own: a library must not."""
+    """Raises the soft limit as far as the hard one allows, for kstore's own programs: a library must not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = RAISED_LIMIT if hard == resource.RLIM_INFINITY else min(hard, RAISED_LIMIT)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -64,27 +64,27 @@ class Tail(Protocol):
 
     @property
     def last_use(self) -> object:
-        """Another object after each use."""
+        """A different object after each use."""
         ...
 
     def park(self) -> bool:
-        """Syncs and closes the tail; False where it is at work and nothing was done. Must not wait for the caller."""
+        """Syncs and closes the tail; False if it is busy and nothing was done. Must not wait for the caller."""
         ...
 
 
 class OpenTails:
-    """The logs whose tails may be open, roughly by their last use. Thread-safe.
+    """The logs whose tails may be open, roughly by last use. Thread-safe.
 
-    A use costs nothing here: a tail that was used since this last looked at it gets a second chance.
+    A use costs nothing here: a tail used since the last check gets a second chance.
 
     There is no lock: a garbage collection may close a log in the middle of any method, and wait for other threads that
-    close logs too. Each change is one call of the dictionary, which the interpreter's lock makes whole, and whoever
-    looks for a tail expects it to be gone.
+    close logs too. Each change is one call of the dictionary, which the interpreter's lock makes atomic, and every
+    lookup of a tail expects that it may be gone.
     """
 
     def __init__(self, limit: Callable[[], int] = soft_limit) -> None:
         self._limit = limit
-        # In the order in which they are looked at, with the last use that was seen.
+        # In the order of examination, with the last use that was seen.
         self._tails: OrderedDict[weakref.ref[Any], object] = OrderedDict()
 
     def __len__(self) -> int:
@@ -95,19 +95,19 @@ class OpenTails:
         return max(self._limit() // TAILS_SHARE, 1)
 
     def admit(self, tail: Tail) -> None:
-        """Counts ``tail``, which is about to be opened, and parks others where there would be too many.
+        """Counts ``tail``, which is about to be opened, and parks others if there would be too many.
 
-        Those that are at work are passed over: then there are more than the bound, by one for each such thread.
+        Busy tails are skipped: then the bound is exceeded by one for each such thread.
         """
         self._look_later(weakref.ref(tail), tail.last_use)
         self._park_beyond(self.count_max, tail)
 
     def forget(self, tail: object) -> None:
-        """``tail`` is closed for good; nothing if it was never admitted."""
+        """``tail`` is closed for good; does nothing if it was never admitted."""
         self._tails.pop(weakref.ref(tail), None)
 
     def relieve(self) -> bool:
-        """Parks a few, for a process that has no descriptor left; whether any was parked."""
+        """Parks a few, for a process without free descriptors; whether any was parked."""
         before = len(self._tails)
         self._park_beyond(max(before - RELIEF_COUNT, 0), None)
         return len(self._tails) < before
@@ -127,7 +127,7 @@ class OpenTails:
                     self._tails.setdefault(reference, tail.last_use)
 
     def _candidate(self, count_max: int, kept: Tail | None) -> Tail | None:
-        """The next one to be parked; None where there are few enough, or none can be."""
+        """The next one to park; None if there are few enough, or none can be parked."""
         for _ in range(2 * len(self._tails)):
             if len(self._tails) <= count_max:
                 return None
@@ -151,14 +151,14 @@ class OpenTails:
         try:
             self._tails.move_to_end(reference)
         except KeyError:
-            pass  # another thread has taken it out
+            pass  # another thread has removed it
 
     def _forget_all(self) -> None:
-        """In a forked child: the logs are the parent's."""
+        """In a forked child: the logs belong to the parent."""
         self._tails.clear()
 
 
-# Of the process, as its descriptors are.
+# One for the process, like its descriptors.
 OPEN_TAILS = OpenTails()
 
 _relievers: list[Callable[[], bool]] = [OPEN_TAILS.relieve]
@@ -166,7 +166,7 @@ _relieving = threading.local()
 
 
 def relieved(action: Callable[[], Result]) -> Result:
-    """``action()``; done once more, after ``relieve``, where it found no descriptor left. Raises: what it raises."""
+    """``action()``; repeated once, after ``relieve``, if it found no descriptor left. Raises: what it raises."""
     try:
         return action()
     except OSError as error:
@@ -176,14 +176,15 @@ def relieved(action: Callable[[], Result]) -> Result:
 
 
 def add_reliever(reliever: Callable[[], bool]) -> None:
-    """Has ``reliever`` asked, too, when there is no descriptor left: it closes what it can, and says if it did."""
+    """Registers ``reliever``, which is called when no descriptor is left: it closes what it can, and returns if it
+    did."""
     _relievers.append(reliever)
 
 
 def relieve() -> bool:
-    """Closes files that are kept open for speed, where the process has no descriptor left; whether any was closed."""
+    """Closes files that are kept open for speed, if the process has no descriptor left; whether any was closed."""
     if getattr(_relieving, "active", False):
-        return False  # what closes them needs a descriptor itself
+        return False  # closing them needs a descriptor itself
     _relieving.active = True
     try:
         closed_any = False

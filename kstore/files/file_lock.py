@@ -1,4 +1,4 @@
-"""A lock on a file that is waited for: alone, or among those who share it. The system frees it when its holder dies."""
+"""A blocking lock on a file: exclusive, or shared. The system frees it when its holder dies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["file_locked"]
 
 @contextmanager
 def file_locked(path: PathLike, *, shared: bool, mode: int = 0o600) -> Iterator[None]:
-    """Holds the lock of ``path``, which is created with ``mode`` where it is missing; also against other threads.
+    """Holds the lock of ``path``, which is created with ``mode`` if missing; also excludes other threads.
 
     Raises: StorageError.
     """
@@ -32,7 +32,7 @@ def file_locked(path: PathLike, *, shared: bool, mode: int = 0o600) -> Iterator[
         try:
             yield
         finally:
-            # By name, not only closed: a process that was forked meanwhile has a copy of the descriptor.
+            # Explicitly, not only by a close: a process forked meanwhile has a copy of the descriptor.
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         os.close(fd)

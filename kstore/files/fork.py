@@ -1,8 +1,8 @@
-"""Tells a process from the ones it was forked from.
+"""Distinguishes a process from its parent.
 
-A fork copies every open log into the child, where none of it may be used: two writers would share one file and one
-lock. Objects that must not cross a fork remember the generation they were made in and compare it before they write,
-which costs less than asking for the process id.
+A fork copies every open log into the child, which must not use them: two writers would share one file and one lock.
+Objects that must not cross a fork remember the generation they were created in and compare it before they write, which
+costs less than reading the process id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ os.register_at_fork(after_in_child=_count_child)
 
 
 class ForkGuard:
-    """Knows the process it was made in. Thread-safe."""
+    """Knows the process it was created in. Thread-safe."""
 
     __slots__ = ("_generation",)
 
@@ -34,10 +34,10 @@ class ForkGuard:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process that made the guard."""
+        """Whether this is a child of the process that created the guard."""
         return self._generation != _generation
 
     def check(self, what: str) -> None:
         """Raises: ForkedError, in a child."""
         if self._generation != _generation:
-            raise ForkedError(f"{what} was opened before this process was forked; it works on in the parent only")
+            raise ForkedError(f"{what} was opened before this process was forked; it only works in the parent")

@@ -1,13 +1,13 @@
 """The only door to the files of an operating system: three protocols, ``FileSystem``, ``File`` and ``Mapping``.
 
-``kstore.files.local`` opens it on this machine's disks; tests put recording and failing ones in its place. Its rules:
+``kstore.files.local`` opens this machine's disks; tests substitute recording and failing ones. The rules:
 
 - Only regular files are opened, never through a symbolic link as the last component, never inherited by a child.
-- An OSError leaves as a typed ``StorageError`` that keeps ``errno`` and ``filename``.
-- A failed sync is told apart from a failed write (``SyncFailedError``): after the first, nobody knows what is on disk.
+- An OSError becomes a typed ``StorageError`` that keeps ``errno`` and ``filename``.
+- A failed sync differs from a failed write (``SyncFailedError``): after it, what is on disk is unknown.
 
-Unless a docstring says otherwise, what a call changed is in the page cache on return, and on disk after a sync.
-Positions and sizes are bytes, counted from the file's start.
+Unless a docstring says otherwise, a change is in the page cache on return, and on disk after a sync. Positions and
+sizes are bytes, counted from the file's start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Advice", "File", "FileStat", "FileSystem", "Mapping", "read_file", "
 
 Advice = Literal["normal", "sequential", "random", "willneed", "dontneed"]
 
-# No file that is read whole is larger in a sound log: not a segment's index, not a snapshot of a million producers.
+# No file that is read whole is larger in a sound log, neither a segment's index nor a snapshot of a million producers.
 READ_FILE_SIZE_MAX = 64 << 20
 
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -42,7 +42,7 @@ REFUSED_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class FileStat(NamedTuple):
-    """What the file system knows of a name: ``size`` in bytes, ``mtime_ns`` since the epoch."""
+    """What the file system reports for a name: ``size`` in bytes, ``mtime_ns`` since the epoch."""
 
     size: int
     mtime_ns: int
@@ -53,10 +53,10 @@ class FileStat(NamedTuple):
 
 
 class Mapping(Protocol):
-    """The first ``size`` bytes of a file as memory, shared with the page cache; all of its blocks are allocated.
+    """The first ``size`` bytes of a file as memory, shared with the page cache; all its blocks are allocated.
 
-    ``mapping[a:b]`` gives bytes. A store is an unsynced write. Reads and stores of several threads do not tear: each is
-    one copy under the interpreter's lock. After ``close()`` every use is a ClosedError, also in another thread.
+    ``mapping[a:b]`` returns bytes. A store is an unsynced write. Concurrent reads and stores do not tear: each is one
+    copy under the interpreter's lock. After ``close()`` every use raises ClosedError, also in another thread.
     """
 
     @property
@@ -80,16 +80,16 @@ class Mapping(Protocol):
 class File(Protocol):
     """An open regular file. Reads and writes name their position, so threads share it without a lock.
 
-    The descriptor goes with the last reference. ``close()`` is for its one owner: nobody may be inside another call
-    then; where others may be, drop the reference instead.
+    The descriptor is closed with the last reference. ``close()`` is for a sole owner: no other call may be running; if
+    other threads may use the file, drop the reference instead.
     """
 
     @property
     def path(self) -> str: ...
     def pread(self, size: int, position: int) -> bytes:
-        """``size`` bytes from ``position``, fewer only where the file ends.
+        """``size`` bytes from ``position``, fewer only if the file ends.
 
-        No more memory is taken than 1 MiB or what the file has, so ``size`` may come from a file. Raises: StorageError.
+        Allocates no more than 1 MiB or the file's size, so ``size`` may come from a file. Raises: StorageError.
         """
         ...
 
@@ -101,7 +101,7 @@ class File(Protocol):
         ...
 
     def write_all(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Writes the buffers one behind the other from ``position``.
+        """Writes the buffers one after another from ``position``.
 
         Raises: DiskFullError, ReadOnlyError, StorageError; then any part of them may be in the file.
         """
@@ -110,17 +110,17 @@ class File(Protocol):
     def write_and_sync(self, buffers: Sequence[Buffer], position: int) -> None:
         """``write_all`` and ``fdatasync`` in one: on return these bytes are on disk.
 
-        Other bytes, written before, need not be.
+        Bytes written before need not be.
 
-        Raises: SyncFailedError when the bytes were written but perhaps not synced; else as ``write_all``, with no sync
-        having failed.
+        Raises: SyncFailedError if the bytes were written but perhaps not synced; else as ``write_all``, without a
+        failed sync.
         """
         ...
 
     def send_to(self, socket_fd: int, position: int, size: int) -> int:
-        """Hands up to ``size`` bytes to a socket inside the kernel; returns how many went, 0 at the file's end.
+        """Sends up to ``size`` bytes to a socket inside the kernel; returns the number sent, 0 at the file's end.
 
-        Raises: OSError as the system gave it, since it may be the socket's (BlockingIOError, BrokenPipeError).
+        Raises: OSError unchanged, since it may be the socket's (BlockingIOError, BrokenPipeError).
         """
         ...
 
@@ -129,15 +129,15 @@ class File(Protocol):
         ...
 
     def fsync(self) -> None:
-        """As ``fdatasync``, with times and modes. Raises: SyncFailedError."""
+        """Like ``fdatasync``, with times and modes. Raises: SyncFailedError."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Sets the size; growth reads as zeros. Blocks allocated beyond ``size`` are given back."""
+        """Sets the size; growth reads as zeros. Blocks allocated beyond ``size`` are released."""
         ...
 
     def allocate(self, position: int, size: int) -> bool:
-        """Reserves blocks without changing the size; best effort: False where there are none to be had."""
+        """Reserves blocks without changing the size; best effort: False if none are available."""
         ...
 
     def advise(self, position: int, size: int, advice: Advice) -> None:
@@ -149,7 +149,7 @@ class File(Protocol):
     def map(self, size: int) -> Mapping:
         """Maps the first ``size`` bytes, growing the file to them, their blocks allocated first.
 
-        Raises: DiskFullError where the blocks are not to be had: storing to the mapping cannot fail any more then.
+        Raises: DiskFullError if the blocks are not available: storing to the mapping cannot fail later.
         """
         ...
 
@@ -188,7 +188,7 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, path: PathLike) -> bool:
-        """Whether the name is there; also for a symbolic link that leads nowhere."""
+        """Whether the name exists; also for a symbolic link that leads nowhere."""
         ...
 
     def mkdir(self, path: PathLike, mode: int = 0o700) -> None:
@@ -200,12 +200,12 @@ class FileSystem(Protocol):
         ...
 
     def set_mtime(self, path: PathLike, mtime_ns: int) -> None:
-        """Sets the time of the last modification, and of the last access with it."""
+        """Sets the modification time, and the access time with it."""
         ...
 
 
 def storage_error(error: OSError, path: PathLike, *, writing: bool = False) -> StorageError:
-    """The typed error for what the system said about ``path``; ``writing`` says that bytes or names were to change."""
+    """The typed error for a system error about ``path``; ``writing``: bytes or names were to change."""
     code = error.errno or errno.EIO
     text = error.strerror or str(error)
     name = os.fspath(path)
@@ -223,7 +223,7 @@ def storage_error(error: OSError, path: PathLike, *, writing: bool = False) -> S
 
 
 def sync_error(error: OSError, path: PathLike) -> SyncFailedError:
-    """The error of a failed sync, whatever its number: also ENOSPC may come from a sync."""
+    """The error of a failed sync, whatever its number: even ENOSPC may come from a sync."""
     return SyncFailedError(error.errno or errno.EIO, f"sync failed: {error.strerror or error}", os.fspath(path))
 
 

@@ -1,7 +1,7 @@
 """A bounded cache of open handles.
 
-To evict a handle is to drop the cache's reference to it. Who still uses it has a reference too, so a file is closed
-when the last reader is through, and never under one: its number would be another file's by then.
+Evicting a handle drops the cache's reference to it. A reader that still uses it has a reference too, so a file is
+closed when the last reader finishes, and never under one: its number could belong to another file by then.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["HandleCache"]
 
 Handle = TypeVar("Handle")
 
-# What read indexes may keep of the memory; one larger than this is used once and not kept. 2 MiB index 1 GiB of log.
+# The memory that read indexes may keep; a larger one is used once and not kept. 2 MiB index 1 GiB of log.
 MEMORY_BYTES_MAX = 16 << 20
-# All caches together keep no more than this share of the descriptors that the process may have.
+# All caches together keep no more than this share of the process's descriptors.
 KEPT_SHARE = 4
 
 
 class HandleCache:
     """The most recently used handles, by any key.
 
-    At most ``count_max`` of them, and at most ``memory_bytes_max`` bytes of what they say they hold in memory
-    (``memory_bytes``, if a handle has that attribute). Thread-safe: a handle is opened outside the lock, and dropped
-    there too, because either may take long.
+    At most ``count_max`` of them, and at most ``memory_bytes_max`` bytes of what they report as ``memory_bytes``, if a
+    handle has that attribute. Thread-safe: a handle is opened and dropped outside the lock, because either may take
+    long.
     """
 
     __slots__ = ("__weakref__", "_drops", "_handles", "_lock", "_memory_bytes", "count_max", "memory_bytes_max")
@@ -56,15 +56,15 @@ class HandleCache:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the handles in the cache say they hold."""
+        """The bytes that the handles in the cache report."""
         return self._memory_bytes
 
     def get(self, key: Hashable, opener: Callable[[], Handle]) -> Handle:
-        """The handle for ``key``, opened where it is not there.
+        """The handle for ``key``, opened if it is not cached.
 
-        Of threads that open the same one at the same time, all get the first that was done.
+        Threads that open the same one concurrently all get the first one that finished.
 
-        Where the process has no descriptor left the cache gives up its own, and ``opener`` is called once more.
+        If the process has no descriptor left, the cache releases its own, and ``opener`` is called once more.
 
         Raises: what ``opener`` raises.
         """
@@ -91,7 +91,7 @@ class HandleCache:
             self._drops += 1
             dropped = self._handles.get(key)
             if dropped is not None:
-                # No call, after which a signal may be served, comes between the two.
+                # No call, which could let a signal handler run, comes between the two.
                 del self._handles[key]
                 self._memory_bytes -= dropped[1]
                 _kept.discard(self, (key,))
@@ -121,7 +121,7 @@ class HandleCache:
                 first: Handle = found[0]
                 return first
             if drops != self._drops or size > self.memory_bytes_max or not self.count_max:
-                # A drop may have been for a file that took the name from the one opened here: not for others.
+                # A drop meanwhile may mean that another file has this name now: then the handle is not cached.
                 return handle
             self._handles[key] = handle, size
             self._memory_bytes += size
@@ -129,7 +129,7 @@ class HandleCache:
                 oldest = next(iter(self._handles))
                 evicted[oldest] = self._handles[oldest]
                 left = self._memory_bytes - evicted[oldest][1]
-                # No call, after which a signal may be served, comes between the two.
+                # No call, which could let a signal handler run, comes between the two.
                 del self._handles[oldest]
                 self._memory_bytes = left
             _kept.discard(self, evicted)
@@ -141,7 +141,7 @@ class HandleCache:
 
 
 class _Kept:
-    """The handles of all caches that are not memory, and so have a descriptor each. Thread-safe.
+    """The handles of all caches that are not memory, and so use a descriptor each. Thread-safe.
 
     There is no lock, as in ``OpenTails``: each change is one call of the dictionary.
     """
@@ -155,16 +155,17 @@ class _Kept:
         self._entries[id(cache), key] = weakref.ref(cache)
 
     def discard(self, cache: HandleCache, keys: Iterable[Hashable]) -> None:
-        """No longer counts handles, those that were counted."""
+        """No longer counts those handles that were counted."""
         for key in keys:
             self._entries.pop((id(cache), key), None)
 
     def relieve(self) -> bool:
-        """Drops all; whether there were any."""
+        """Drops all; returns whether there were any."""
         return self.drop_beyond(0) > 0
 
     def drop_beyond(self, count_max: int) -> int:
-        """Drops the oldest of all caches until ``count_max`` are left; how many. The caller has no cache's lock."""
+        """Drops the oldest of all caches until ``count_max`` are left; returns how many. The caller has no cache's
+        lock."""
         count = 0
         while len(self._entries) > count_max:
             try:
@@ -178,7 +179,7 @@ class _Kept:
         return count
 
     def _forget_all(self) -> None:
-        """In a forked child: the handles are the parent's."""
+        """In a forked child: the handles belong to the parent."""
         self._entries.clear()
 
 

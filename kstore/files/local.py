@@ -1,6 +1,6 @@
 """The files of this machine's disks: the real ``FileSystem``.
 
-``platform`` holds what the operating systems do differently.
+``platform`` has the differences between operating systems.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 __all__ = ["SYSTEM_FS", "OsFile", "OsFileSystem", "OsMapping"]
 
-# O_NONBLOCK: opening a FIFO that somebody put there must not hang; it changes nothing for a regular file.
+# O_NONBLOCK: opening a FIFO in the file's place must not hang; it changes nothing for a regular file.
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
-# A read of up to this size is handed to the kernel as it is asked for; a larger one is first held against the file's
-# size, because the buffer for it is allocated before a byte is read.
+# A read of up to this size goes to the kernel as requested; a larger one is first compared with the file's size,
+# because the buffer for it is allocated before a byte is read.
 READ_SIZE_UNCHECKED = 1 << 20
 
-# The kernel takes at most IOV_MAX buffers in one vectored write; 1,024 on Linux and macOS.
+# The kernel accepts at most IOV_MAX buffers in one vectored write; 1,024 on Linux and macOS.
 BUFFERS_PER_WRITE = 1024
 
 UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
 class OsMapping:
-    """``Mapping`` over shared memory. It keeps no descriptor, and goes with the last reference."""
+    """``Mapping`` over shared memory. It keeps no descriptor, and is freed with the last reference."""
 
     __slots__ = ("_memory", "_path", "size")
 
@@ -109,7 +109,7 @@ class OsFile:
             data = os.pread(self._fd, size, position)
             if len(data) == size or not data:
                 return data
-            # Short inside a file is legal (a signal, the 2 GiB limit of one call): only an empty read is the end.
+            # A short read inside a file is legal (a signal, the 2 GiB limit of a call): only an empty read is the end.
             parts = [data]
             got = len(data)
             while got < size and (data := os.pread(self._fd, size - got, position + got)):
@@ -145,7 +145,7 @@ class OsFile:
             self._write_then_sync(buffers, position)
             return
         try:
-            # One call is one release of the interpreter's lock, where a write and a sync would be two.
+            # One call releases the interpreter's lock once; a write and a sync would release it twice.
             written = os.pwritev(self._fd, buffers, position, platform.DSYNC_FLAG)
         except OSError as error:
             if error.errno in UNSUPPORTED_ERRNOS:
@@ -156,13 +156,13 @@ class OsFile:
             self._write_rest(buffers, position, written, flags=platform.DSYNC_FLAG)
 
     def _write_then_sync(self, buffers: Sequence[Buffer], position: int) -> None:
-        """The substitute where a write cannot be asked to be a durable one."""
+        """The substitute where the system has no durable write."""
         self.write_all(buffers, position)
         self.fdatasync()
 
     def _write_rest(self, buffers: Sequence[Buffer], position: int, written: int, *, flags: int) -> None:
-        """Goes on behind the ``written`` bytes of a short write."""
-        # The views are released even when this raises: an exception that is kept must not pin the caller's buffer.
+        """Continues after the ``written`` bytes of a short write."""
+        # The views are released even if this raises: a stored exception must not pin the caller's buffer.
         with contextlib.ExitStack() as views:
             left = [views.enter_context(memoryview(buffer).cast("B")) for buffer in buffers]
             idle = 0
@@ -188,10 +188,10 @@ class OsFile:
                     raise self._error(stuck, writing=True)
 
     def _write_or_sync_error(self, error: OSError, position: int) -> KstoreError:
-        """Tells which half of a synced write at ``position`` failed.
+        """Determines which half of a synced write at ``position`` failed.
 
-        A write that fails takes no byte. One whose sync fails has grown the file, and only then is the error a sync's;
-        where the file already reached beyond ``position``, that is assumed: the worse of the two.
+        A failed write adds no byte. If only the sync fails, the file has grown, and only then is the error a sync's; if
+        the file already reached beyond ``position``, a failed sync is assumed: the worse of the two.
         """
         try:
             grown = os.fstat(self._fd).st_size > position
@@ -217,8 +217,8 @@ class OsFile:
         try:
             sync(self.fileno())
         except OSError as error:
-            # The first step, before any call: the system tells of a failure once, and a signal that came during the
-            # sync is served at the next call. Its exception goes on in place of the sync's.
+            # The first step, before any call: the system reports a failure once, and a signal that arrived during the
+            # sync is handled at the next call. Its exception would replace the sync's.
             self._has_failed_sync = True
             raise sync_error(error, self.path) from error
 
@@ -236,8 +236,8 @@ class OsFile:
 
     def size(self) -> int:
         try:
-            # Not by fstat: where somebody has asked for its times, Linux gives the file new ones with the next write.
-            # The position that this moves is nobody's.
+            # Not by fstat: if a program has read its times, Linux gives the file new ones with the next write.
+            # Nothing uses the position that this moves.
             return os.lseek(self._fd, 0, os.SEEK_END)
         except OSError as error:
             raise self._error(error) from error
@@ -266,7 +266,7 @@ class OsFile:
             try:
                 os.close(fd)
             except OSError:
-                # The descriptor is gone whatever close said, and what it may say is not about our synced bytes.
+                # The descriptor is gone whatever close returned, and its error does not concern our synced bytes.
                 pass
 
     def _error(self, error: OSError, *, writing: bool = False) -> KstoreError:
@@ -314,7 +314,7 @@ class OsFileSystem:
         try:
             platform.sync_all(fd)
         except OSError as error:
-            # EINVAL: this file system has no such thing as syncing a directory, so there is nothing to be had.
+            # EINVAL: this file system cannot sync a directory, so nothing more is possible.
             if error.errno != errno.EINVAL:
                 raise sync_error(error, path) from error
         finally:

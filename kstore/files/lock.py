@@ -1,24 +1,24 @@
 """The lock that lets one writer into a directory: kstore's or a broker's, never both.
 
-The file ``.lock`` is locked in two ways, because neither excludes everybody:
+The file ``.lock`` is locked in two ways, because neither excludes every program:
 
-- an *open file description* lock (Linux), which excludes Java's ``FileChannel.tryLock``, so a broker, where ``flock``
-  does not. A plain POSIX lock would too, but it goes with the first descriptor of the file that the process closes;
-- ``flock``, which excludes other programs, and everybody on systems without the former (where it excludes Java too).
+- an *open file description* lock (Linux), which excludes Java's ``FileChannel.tryLock``, so a broker, unlike ``flock``.
+  A plain POSIX lock would too, but closing any descriptor of the file in the process releases it;
+- ``flock``, which excludes other programs, and all programs on systems without the former (there also Java).
 
-A registry of this process's locks gives a clear message and guards the moments in which a fork would copy a descriptor
-that nobody knows of. The system drops both locks when the process dies, so a lock is never stale; what the file says
-of its holder (``kstore <kind> <process id>``) is for people and decides nothing. A fork shares the locks: the child
+A registry of this process's locks gives a clear message and guards the moments in which a fork would copy an
+unregistered descriptor. The system drops both locks when the process dies, so a lock is never stale; the file's text
+about its holder (``kstore <kind> <process id>``) is for people and decides nothing. A fork shares the locks: the child
 only closes its copies, since unlocking would unlock the parent's.
 
-Writers that share a directory divide the bytes of ``.lock`` among them, each with an open file description's locks:
+Writers that share a directory divide the bytes of ``.lock`` among them, each with open file description locks:
 
-    byte 0   read-locked by each of them while it is open; whoever wants the file for itself locks all of it
-    byte 1   read-locked by those that are open and in order: who finds none of them recovers
+    byte 0   read-locked by each of them while it is open; an exclusive writer locks the whole file
+    byte 1   read-locked by those that are open and sound: a process that finds none of them recovers
     byte 2   locked while one changes anything: the short lock
 
-The file stays when it is unlocked. A broker removes its own, so whoever has locked a file looks again whether it is
-still the one in the directory.
+The file stays when it is unlocked. A broker removes its own, so a process that has locked a file checks again that it
+is still the one in the directory.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ SOMEBODY = "a broker or another program"
 MEMBERS, LIVE, TURN = ((os.SEEK_SET, byte, 1, 0) for byte in range(3))
 
 TAKEN_ERRNOS = frozenset({errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK})
-# What a probe meets where there is no lock file; with any other error, as too many open files, nothing is known.
+# The errors of a probe without a lock file; with any other error, such as too many open files, nothing is known.
 NO_FILE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 
 # struct flock of Linux with 64-bit offsets, in the machine's own layout: type, whence, start, length, process id.
-# Start 0 and length 0 are the whole file, as Java locks it. An open file description's lock wants process id 0.
+# Start 0 and length 0 are the whole file, as Java locks it. An open file description lock requires process id 0.
 FLOCK = struct.Struct("@hhqqi0q")
 WHOLE_FILE = (os.SEEK_SET, 0, 0, 0)
 assert FLOCK.size == 32
 
-# Linux has them; elsewhere flock stands alone.
+# Linux has them; elsewhere only flock is used.
 OFD_SETLK: int | None = getattr(fcntl, "F_OFD_SETLK", None)
 OFD_SETLKW: int | None = getattr(fcntl, "F_OFD_SETLKW", None)
 OFD_GETLK: int | None = getattr(fcntl, "F_OFD_GETLK", None)
 
-# A probe of another process holds a shared flock for some microseconds; to find the file so is not to be too late.
+# A probe of another process holds a shared flock for some microseconds; that must not count as a holder.
 PROBE_RETRIES = 5
 PROBE_WAIT_SECONDS = 0.002
 
-# A broker that stops removes the file that was just opened; more than a few times in a row is no accident.
+# A stopping broker removes the file that was just opened; more than a few times in a row is no accident.
 REPLACED_RETRIES = 10
 
 
@@ -81,26 +81,26 @@ class DirectoryLock:
     __slots__ = ("__weakref__", "_fd", "_id", "_is_given_up", "_pid", "_shared", "_shares", "directory")
 
     def __init__(self, directory: PathLike, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> None:
-        """Takes the lock of ``directory``, whose ``.lock`` is created with ``mode`` where it is missing.
+        """Takes the lock of ``directory``, whose ``.lock`` is created with ``mode`` if missing.
 
-        ``kind`` is a word for people: what holds it. ``shared`` lets in others that share it, and nobody else.
+        ``kind`` is a word for people about the holder. ``shared`` admits others that share it, and no one else.
 
-        Raises: LockedError, at once and naming the holder; ReadOnlyError, FileMissingError, StorageError, also where
-        the system, or the file system, has no locks that can be shared.
+        Raises: LockedError, at once and naming the holder; ReadOnlyError, FileMissingError, StorageError, also if the
+        system, or the file system, has no shareable locks.
         """
         self._fd = -1
         self._shared = shared
         self._is_given_up = False
-        # The ``id`` of each share that was not released; guarded by ``_mutex``.
+        # The ``id`` of each unreleased share; guarded by ``_mutex``.
         self._shares: set[int] = set()
         self._pid = os.getpid()
         self.directory = directory
         path = os.path.join(directory, LOCK)
         try:
-            # Outside the registry, whose lock every other lock needs: what closes files may wait for the disk.
+            # Outside the registry, whose lock every other lock needs: closing files may wait for the disk.
             relieved(partial(self._take, path, kind, mode))
         except BaseException:
-            self.release()  # at once: whoever keeps the exception keeps this object
+            self.release()  # at once: a stored exception keeps this object
             raise
 
     def _take(self, path: str, kind: str, mode: int) -> None:
@@ -116,7 +116,7 @@ class DirectoryLock:
         self.release()
 
     def __del__(self) -> None:
-        if self._fd >= 0:  # else it may not even be whole
+        if self._fd >= 0:  # else it may not be fully constructed
             self._shares.clear()  # a live share would refer to this lock
             self.release()
 
@@ -125,9 +125,9 @@ class DirectoryLock:
         return self._fd >= 0 and not self._is_given_up
 
     def share(self) -> LockShare:
-        """One more claim on the lock: the directory stays locked until this one is released, too.
+        """Another claim on the lock: the directory stays locked until this one is released, too.
 
-        Raises: ClosedError where the lock was released.
+        Raises: ClosedError if the lock was released.
         """
         with _mutex:
             if not self.held:
@@ -143,7 +143,7 @@ class DirectoryLock:
                 self.release()
 
     def release(self) -> None:
-        """Gives the directory up, or leaves it to the last share; a second call, or one in a forked child, does
+        """Releases the directory, or leaves it to the last share; a second call, or one in a forked child, does
         nothing."""
         self._is_given_up = True
         if self._fd < 0:
@@ -155,35 +155,35 @@ class DirectoryLock:
             others = [held for held in _held.pop(self._id, ()) if held.fd != fd]
             if others:
                 _held[self._id] = others
-            # Unlocked by name, not only closed: a child that is just about to exec another program has a copy of the
-            # descriptor, and the lock would live on with it. Only the owner may: elsewhere it is the parent's lock.
+            # Unlocked explicitly, not only closed: a child that is about to exec another program has a copy of the
+            # descriptor, which would keep the lock. Only the owner may: elsewhere it is the parent's lock.
             if self._pid == os.getpid():
                 if not self._shared:
-                    _write_holder(fd, b"")  # of those who share it the others may go on
+                    _write_holder(fd, b"")  # others that share it may continue
                 _unlock(fd)
-            # Only now: an interrupt before this leaves what a second call can do.
+            # Only now: after an interrupt before this a second call can finish.
             self._fd = -1
             os.close(fd)
 
     # --- shared ---------------------------------------------------------------------------------------------------
 
     def take_turn(self) -> None:
-        """Waits for the short lock, which one of those who share the directory has at a time. Raises: StorageError."""
+        """Waits for the short lock, which one sharing process has at a time. Raises: StorageError."""
         assert OFD_SETLKW is not None
         self._fcntl(OFD_SETLKW, _TURN_LOCK)
 
     def end_turn(self) -> None:
-        """Lets the next one have the short lock. Raises: StorageError."""
+        """Releases the short lock. Raises: StorageError."""
         assert OFD_SETLK is not None
         self._fcntl(OFD_SETLK, _TURN_UNLOCK)
 
     def go_live(self) -> None:
-        """From now on, and while the process lives, others find the directory in order. Raises: StorageError."""
+        """From now on, while the process lives, others find the directory sound. Raises: StorageError."""
         assert OFD_SETLK is not None
         self._fcntl(OFD_SETLK, FLOCK.pack(fcntl.F_RDLCK, *LIVE))
 
     def others_live(self) -> bool:
-        """Whether somebody else has the directory open, and in order. Raises: StorageError."""
+        """Whether another process has the directory open and sound. Raises: StorageError."""
         assert OFD_GETLK is not None
         kind, *_ = FLOCK.unpack(self._fcntl(OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, *LIVE)))
         return bool(kind != fcntl.F_UNLCK)
@@ -196,8 +196,8 @@ class DirectoryLock:
             raise StorageError(code, f"lock: {error}", os.path.join(self.directory, LOCK)) from error
 
     def check(self) -> None:
-        """Raises: ForkedError in a child of the process that took the lock; StorageError when the file in the
-        directory is no longer the locked one, so that somebody else may hold that."""
+        """Raises: ForkedError in a child of the process that took the lock; StorageError if the file in the directory
+        is no longer the locked one, so that another process may hold it."""
         if self._pid != os.getpid():
             raise ForkedError(f"{os.fspath(self.directory)} was locked before this process was forked")
         path = os.path.join(self.directory, LOCK)
@@ -221,7 +221,7 @@ class LockShare:
         self.release()
 
     def release(self) -> None:
-        """Gives the claim up; a second call, or one in a forked child, does nothing."""
+        """Releases the claim; a second call, or one in a forked child, does nothing."""
         self._lock._release_share(self)
 
 
@@ -230,12 +230,12 @@ _TURN_UNLOCK = FLOCK.pack(fcntl.F_UNLCK, *TURN)
 
 
 def probe_lock(directory: PathLike, *, shared: bool = False) -> None:
-    """Looks whether somebody holds the lock of ``directory``, without creating or keeping anything.
+    """Checks whether a process holds the lock of ``directory``, without creating or keeping anything.
 
-    ``shared``: those who share it do not count.
-    A ``.lock`` that is missing, or that may not be opened, is held by nobody who could be found.
+    ``shared``: those that share it do not count. A ``.lock`` that is missing, or that may not be opened, has no
+    discoverable holder.
 
-    Raises: LockedError; StorageError where it cannot be found out, as without a free descriptor.
+    Raises: LockedError; StorageError if it cannot be determined, as without a free descriptor.
     """
     relieved(partial(_probe, os.path.join(directory, LOCK), shared=shared))
 
@@ -247,8 +247,8 @@ def _probe(path: str, *, shared: bool) -> None:
             return
         try:
             _check_not_ours(fd, path, shared=shared)
-            # Asking takes nothing, so it disturbs nobody; flock cannot be asked, only tried, and a shared one lets
-            # other probes through.
+            # Asking takes nothing, so it disturbs no other process; flock cannot be asked, only tried, and a shared
+            # one admits other probes.
             if _ofd_holder(fd, shared=shared) is not None or not _try_flock(fd, fcntl.LOCK_SH):
                 raise _locked(fd, path)
             _unlock(fd)
@@ -270,19 +270,19 @@ class _Held(NamedTuple):
     owner: weakref.ref[DirectoryLock]
 
 
-# Of one file there are several only where all of them share it.
+# Several for one file only if all of them share it.
 _held: dict[_FileId, list[_Held]] = {}
 
-# Held over every step between opening a lock file and knowing of it, and over a fork.
-# Reentrant: a garbage collection inside may release a lock that nobody released.
+# Held from opening a lock file until it is registered, and over a fork.
+# Reentrant: a garbage collection inside may release a forgotten lock.
 _mutex = threading.RLock()
 _is_mine = threading.Condition(_mutex)
 
 
 def is_in_registry() -> bool:
-    """Whether this thread is inside the registry: then a finalizer asks, which a garbage collection runs there.
+    """Whether this thread is inside the registry: then a garbage collection there runs the finalizer that asks.
 
-    It may take and release locks, but not wait for another thread, which may need the registry too.
+    It may take and release locks, but must not wait for another thread, which may need the registry too.
     """
     try:
         _is_mine.notify(0)
@@ -304,13 +304,13 @@ def _after_fork_in_child() -> None:
         try:
             os.close(held.fd)
         except OSError:
-            # Somebody else closed it, in the parent; the others must be closed all the same.
+            # Other code closed it, in the parent; the others must still be closed.
             pass
         owner = held.owner()
         if owner is not None:
             owner._forget()
     _held.clear()
-    # The thread that forked is the child's only one, and holds it.
+    # The forking thread is the child's only one, and holds it.
     _mutex.release()
 
 
@@ -318,7 +318,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 
 def _lock_file(path: str, mode: int, *, shared: bool) -> tuple[int, _FileId]:
-    """Opens and locks the file that has the name ``path`` when the locks are there."""
+    """Opens and locks the file named ``path`` if the locks are free."""
     if shared:
         _check_shareable(path)
     for _ in range(REPLACED_RETRIES):
@@ -333,7 +333,7 @@ def _lock_file(path: str, mode: int, *, shared: bool) -> tuple[int, _FileId]:
             if _file_id(path) == file_id:
                 return fd, file_id
         except BaseException as error:
-            # Whatever it was, MemoryError and KeyboardInterrupt too: a descriptor left open would keep the lock.
+            # Whatever it was, even MemoryError and KeyboardInterrupt: an open descriptor would keep the lock.
             os.close(fd)
             if isinstance(error, OSError) and not isinstance(error, LockedError):
                 raise storage_error(error, path, writing=True) from error
@@ -343,7 +343,7 @@ def _lock_file(path: str, mode: int, *, shared: bool) -> tuple[int, _FileId]:
 
 
 def _check_shareable(path: str) -> None:
-    """Raises: StorageError where locks, or memory that is mapped, need not be everybody's."""
+    """Raises: StorageError if locks, or mapped memory, may not be visible to every writer."""
     if OFD_SETLK is None:
         raise StorageError(errno.ENOTSUP, "this system lacks the locks that writers of one directory can share", path)
     if found := foreign_type(os.path.dirname(path)):
@@ -422,14 +422,14 @@ def _unlock(fd: int) -> None:
             fcntl.fcntl(fd, OFD_SETLK, FLOCK.pack(fcntl.F_UNLCK, *WHOLE_FILE))
         fcntl.flock(fd, fcntl.LOCK_UN)
     except OSError:
-        # The close that follows unlocks too.
+        # The following close unlocks too.
         pass
 
 
 def _ofd_holder(fd: int, *, shared: bool = False) -> int | None:
-    """The process whose lock stands in the way of an open file description's, None if nobody's does.
+    """The process whose lock conflicts with an open file description lock, None if there is none.
 
-    -1, or 0, where the system does not tell: an open file description belongs to no process.
+    -1, or 0, if the system does not say: an open file description belongs to no process.
     """
     if OFD_GETLK is None:
         return None
@@ -444,7 +444,7 @@ def _locked(fd: int, path: str) -> LockedError:
 
 
 def _describe_holder(fd: int) -> str:
-    """Who holds the lock, as far as can be known; the file's own word only where it can be kstore's."""
+    """The holder of the lock, as far as known; the file's own text only if it can be kstore's."""
     try:
         pid = _ofd_holder(fd)
         match = HOLDER.fullmatch(os.pread(fd, HOLDER_SIZE_MAX, 0))
@@ -452,7 +452,7 @@ def _describe_holder(fd: int) -> str:
         return SOMEBODY
     if pid is not None and pid > 0:
         return f"process {pid} ({SOMEBODY})"
-    # Nobody but kstore takes an open file description's lock; a lone flock may be anybody's, beside a word left behind.
+    # Only kstore takes an open file description lock; a lone flock may be any program's, beside an old text.
     if match is None or (pid is None and OFD_GETLK is not None):
         return SOMEBODY
     return f"kstore ({match[1].decode('ascii')}), process {int(match[2])}"
@@ -463,5 +463,5 @@ def _write_holder(fd: int, text: bytes) -> None:
         os.ftruncate(fd, 0)
         os.pwrite(fd, text, 0)
     except OSError:
-        # A full disk is no reason not to lock: the text is for people.
+        # A full disk must not prevent the lock: the text is for people.
         pass

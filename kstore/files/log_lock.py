@@ -1,18 +1,18 @@
-"""Who may write to one log: a lone writer, which locks its directory, or a store, which locks the directory above.
+"""The right to write to one log: for a lone writer, which locks its directory, or a store, which locks the one above.
 
-A store that has its directory alone does not keep the locks of its partitions: each costs a descriptor. It passes
-through the lock of a partition when it opens it, which shows a lone writer that is there already. Two rules then keep
-the two apart, whichever comes first:
+A store that has its directory alone does not keep the locks of its partitions: each costs a descriptor. It takes and
+releases the lock of a partition when it opens it, which reveals an existing lone writer. Two rules then keep the two
+apart, whichever comes first:
 
-    a store          locks its root, then looks at the partition's lock
-    a lone writer    locks the partition, then looks at the root's lock
+    a store          locks its root, then checks the partition's lock
+    a lone writer    locks the partition, then checks the root's lock
 
-Each writes its own mark before it reads the other's, so that at least one of them sees the other. If both do, the lone
-writer gives way: it looked at the root before it changed anything, and releases the partition at once, while the store
-tries again for a moment. A broker locks the root only, and is seen by the same look.
+Each writes its own mark before it reads the other's, so at least one of them sees the other. If both do, the lone
+writer gives way: it checked the root before it changed anything, and releases the partition at once, while the store
+retries for a moment. A broker locks only the root, and the same check finds it.
 
-A lone writer looks at the root of the directory's path as it was given and of its real path: either may be the store's.
-A partition that a store reaches through a link has another real root, so the store keeps its lock; so do those who
+A lone writer checks the root of the directory's path as given and of its real path: either may be the store's. A
+partition that a store reaches through a link has another real root, so the store keeps its lock; so do processes that
 share a store, since the root's lock does not keep the others out.
 """
 
@@ -40,16 +40,16 @@ class WriteLock(Protocol):
 
 
 def lock_log(directory: Path, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> DirectoryLock:
-    """The lock of the log in ``directory``, for a writer that is no store; ``kind``, ``mode``, ``shared`` as there.
+    """The lock of the log in ``directory``, for a writer that is not a store; ``kind``, ``mode``, ``shared`` as there.
 
     Raises: LockedError, naming the holder, also of a store above; ReadOnlyError, FileMissingError, StorageError.
     """
-    # Before anything is created in a directory that a store has.
+    # Before anything is created in a directory that belongs to a store.
     _probe_above(directory, shared=shared)
     try:
         lock = DirectoryLock(directory, kind=kind, mode=mode, shared=shared)
     except LockedError:
-        _probe_above(directory, shared=shared)  # if a store has just been opened, it is the one to be named
+        _probe_above(directory, shared=shared)  # if a store has just been opened, the error names it
         raise
     try:
         _probe_above(directory, shared=shared)
@@ -60,8 +60,8 @@ def lock_log(directory: Path, *, kind: str = "log", mode: int = 0o600, shared: b
 
 
 def lock_in_store(directory: Path, root: DirectoryLock, *, kind: str = "log", mode: int, shared: bool) -> WriteLock:
-    """The right to write to a partition of the store that holds ``root``: a share of it, so that it stays locked for
-    as long as the log is open, or the partition's own lock where that alone keeps others out.
+    """The right to write to a partition of the store that holds ``root``: a share of it, so that it stays locked while
+    the log is open, or the partition's own lock where only that keeps others out.
 
     Raises: LockedError, naming the lone writer; ReadOnlyError, FileMissingError, StorageError.
     """
@@ -75,7 +75,7 @@ def lock_in_store(directory: Path, root: DirectoryLock, *, kind: str = "log", mo
 
 
 def lock_past_lone_writers(directory: Path, *, kind: str = "log", mode: int, shared: bool = False) -> DirectoryLock:
-    """The lock of a partition, for whoever holds the root's: lone writers that are giving way are waited for.
+    """The lock of a partition, for the holder of the root's: waits for lone writers that are giving way.
 
     Raises: as ``DirectoryLock``.
     """
@@ -88,9 +88,9 @@ def lock_past_lone_writers(directory: Path, *, kind: str = "log", mode: int, sha
 
 
 def probe_log(directory: Path) -> None:
-    """Looks whether anyone may be writing to the log in ``directory``; creates and keeps nothing.
+    """Checks whether a process may be writing to the log in ``directory``; creates and keeps nothing.
 
-    Raises: LockedError; StorageError where that cannot be found out.
+    Raises: LockedError; StorageError if that cannot be determined.
     """
     _probe_above(directory, shared=False)
     probe_lock(directory)

@@ -1,8 +1,8 @@
-"""``meta.properties``: the identity of a store's directory, as a broker in KRaft mode keeps it.
+"""``meta.properties``: the identity of a store's directory, as a broker in KRaft mode stores it.
 
     version=1  node.id=<int>  cluster.id=<22 characters>  directory.id=<22 characters>    (version 0: broker.id)
 
-A broker's own is kept as it is. One that kstore makes says so in its first comment, so that it is known for what it is:
+A broker's own file is kept unchanged. One that kstore creates says so in its first comment, so that it is recognised:
 no cluster has its id.
 """
 
@@ -27,7 +27,7 @@ RESERVED_BELOW = 100
 
 
 class MetaProperties(NamedTuple):
-    """Who a directory belongs to; ``directory_id`` is "" in older ones."""
+    """The owner of a directory; ``directory_id`` is "" in older ones."""
 
     version: int
     node_id: int
@@ -36,7 +36,7 @@ class MetaProperties(NamedTuple):
 
 
 def random_id() -> uuid.UUID:
-    """An id as Kafka makes them: none that is reserved, none that would look like an option on a command line."""
+    """An id as Kafka generates them: not a reserved one, and none that looks like a command-line option."""
     while True:
         made = uuid.uuid4()
         if made.int >= RESERVED_BELOW and not _text(made).startswith("-"):
@@ -44,7 +44,7 @@ def random_id() -> uuid.UUID:
 
 
 def read_meta_properties(fs: FileSystem, path: PathLike) -> MetaProperties | None:
-    """What the file says; None where there is none. Raises: CorruptFileError, StorageError."""
+    """The contents of the file; None if there is none. Raises: CorruptFileError, StorageError."""
     try:
         text = read_small_file(fs, path, SIZE_MAX).decode("utf-8")
     except FileMissingError:

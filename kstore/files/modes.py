@@ -1,4 +1,4 @@
-"""Whose a file is and who may use it: for a handover to a broker that runs as another user."""
+"""The owner and the mode of a file: for a handover to a broker that runs as another user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Access(NamedTuple):
 
 
 def access(path: PathLike) -> Access:
-    """Of what ``path`` names, a link itself included. Raises: FileMissingError, StorageError."""
+    """For the file named ``path``, even if it is a link. Raises: FileMissingError, StorageError."""
     try:
         found = os.lstat(path)
     except OSError as error:
@@ -37,7 +37,7 @@ def access(path: PathLike) -> Access:
 
 
 def set_mode(path: PathLike, mode: int) -> None:
-    """Raises: ReadOnlyError where the file is somebody else's; StorageError."""
+    """Raises: ReadOnlyError if another user owns the file; StorageError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

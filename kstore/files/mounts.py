@@ -1,7 +1,7 @@
 """Which file system a directory is on, and whether others write to it past this machine's kernel.
 
-Locks, shared mappings and inotify are the kernel's: where another machine, or a program, has the files too, they hold
-for this machine alone at best. Linux only; elsewhere, and without ``/proc``, nothing is known.
+Locks, shared mappings and inotify belong to the kernel: if another machine, or a program, has the files too, they hold
+at best for this machine. Linux only; elsewhere, and without ``/proc``, nothing is known.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ __all__ = ["foreign_type", "type_of"]
 
 MOUNTS = "/proc/self/mountinfo"
 
-# As ``mount`` calls them.
+# The names that ``mount`` uses.
 NETWORKS = {"afs", "cifs", "coda", "davfs", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
 CLUSTERS = {"acfs", "beegfs", "ceph", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ocfs2", "orangefs", "panfs",
             "pvfs2", "wekafs"}  # fmt: skip
 HOSTS_OF_VIRTUAL_MACHINES = {"9p", "prl_fs", "vboxsf", "virtiofs", "vmhgfs"}
 FOREIGN_TYPES = NETWORKS | CLUSTERS | HOSTS_OF_VIRTUAL_MACHINES | {"fuse"}
-# One of a program's, whatever it is: ``fuse.sshfs``. One on a block device of its own is ``fuseblk``.
+# A user-space file system: ``fuse.sshfs``. One on its own block device is ``fuseblk``.
 FUSE_PREFIX = "fuse."
 
 
 def type_of(path: PathLike) -> str:
-    """The type of the file system that has the file or directory ``path``, "" where that is not known."""
+    """The type of the file system of the file or directory ``path``, "" if unknown."""
     try:
         device = os.stat(path).st_dev
         with open(MOUNTS, encoding="utf-8", errors="replace") as mounts:

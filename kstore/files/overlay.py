@@ -1,10 +1,10 @@
-"""A file system whose changes stay in memory: what a work would do is found out by letting it do it here.
+"""A file system whose changes stay in memory: to find out what an operation would do, let it do it here.
 
     overlay = OverlayFs(SYSTEM_FS)
     load(context over overlay, ...)      # the very code that recovers; not a byte on the disk has changed
 
 Reads go to the file system below. Changed pages are kept in an unnamed temporary file, so that memory is bounded. A
-handle that was opened for reading before the first change of its file does not see the changes.
+handle opened for reading before the first change of its file does not see the changes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Content:
     def truncate(self, size: int) -> None:
         with self._lock:
             if size < self.size:
-                # What is cut off must read as zeros if the file grows again.
+                # Bytes that are cut off must read as zeros if the file grows again.
                 self._base_size = min(self._base_size, size)
                 last = size // PAGE_SIZE
                 self._pages = {page for page in self._pages if page <= last}
@@ -117,10 +117,10 @@ class _OverlayFile:
         return os.write(socket_fd, self._content.read(size, position))
 
     def fdatasync(self) -> None:
-        """Nothing of this reaches a disk."""
+        """Nothing here reaches a disk."""
 
     def fsync(self) -> None:
-        """Nothing of this reaches a disk."""
+        """Nothing here reaches a disk."""
 
     def truncate(self, size: int) -> None:
         self._content.truncate(size)
@@ -144,7 +144,7 @@ class _OverlayFile:
         return _OverlayMapping(self._content, size)
 
     def fileno(self) -> int:
-        raise StorageError(errno.EBADF, "a file that is only thought of has no descriptor", self.path)
+        raise StorageError(errno.EBADF, "a file in memory has no descriptor", self.path)
 
     def close(self) -> None:
         """The content lives as long as the overlay."""
@@ -168,18 +168,18 @@ class _OverlayMapping:
         return self._content.read(size, position)
 
     def sync(self) -> None:
-        """Nothing of this reaches a disk."""
+        """Nothing here reaches a disk."""
 
     def close(self) -> None:
         """The content lives as long as the overlay."""
 
 
 class OverlayFs:
-    """``FileSystem`` over another one, which it never changes. Directories cannot be made or removed in it."""
+    """``FileSystem`` over another one, which it never changes. It cannot create or remove directories."""
 
     def __init__(self, below: FileSystem) -> None:
         self._below = below
-        # By path: what stands there now, None where it was taken away.
+        # By path: the present content, None if it was removed.
         self._changed: dict[str, _Content | None] = {}
         self._next_inode = -2
 
@@ -217,7 +217,7 @@ class OverlayFs:
         self._changed[os.fspath(path)] = None
 
     def sync_dir(self, path: PathLike) -> None:
-        """Nothing of this reaches a disk."""
+        """Nothing here reaches a disk."""
 
     def list(self, path: PathLike) -> list[str]:
         names = set(self._below.list(path))
@@ -244,13 +244,13 @@ class OverlayFs:
         return self._changed[name] is not None if name in self._changed else self._below.exists(path)
 
     def mkdir(self, path: PathLike, mode: int = 0o700) -> None:
-        raise StorageError(errno.ENOTSUP, "no directory can be made in an overlay", os.fspath(path))
+        raise StorageError(errno.ENOTSUP, "an overlay cannot create directories", os.fspath(path))
 
     def rmdir(self, path: PathLike) -> None:
-        raise StorageError(errno.ENOTSUP, "no directory can be removed in an overlay", os.fspath(path))
+        raise StorageError(errno.ENOTSUP, "an overlay cannot remove directories", os.fspath(path))
 
     def set_mtime(self, path: PathLike, mtime_ns: int) -> None:
-        """Nothing of this reaches a disk."""
+        """Nothing here reaches a disk."""
 
 
 def _missing(name: str) -> FileMissingError:

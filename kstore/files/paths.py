@@ -2,7 +2,7 @@
 
     in a partition's directory
       <base>.log .index .timeindex .txnindex      a segment; <base> is its base offset in 20 digits
-      <offset>.snapshot                           producer state, valid up to, excluding, the offset
+      <offset>.snapshot                           producer state below the offset
       ... .deleted  .cleaned  .swap               one more suffix: awaiting removal, being written, being swapped in
       <base>.log.cut-<position>                   what recovery cut from a .log at that byte (kstore's)
       leader-epoch-checkpoint  partition.metadata  kstore.state  .lock
@@ -10,11 +10,10 @@
 
     in a store's directory
       <topic>-<partition>                         a partition's directory, split at the last "-"
-      <topic>-<partition>.<32 hex digits>-delete  and -stray, -future: on its way out, unknown, on its way in
+      <topic>-<partition>.<32 hex digits>-delete  and -stray, -future: being removed, unknown, arriving
       *-offset-checkpoint  meta.properties  .kafka_cleanshutdown  .lock  kstore.producer-ids
 
-A name is only what it matches to the letter: digits are ASCII, an offset has 63 bits, everything else is somebody
-else's and left alone.
+A name must match exactly: digits are ASCII, an offset has 63 bits. Every other name is foreign and left alone.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, REPLICATION_OFFSETS, CLEANER_
 META_PROPERTIES = "meta.properties"
 PRODUCER_IDS = "kstore.producer-ids"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-# A broker's own log of its cluster's metadata: no topic, and not kstore's to write to.
+# A broker's own log of its cluster's metadata: not a topic, and never written by kstore.
 METADATA_TOPIC = "__cluster_metadata"
 
 DELETE_MARK = "-delete"
@@ -118,7 +117,7 @@ _PARTITION_DIR = re.compile(
 class SegmentName(NamedTuple):
     """The parts of a segment file's name; ``state`` is "", ".deleted", ".cleaned" or ".swap".
 
-    Of a ``.snapshot``, ``base_offset`` is the offset up to which it is valid.
+    For a ``.snapshot``, ``base_offset`` is the offset up to which it is valid.
     """
 
     base_offset: int
@@ -130,10 +129,10 @@ class SegmentName(NamedTuple):
 
 
 class DirectoryNames(NamedTuple):
-    """A partition directory's names, sorted out.
+    """A partition directory's names, sorted by kind.
 
-    ``bases`` maps each of ``SEGMENT_SUFFIXES`` to the offsets of its files, rising. ``unfinished`` are the segment
-    files with one more suffix, ``cuts`` what recovery set aside, ``others`` all the rest, as they were listed.
+    ``bases`` maps each of ``SEGMENT_SUFFIXES`` to the offsets of its files, increasing. ``unfinished`` are the segment
+    files with another suffix, ``cuts`` what recovery set aside, ``others`` all the rest, as listed.
     """
 
     bases: dict[str, list[int]]
@@ -143,7 +142,7 @@ class DirectoryNames(NamedTuple):
 
     @property
     def indexed(self) -> set[int]:
-        """The base offsets of which both searched indexes are there."""
+        """The base offsets for which both searchable indexes exist."""
         return set(self.bases[INDEX_SUFFIX]).intersection(self.bases[TIME_INDEX_SUFFIX])
 
 
@@ -169,7 +168,7 @@ def cut_name(base_offset: int, position: int) -> str:
 
 
 def parse_segment_name(name: str) -> SegmentName | None:
-    """The parts of ``name``, or None where it is no segment file's."""
+    """The parts of ``name``, or None if it is not a segment file's."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or (base_offset := int(match[1])) >= OFFSET_MAX:
         return None
@@ -177,7 +176,7 @@ def parse_segment_name(name: str) -> SegmentName | None:
 
 
 def classify(names: Iterable[str]) -> DirectoryNames:
-    """Sorts out a directory listing; about 0.5 us a name, because a log may have tens of thousands."""
+    """Sorts a directory listing by kind; about 0.5 us a name, because a log may have tens of thousands."""
     bases: dict[str, list[int]] = {suffix: [] for suffix in SEGMENT_SUFFIXES}
     unfinished: list[SegmentName] = []
     cuts: list[str] = []
@@ -207,7 +206,7 @@ def topic_partition(dir_name: str) -> TopicPartition | None:
 
 
 def marked_topic_partition(dir_name: str) -> tuple[TopicPartition, str] | None:
-    """The topic and partition of a directory marked as going or coming, with its mark; None for any other name.
+    """The topic and partition of a directory marked as leaving or arriving, with its mark; None for any other name.
 
     The topic may have lost its end: a name has at most 255 characters.
     """
@@ -218,9 +217,9 @@ def marked_topic_partition(dir_name: str) -> tuple[TopicPartition, str] | None:
 
 
 def marked_dir_name(owner: TopicPartition, unique: str, mark: str) -> str:
-    """The name for a directory on its way out or in; ``unique`` is 32 hex digits.
+    """The name for a leaving or arriving directory; ``unique`` is 32 hex digits.
 
-    The topic is cut so that the name fits a directory entry. A future log's is not, since it must be found again
+    The topic is cut so that the name fits a directory entry. A future log's is not cut, since it must be found again
     (Kafka: LocalLog).
     """
     end = f"-{owner.partition}.{unique}{mark}"
@@ -229,7 +228,7 @@ def marked_dir_name(owner: TopicPartition, unique: str, mark: str) -> str:
 
 
 def validate_topic(topic: str) -> str:
-    """Returns ``topic``. Raises: ConfigError where Kafka would refuse the name."""
+    """Returns ``topic``. Raises: ConfigError if Kafka would refuse the name."""
     if not isinstance(topic, str) or topic in (".", "..") or not _TOPIC.fullmatch(topic):
         raise ConfigError(
             f"topic name {topic!r}: expected 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'"

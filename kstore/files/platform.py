@@ -1,13 +1,13 @@
-"""What Linux and macOS do differently with files: one function for each such thing, on plain descriptors.
+"""The differences between Linux and macOS with files: one function for each, on plain descriptors.
 
     thing                 Linux                        macOS
     sync                  fdatasync, fsync             fcntl F_FULLFSYNC (fsync leaves bytes in the drive's cache)
     write and sync        pwritev with RWF_DSYNC       a write, then the sync
     reserve blocks        fallocate, KEEP_SIZE         none: reports False
-    fill with blocks      posix_fallocate              zeros written to what is missing or may be a hole
+    fill with blocks      posix_fallocate              zeros written where bytes are missing or may be a hole
     advise                posix_fadvise                none
 
-An OSError leaves here as it is; ``fs`` gives it its type.
+An OSError passes through here unchanged; ``fs`` gives it its type.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Callable
 
 __all__ = ["DSYNC_FLAG", "MSYNC_REACHES_DISK", "advise", "fill", "reserve", "sync_all", "sync_data"]
 
-# The flag that makes one pwritev durable; 0 where there is none.
+# The flag that makes one pwritev durable; 0 if the system has none.
 DSYNC_FLAG: int = getattr(os, "RWF_DSYNC", 0)
 
-# Linux syncs the file, as fdatasync does, when memory that is shared with it is; macOS leaves it in the drive's cache.
+# On Linux, syncing shared memory syncs the file like fdatasync; macOS leaves it in the drive's cache.
 MSYNC_REACHES_DISK = sys.platform == "linux"
 
 # linux/falloc.h
@@ -47,7 +47,7 @@ def _sync_full(fd: int) -> None:
     try:
         fcntl.fcntl(fd, F_FULLFSYNC)
     except OSError as error:
-        # Some network and foreign file systems do not know it; fsync is the most that they have.
+        # Some network and foreign file systems lack it; fsync is the strongest that they have.
         if error.errno not in UNSUPPORTED_ERRNOS and error.errno != errno.ENOTTY:
             raise
         os.fsync(fd)
@@ -58,7 +58,7 @@ sync_all: Callable[[int], None] = _sync_full if sys.platform == "darwin" else os
 
 
 def advise(fd: int, position: int, size: int, advice: str) -> None:
-    """Best effort: a hint that cannot be given is not given."""
+    """Best effort: an unsupported hint is dropped."""
     if advice in ADVICE:
         try:
             os.posix_fadvise(fd, position, size, ADVICE[advice])
@@ -67,7 +67,7 @@ def advise(fd: int, position: int, size: int, advice: str) -> None:
 
 
 def reserve(fd: int, position: int, size: int) -> bool:
-    """Allocates blocks and keeps the file's size; whether that was done."""
+    """Allocates blocks and keeps the file's size; returns whether it did."""
     global _fallocate
     if _fallocate is None:
         _fallocate = _load_fallocate()
@@ -75,7 +75,7 @@ def reserve(fd: int, position: int, size: int) -> bool:
 
 
 def fill(fd: int, size: int) -> None:
-    """Grows the file to at least ``size`` and gives every byte below it a block, keeping what is there."""
+    """Grows the file to at least ``size`` and gives every byte below it a block, keeping the contents."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(fd, 0, size)
@@ -88,7 +88,7 @@ def fill(fd: int, size: int) -> None:
 
 
 def fill_by_writing(fd: int, size: int) -> None:
-    """The substitute for ``posix_fallocate``: what is there is written again, what is missing is written as zeros."""
+    """The substitute for ``posix_fallocate``: rewrites existing bytes, and writes missing ones as zeros."""
     for position in range(0, size, FILL_CHUNK_BYTES):
         chunk_size = min(FILL_CHUNK_BYTES, size - position)
         chunk = os.pread(fd, chunk_size, position).ljust(chunk_size, b"\0")
@@ -104,17 +104,17 @@ _fallocate: Callable[[int, int, int], bool] | None = None
 
 
 def _load_fallocate() -> Callable[[int, int, int], bool]:
-    """Finds the C library's fallocate, once; ctypes is imported here because it takes longer than the whole module."""
+    """Finds the C library's fallocate, once; imports ctypes here because it takes longer than the whole module."""
     import ctypes
 
     function = getattr(ctypes.CDLL(None), "fallocate", None) if sys.platform == "linux" else None
-    # The plain name takes an off_t, which has 64 bits where a long has.
+    # The plain name takes an off_t, which has 64 bits if a long has.
     if function is None or ctypes.sizeof(ctypes.c_long) != 8:
         return lambda fd, position, size: False
     function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
     def fallocate(fd: int, position: int, size: int) -> bool:
-        # ctypes would wrap a number beyond 63 bits without a word.
+        # ctypes would silently wrap a number beyond 63 bits.
         if fd < 0 or position < 0 or size <= 0 or position + size >= 1 << 63:
             return False
         return bool(function(fd, FALLOC_FL_KEEP_SIZE, position, size) == 0)

@@ -1,14 +1,14 @@
-"""Files on HDFS, in object stores, and wherever fsspec reaches: read in ranges, and written out whole.
+"""Files on HDFS, in object stores, and wherever fsspec reaches: read in ranges, and written as a whole.
 
-``open_remote(url)`` gives a ``Location``: a file system and the path in it. The file system keeps to ``FileSystem``'s
-names, so what reads a log here reads it there; whatever would change a file in place is a ``ReadOnlyError``. It adds
-``put``: a file is there under its name as a whole, or not at all.
+``open_remote(url)`` returns a ``Location``: a file system and the path in it. The file system has ``FileSystem``'s
+methods, so the same code reads a log there; whatever would change a file in place raises ``ReadOnlyError``. It adds
+``put``: a file appears under its name completely, or not at all.
 
     no scheme, file://      this machine's disks
     hdfs://                 hdfs-native                       (kstore[hdfs])
     any other               fsspec and what it needs for it   (fsspec; s3fs, gcsfs, adlfs ...)
 
-What they raise leaves as a typed ``StorageError``, and every call has a time limit (``remote_stores``).
+Their errors become a typed ``StorageError``, and every call has a time limit (``remote_stores``).
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ __all__ = [
 
 Result = TypeVar("Result")
 
-# A file on its way in has its name plus this: neither kstore nor a broker takes it for a segment.
+# A file that is being written has its name plus this: neither kstore nor a broker treats it as a segment.
 UPLOAD_SUFFIX = ".mirror"
 
-# What a first read fetches; each that goes on where the last one ended fetches twice as much as that, up to the most.
+# What a first read fetches; each one that continues the last fetches twice as much, up to the maximum.
 READ_AHEAD_MIN = 1 << 16
 READ_AHEAD_MAX = 8 << 20
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://([^/]*)(/.*)?", re.DOTALL)
 
-# Object stores: a file appears when its upload is completed, and directories are only parts of names.
+# Object stores: a file appears when its upload is complete, and directories are only parts of names.
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "r2"})
 
 
 class Location(NamedTuple):
-    """A ``path`` in a file system ``fs``. ``local`` is the same file system where it is this machine's, else None."""
+    """A ``path`` in a file system ``fs``. ``local`` is the same file system if it is this machine's, else None."""
 
     fs: RemoteFileSystem
     path: Path
@@ -66,7 +66,7 @@ class Location(NamedTuple):
 
     @property
     def reading(self) -> FileSystem:
-        """The file system as what reads a log wants it: anything but reading fails where it is not local."""
+        """The file system for readers of a log: everything but reading fails if it is not local."""
         if self.local is not None:
             return self.local
         assert isinstance(self.fs, RemoteFiles)
@@ -74,7 +74,7 @@ class Location(NamedTuple):
 
     @property
     def url(self) -> str:
-        """For people: passwords are left out."""
+        """For people: without passwords."""
         return self.fs.url_of(self.path)
 
     def __truediv__(self, name: str) -> Location:
@@ -91,18 +91,18 @@ class RemoteFileSystem(Protocol):
     def rename(self, source: PathLike, target: PathLike) -> None: ...
     def unlink(self, path: PathLike) -> None: ...
     def list_stats(self, path: PathLike) -> dict[str, FileStat]:
-        """``list`` and ``stat`` in one: what the names in a directory are, in one request where the store can."""
+        """``list`` and ``stat`` in one: the stats of a directory's names, in one request if the store can."""
         ...
 
     def put(self, path: PathLike, chunks: Iterable[Buffer]) -> int:
-        """Writes a whole file from ``chunks``, in place of what has the name; returns its size.
+        """Writes a whole file from ``chunks``, replacing the file of that name; returns its size.
 
-        What ends it early, in the chunks too, leaves the name as it was.
+        If it ends early, also because of the chunks, the name stays as it was.
         """
         ...
 
     def make_dirs(self, path: PathLike) -> None:
-        """Makes the directory with its parents; nothing where it is there, or where a store has none."""
+        """Creates the directory with its parents; does nothing if it exists, or if a store has none."""
         ...
 
     def url_of(self, path: PathLike) -> str:
@@ -119,9 +119,9 @@ def is_remote(url: str) -> bool:
 def open_remote(
     url: PathLike, *, storage_options: Mapping[str, Any] | None = None, local: FileSystem = SYSTEM_FS
 ) -> Location:
-    """Where ``url``, or a local path, leads; nothing need be there. ``storage_options`` are the library's.
+    """The place of ``url``, or of a local path; nothing need exist there. ``storage_options`` are the library's.
 
-    Raises: ConfigError for a library that is missing, or options that it does not take; StorageError.
+    Raises: ConfigError for a missing library, or options that it does not accept; StorageError.
     """
     text = os.fspath(url)
     match = SCHEME.fullmatch(text)
@@ -144,7 +144,7 @@ def open_remote(
 def put_file(fs: FileSystem, path: PathLike, chunks: Iterable[Buffer], *, mode: int = 0o600, mtime_ns: int = 0) -> int:
     """``put`` for a local file system: the bytes are on disk under the name, which is durable after ``sync_dir``.
 
-    The file gets ``mtime_ns`` as its time of modification, if it is not 0, before it has the name.
+    The file gets ``mtime_ns`` as its modification time, if it is not 0, before it has the name.
     """
     name = os.fspath(path)
     temporary = name + UPLOAD_SUFFIX
@@ -184,7 +184,7 @@ class _LocalFiles:
     def list_stats(self, path: PathLike) -> dict[str, FileStat]:
         found = {}
         for name in self._inner.list(path):
-            with suppress(FileNotFoundError):  # it went since it was listed
+            with suppress(FileNotFoundError):  # it disappeared since the listing
                 found[name] = self._inner.stat(f"{os.fspath(path)}/{name}")
         return found
 
@@ -208,7 +208,7 @@ class _LocalFiles:
 
 
 class RemoteFiles:
-    """A ``Store`` as a ``FileSystem``: paths are those behind the URL's authority, and begin with a slash."""
+    """A ``Store`` as a ``FileSystem``: paths are those after the URL's authority, and start with a slash."""
 
     def __init__(self, store: Store, prefix: str, *, native: Callable[[str], str], atomic: bool) -> None:
         """``atomic``: the store shows a file only when its upload is complete."""
@@ -254,7 +254,7 @@ class RemoteFiles:
         return True
 
     def read_range(self, path: str, start: int, stop: int) -> bytes:
-        """Bytes ``start`` to ``stop`` of a file, fewer only where it ends."""
+        """Bytes ``start`` to ``stop`` of a file, fewer only if it ends."""
         return self._do(path, lambda store, name: store.read(name, start, stop))
 
     # --- whole files out --------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class RemoteFiles:
             raise
         if not self._atomic:
             self.rename(written_as, name)
-        # Some stores say "no" with nothing but an answer that nobody reads.
+        # Some stores refuse only with a response that no library checks.
         found = self.stat(path).size
         if found != size:
             raise StorageError(errno.EIO, f"{found} bytes arrived, expected {size}", self.url_of(path))
@@ -295,7 +295,7 @@ class RemoteFiles:
         if not self._atomic:
             self._do(path, lambda store, name: store.make_dirs(name), writing=True)
 
-    # --- what only disks can do -------------------------------------------------------------------------------------
+    # --- what only disks support -------------------------------------------------------------------------------------
 
     def sync_dir(self, path: PathLike) -> None:
         self._refuse(path)
@@ -310,19 +310,19 @@ class RemoteFiles:
         self._refuse(path)
 
     def _refuse(self, path: PathLike) -> NoReturn:
-        raise ReadOnlyError(errno.EROFS, "files there are only read, or written whole", self.url_of(path))
+        raise ReadOnlyError(errno.EROFS, "files there can only be read, or written whole", self.url_of(path))
 
 
 class RemoteFile:
-    """A file in a store, open for reading: each read is a range, with what comes next fetched ahead. Thread-safe."""
+    """A file in a store, open for reading: each read is a range, and the next bytes are fetched ahead. Thread-safe."""
 
     def __init__(self, fs: RemoteFiles, path: str, found: FileStat) -> None:
         self._fs = fs
         self.path = path
         self._size = found.size
-        # What was found at opening holds for the first read; a later one beyond it asks again, as of a growing file.
+        # The size at opening holds for the first read; a later one beyond it asks again, since the file may grow.
         self._fresh = True
-        # Position and bytes of what was fetched last, replaced by one store: threads at most fetch it twice.
+        # Position and bytes of the last fetch, replaced in one store: at worst threads fetch it twice.
         self._window = (0, b"")
 
     def __repr__(self) -> str:
@@ -340,12 +340,12 @@ class RemoteFile:
         end = start + len(data)
         if not start <= position <= stop <= end:
             ahead = min(max(2 * len(data), READ_AHEAD_MIN), READ_AHEAD_MAX) if start <= position <= end else 0
-            # What of it is there already is not fetched again.
+            # The part that is there already is not fetched again.
             kept = data[position - start :] if start <= position < end else b""
             fetched_stop = min(max(stop, position + max(ahead, READ_AHEAD_MIN)), self._size)
             data = kept + self._fs.read_range(self.path, position + len(kept), fetched_stop)
             start = position
-            # A large read is handed on, not kept.
+            # A large read is passed on, not kept.
             self._window = (start, data) if len(data) <= 2 * READ_AHEAD_MAX else (start + len(data), b"")
         return data[position - start : stop - start]
 
@@ -357,12 +357,12 @@ class RemoteFile:
         return self._fs.stat(self.path)
 
     def advise(self, position: int, size: int, advice: Advice) -> None:
-        """Nothing: what a store has in memory is its own affair."""
+        """Nothing: a store manages its own memory."""
 
     def close(self) -> None:
         self._window = (0, b"")
 
-    # --- what only disks can do -------------------------------------------------------------------------------------
+    # --- what only disks support -------------------------------------------------------------------------------------
 
     def pwrite(self, data: Buffer, position: int) -> int:
         self._refuse()

@@ -1,7 +1,7 @@
 """The libraries behind ``remote``: fsspec and hdfs-native, imported when a URL asks for them. Each is a ``Store``.
 
-Not each of them gives up on a server that is silent, so every call goes through ``limited``, which has a time limit,
-and which makes what a library raises a typed ``StorageError``.
+Not all of them give up on a silent server, so every call goes through ``limited``, which has a time limit and turns a
+library's exceptions into a typed ``StorageError``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["FsspecStore", "HdfsStore", "Store", "Upload", "limited", "without_pa
 
 Result = TypeVar("Result")
 
-# hdfs-native tries an address where nobody answers for ever, and webhdfs waits for ever for an answer.
+# hdfs-native retries a silent address for ever, and webhdfs waits for ever for a response.
 READ_SECONDS_MAX = 60.0
-# A name node answers at once, or is not there.
+# A name node responds at once, or is not there.
 CONNECT_SECONDS_MAX = 10.0
-# A write hands over a part of some MiB; the last one completes the file.
+# A write sends a part of some MiB; the last one completes the file.
 WRITE_SECONDS_MAX = 600.0
 
 # One name node; without a port it is the name of a service, which the configuration resolves.
@@ -39,7 +39,7 @@ PASSWORD = re.compile(r":[^@/]*@")
 # Of a URL in a message: it may hold a token.
 QUERY = re.compile(r"(?<=\S)\?\S+")
 
-# What the libraries that have time limits of their own are told, where the caller says nothing.
+# Defaults for libraries that have time limits of their own.
 TIME_LIMITS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30}},
     "s3a": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30}},
@@ -51,7 +51,7 @@ TIME_LIMITS: dict[str, dict[str, Any]] = {
     "hdfs": {"dfs.client.socket-timeout": "30000"},
 }
 
-# Where a library says nothing but the kind of its error.
+# For errors of a library that have only a type.
 ERRNO_BY_TYPE: tuple[tuple[type[BaseException], int], ...] = (
     (FileNotFoundError, errno.ENOENT),
     (FileExistsError, errno.EEXIST),
@@ -62,12 +62,12 @@ ERRNO_BY_TYPE: tuple[tuple[type[BaseException], int], ...] = (
     (ConnectionError, errno.ECONNABORTED),
 )
 
-# As the stores name the time of the last change in what they tell of a file.
+# The stores' names for the time of a file's last change.
 MTIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modificationTime", "modified", "created")
 
 
 class Store(Protocol):
-    """What a library must do for a ``RemoteFiles``; ``name`` is a path as the library writes it."""
+    """What a library must provide for ``RemoteFiles``; ``name`` is a path as the library writes it."""
 
     def info(self, name: str) -> FileStat: ...
     def entries(self, name: str) -> dict[str, FileStat]: ...
@@ -84,7 +84,7 @@ class Upload(Protocol):
     def write(self, data: Buffer) -> object: ...
     def complete(self) -> None: ...
     def abandon(self) -> None:
-        """Ends it so that nothing appears, or stays behind, under the file's name, as far as the store can."""
+        """Ends it so that nothing appears, or remains, under the file's name, as far as the store can."""
         ...
 
 
@@ -111,7 +111,7 @@ class FsspecStore:
         return str(self._fs._strip_protocol(self._prefix + path))
 
     def info(self, name: str) -> FileStat:
-        # Listings are remembered: without this a file that came since would not be there.
+        # Listings are cached: without this a new file would be missing.
         self._fs.invalidate_cache(name)
         return _fsspec_stat(self._fs.info(name))
 
@@ -129,7 +129,7 @@ class FsspecStore:
     def read(self, name: str, start: int, stop: int) -> bytes:
         if self._reads_ranges:
             return bytes(self._fs.cat_file(name, start=start, end=stop))
-        # Without a request of its own for a range, and without a cache beside ours.
+        # Without an extra request for a range, and without a second cache.
         with self._fs.open(name, "rb", cache_type="none") as file:
             file.seek(start)
             return bytes(file.read(stop - start))
@@ -138,7 +138,7 @@ class FsspecStore:
         return _FsspecUpload(self._fs, name)
 
     def move(self, source: str, target: str) -> None:
-        # Not all of them replace what is there, and not all say that they did not, or that there is nothing to move.
+        # Not all of them replace an existing file, and not all report that they did not, or that the source is missing.
         self._fs.invalidate_cache(source)
         if not self._fs.exists(source):
             raise FileNotFoundError(source)
@@ -158,7 +158,7 @@ class FsspecStore:
 
 
 class _FsspecUpload:
-    """A file of fsspec's that only ``complete`` closes: to close one is to make what was written so far the file."""
+    """A file of fsspec's that only ``complete`` closes: closing one makes the bytes written so far the file."""
 
     def __init__(self, fs: Any, name: str) -> None:
         self._fs = fs
@@ -174,8 +174,8 @@ class _FsspecUpload:
 
     def abandon(self) -> None:
         with suppress(Exception):
-            self._file.discard()  # takes back the parts that were sent, where the library can
-        # Else it would be completed when it is collected.
+            self._file.discard()  # removes the sent parts, if the library can
+        # Otherwise its collection would complete it.
         with suppress(AttributeError):
             self._file.closed = True
 
@@ -194,7 +194,7 @@ class HdfsStore:
         if address is not None:
             import socket
 
-            # hdfs-native tries one that is refused for ever, and says nothing.
+            # hdfs-native silently retries a refused connection for ever.
             socket.create_connection((address[1], int(address[2])), CONNECT_SECONDS_MAX).close()
         return hdfs.Client(None if prefix == "hdfs://" else prefix, config)
 
@@ -224,7 +224,7 @@ class HdfsStore:
 
 
 class _HdfsUpload:
-    """A file on HDFS; it has its name from the start, which is a temporary one."""
+    """A file on HDFS; it has its name, a temporary one, from the start."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -236,7 +236,7 @@ class _HdfsUpload:
         self._writer.close()
 
     def abandon(self) -> None:
-        # Closed, so that the name node gives up the writer's lease; the next upload replaces it.
+        # Closed, so that the name node ends the writer's lease; the next upload replaces it.
         self._writer.close()
 
 
@@ -248,7 +248,7 @@ def _import(module: str, what_for: str, install: str) -> Any:
 
 
 def _overrides(fs: Any, method: str) -> bool:
-    """Whether a file system of fsspec's has its own ``method``; an asynchronous one makes it of its twin."""
+    """Whether a file system of fsspec's has its own ``method``; an asynchronous one derives it from its twin."""
     spec = import_module("fsspec.spec")
     return bool(getattr(fs, "async_impl", False)) or getattr(type(fs), method) is not getattr(
         spec.AbstractFileSystem, method
@@ -262,7 +262,7 @@ def _fsspec_stat(entry: Mapping[str, Any]) -> FileStat:
 
 
 def _nanoseconds(when: object) -> int:
-    """A time as a library gives it: seconds, ms (webhdfs), a ``datetime``, or ISO text; 0 for none."""
+    """A library's time: seconds, ms (webhdfs), a ``datetime``, or ISO text; 0 for none."""
     if isinstance(when, str):
         try:
             when = datetime.fromisoformat(when)
@@ -291,9 +291,9 @@ def limited(
     writing: bool = False,
     passing: tuple[type[Exception], ...] = (),
 ) -> Result:
-    """Does ``action`` in a thread of its own, which is left behind when its time is up.
+    """Runs ``action`` in a thread of its own, which is abandoned when its time is up.
 
-    Raises: StorageError for whatever a library raises, with ETIMEDOUT when the time is up; ``passing`` as they are.
+    Raises: StorageError for a library's exceptions, with ETIMEDOUT when the time is up; ``passing`` unchanged.
     """
     seconds = WRITE_SECONDS_MAX if writing else READ_SECONDS_MAX
     results: list[Result] = []
@@ -319,7 +319,7 @@ def limited(
 def _typed(error: Exception, url: str, *, writing: bool) -> StorageError:
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(number, int) and number in errno.errorcode:
-        # Some libraries put numbers of their own there; those of the system have a name.
+        # Some libraries put their own numbers there; the system's have a name.
         return storage_error(OSError(number, os.strerror(number)), url, writing=writing)
     code = next((number for kind, number in ERRNO_BY_TYPE if isinstance(error, kind)), errno.EIO)
     text = QUERY.sub("", str(error).partition("\n")[0])

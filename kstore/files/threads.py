@@ -1,13 +1,13 @@
-"""Threads: starting one, and doing work in several so that it is safe to wait for them in a finalizer.
+"""Threads: starting one, and parallel work that is safe to wait for in a finalizer.
 
-The garbage collector may run a finalizer, and with it a ``close()``, at any allocation, also where the interrupted code
-holds a lock of the whole process. Two rules keep such a close from waiting for ever:
+The garbage collector may run a finalizer, and with it a ``close()``, at any allocation, even where the interrupted code
+holds a lock of the whole process. Two rules keep such a close from deadlocking:
 
 - ``ThreadPoolExecutor.submit`` holds a lock of all pools while it starts a thread, so nothing that a close needs uses
-  one. ``side_by_side`` takes no such lock, with a ``WorkerPool`` neither, and waits only for threads that are at work
-  already;
+  one. ``side_by_side`` takes no such lock, even with a ``WorkerPool``, and waits only for threads that are
+  already working;
 - a thread inside the lock registry (``files.lock``) does not wait for other threads, which may need the registry:
-  ``closed_elsewhere`` gives the close to a new thread.
+  ``closed_elsewhere`` moves the close to a new thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Item = TypeVar("Item")
 def start_thread(work: Callable[..., object], *arguments: object, name: str) -> threading.Thread:
     """Starts a daemon thread. Raises: ThreadStartError."""
     if sys.is_finalizing():
-        # The new thread would never say that it runs, which ``start`` waits for.
+        # The new thread would never report that it runs, which ``start`` waits for.
         raise ThreadStartError(errno.EAGAIN, f"the thread {name} cannot be started: the interpreter ends")
     thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
     try:
@@ -53,14 +53,14 @@ class WorkerPool:
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
     def begin(self, work: Callable[[], object], number: int) -> None:
-        """Has one of ``number`` threads call ``work``, which raises nothing. Raises: ThreadStartError."""
+        """Makes one of ``number`` threads call ``work``, which raises nothing. Raises: ThreadStartError."""
         if self._count < number:
             start_thread(_serve, self._calls, name=f"{self._name}-{number}")
             self._count += 1
         self._calls.put(work)
 
     def close(self) -> None:
-        """Ends the threads; waits for none."""
+        """Ends the threads; does not wait for them."""
         for _ in range(self._count):
             self._calls.put(None)
         self._count = 0
@@ -79,18 +79,18 @@ def side_by_side(
 
     The others are new threads called ``name``, or those of ``workers``.
 
-    Where no more threads can be started, those there are do it all. An exception in one call does not keep it from the
-    others; the first is raised at the end. An interrupt of this thread begins no more calls, and waits for those begun.
+    If no more threads can be started, the existing ones do it all. An exception in one call does not stop the others;
+    the first is raised at the end. An interrupt of this thread starts no more calls, and waits for those started.
     """
     waiting = deque(items)
-    # Of the other threads: an entry when one looks for an item, and its failure, or None, when it is through with that.
+    # From the other threads: an entry when one looks for an item, and its failure, or None, when it is done with it.
     begun: deque[None] = deque()
     ended: deque[BaseException | None] = deque()
     bell: SimpleQueue[None] = SimpleQueue()
 
     def help_out() -> None:
         while waiting:
-            # First: whoever has an item is waited for.
+            # First: a thread with an item is waited for.
             begun.append(None)
             failure: BaseException | None = None
             try:
@@ -126,7 +126,7 @@ def side_by_side(
                 failures.append(error)
     finally:
         waiting.clear()
-        # A thread that has begun nothing yet will find nothing to do, and is not waited for: to begin it may need a
+        # A thread that has started nothing yet will find nothing to do, and is not waited for: to start it may need a
         # lock of the interpreter that this thread holds.
         while len(ended) < len(begun):
             bell.get()
@@ -136,8 +136,8 @@ def side_by_side(
 
 
 def closed_elsewhere(close: Callable[[], object], what: object) -> bool:
-    """Whether ``close`` was given to a thread of its own, because this one is inside the lock registry: only a
-    finalizer can call it there. What it raises is logged. False: the caller closes."""
+    """Whether ``close`` was moved to a thread of its own, because this one is inside the lock registry: only a
+    finalizer can call it there. Its exceptions are logged. False: the caller closes."""
     if not is_in_registry():
         return False
 

@@ -1,8 +1,8 @@
-"""A file system for logs that several processes write: indexes are not mapped, and no blocks are taken ahead.
+"""A file system for logs that several processes write: it maps no indexes, and reserves no blocks ahead.
 
-A mapping of a file that another process cuts ends in a SIGBUS, and blocks beyond a ``.log``'s end are one writer's.
-What looks like a mapping here reads and writes the file; all else goes to the file system below. So does
-``kstore.state``, which has one size for ever and is stored to by every append.
+A mapping of a file that another process cuts ends in a SIGBUS, and blocks beyond a ``.log``'s end belong to one writer.
+An apparent mapping here reads and writes the file; everything else goes to the file system below. So does
+``kstore.state``, which has a fixed size and is stored to by every append.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["unmapped"]
 
 
 class _FileMapping:
-    """The face of a mapping over a file, which grows with what is stored."""
+    """The interface of a mapping over a file, which grows with what is stored."""
 
     __slots__ = ("_file", "size")
 
@@ -53,7 +53,7 @@ class _FileMapping:
 class _UnmappedFile:
     def __init__(self, file: File) -> None:
         self._file = file
-        # What each append calls, by the shortest way.
+        # What each append calls, as directly as possible.
         self.write_all, self.size, self.pread = file.write_all, file.size, file.pread
 
     def __getattr__(self, name: str) -> Any:
@@ -81,5 +81,5 @@ class _UnmappedFs:
 
 
 def unmapped(fs: FileSystem) -> FileSystem:
-    """``fs``, whose files are not mapped, but for ``kstore.state``."""
+    """``fs``, whose files are not mapped, except for ``kstore.state``."""
     return cast("FileSystem", _UnmappedFs(fs))

@@ -1,17 +1,17 @@
-"""Waiting for a directory to change without asking again and again: Linux tells, by inotify; elsewhere ``arm`` says no.
+"""Waits for a directory to change without polling: Linux reports changes by inotify; elsewhere ``arm`` says no.
 
-All watches of a process share one inotify descriptor and one thread, which sleeps in a read of it. A watch tells once
-and is gone: while nobody waits, a busy writer costs its readers nothing. So it is armed, then the directory is looked
-at, and only then is it waited for: what comes behind the arming is told::
+All watches of a process share one inotify descriptor and one thread, which sleeps in a read of it. A watch fires once
+and is gone: without waiters, a busy writer costs its readers nothing. So arm it, then look at the directory, and only
+then wait: changes after the arming are reported::
 
     watch = DirectoryWatch(directory)
     while True:
         is_notified = watch.arm()
-        ...look; stop where what was waited for is there...
+        ...look; stop if the awaited change is there...
         watch.wait(1.0 if is_notified else 0.05)
 
-What changes through a mapping of memory is not told, nor what another machine does to a network's file system: who
-waits looks now and then whatever it was told.
+Changes through mapped memory are not reported, nor what another machine does to a network file system: a waiter looks
+now and then in any case.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ IN_CLOEXEC = os.O_CLOEXEC
 # watch descriptor, mask, cookie, size of the name that follows
 EVENT = struct.Struct("@iIII")
 READ_BYTES = 64 * 1024
-# Not for lack of a directory: then there is nothing to watch anywhere.
+# Not for lack of a directory: then nothing can be watched anywhere.
 NO_WATCH_ERRNOS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class DirectoryWatch:
-    """Tells of changes in one directory. One thread waits at a time; any thread may ``close`` it."""
+    """Reports changes in one directory. One thread waits at a time; any thread may ``close`` it."""
 
     __slots__ = ("__weakref__", "_changed", "_closed", "_hub", "_number", "_path")
 
     def __init__(self, directory: PathLike, changed: Bell | None = None) -> None:
-        """``changed``: what it sets, and clears when it is armed; of several watches it may be one."""
-        # The number of the system's watch while it may still tell, and whose it is; guarded by that.
+        """``changed``: the event that it sets, and clears when it is armed; several watches may share it."""
+        # The number of the system's watch while it may still fire, and its hub, which guards it.
         self._number: int | None = None
         self._hub: _Hub | None = None
         self._closed = False
@@ -69,7 +69,8 @@ class DirectoryWatch:
         self._path = os.fsencode(directory)
 
     def arm(self) -> bool:
-        """From now on the next change ends a ``wait``. False where nobody can tell: then the caller has to look."""
+        """From now on the next change ends a ``wait``. False if changes cannot be reported: then the caller must
+        poll."""
         if self._closed:
             return False
         hub = _hub()
@@ -82,7 +83,7 @@ class DirectoryWatch:
 
     @property
     def is_armed(self) -> bool:
-        """Whether it has not told since ``arm``."""
+        """Whether it has not fired since ``arm``."""
         return self._number is not None
 
     def wait(self, seconds: float | None) -> bool:
@@ -96,7 +97,7 @@ class DirectoryWatch:
         self._forget()
 
     def __del__(self) -> None:
-        # It wakes nobody: who waits for a watch has it, and an event that others share has told nothing.
+        # It wakes no thread: a waiter holds the watch, and a shared event has reported nothing.
         self._closed = True
         self._forget()
 
@@ -107,7 +108,7 @@ class DirectoryWatch:
 
 
 class _Calls(NamedTuple):
-    """What is called of the C library."""
+    """The functions of the C library."""
 
     add: Callable[[int, bytes, int], int]
     remove: Callable[[int, int], int]
@@ -115,17 +116,17 @@ class _Calls(NamedTuple):
 
 
 class _Hub:
-    """The one inotify descriptor of the process, and who waits for what it tells."""
+    """The one inotify descriptor of the process, and the watches that wait for it."""
 
     def __init__(self, calls: _Calls, fd: int) -> None:
         self._calls = calls
         self.fd = fd
-        # Held over every call that changes the watches: what is told of one is taken in when its owner is known.
+        # Held over every call that changes the watches: an event is processed only when its owner is known.
         # Reentrant: a garbage collection inside may arm a watch.
         self.mutex = threading.RLock()
         self._is_busy = False  # guarded by the mutex
         self._waiting: dict[int, weakref.WeakSet[DirectoryWatch]] = {}
-        # Numbers of watches that were closed or collected, until nobody is inside.
+        # Numbers of closed or collected watches, until no thread is inside.
         self._forgotten: deque[int] = deque()
         self._warned = False
         start_thread(self._run, name="kstore-watch")
@@ -145,7 +146,7 @@ class _Hub:
         with self._alone():
             if watch._hub is not self and foreign_type(os.fsdecode(watch._path)):
                 return False
-            # The same number again where somebody watches the directory already.
+            # The same number again if the directory is watched already.
             number = self._calls.add(self.fd, watch._path, MASK)
             if number < 0:
                 self._warn(self._calls.last_errno(), watch._path)
@@ -155,12 +156,12 @@ class _Hub:
             return True
 
     def forget(self, number: int) -> None:
-        """A watch with this number went. Waits for nothing: a garbage collection may call it in any thread."""
+        """A watch with this number is gone. Waits for nothing: a garbage collection may call it in any thread."""
         self._forgotten.append(number)
         self._sweep()
 
     def _sweep(self) -> None:
-        """Ends the system's watches that no watch has any more; whoever is inside does it when they leave."""
+        """Ends the system's watches that no watch uses any more; a thread inside does it when it leaves."""
         if not self.mutex.acquire(blocking=False):
             return
         try:
@@ -186,7 +187,7 @@ class _Hub:
     def _warn(self, code: int, path: bytes) -> None:
         if code in NO_WATCH_ERRNOS and not self._warned:
             self._warned = True
-            logger.warning("%s: changes are asked for, not told: inotify: %s", os.fsdecode(path), os.strerror(code))
+            logger.warning("%s: changes are polled, not reported: inotify: %s", os.fsdecode(path), os.strerror(code))
 
     def _run(self) -> None:
         while True:
@@ -202,11 +203,11 @@ class _Hub:
             while at + EVENT.size <= len(data):
                 number, mask, _, name_size = EVENT.unpack_from(data, at)
                 at += EVENT.size + name_size
-                # Whatever it is, also that the watch is gone: whoever waits looks, and arms anew.
+                # Whatever it is, even that the watch is gone: the waiter looks, and arms again.
                 self.tell(None if mask & IN_Q_OVERFLOW else number)
 
     def tell(self, number: int | None) -> None:
-        """Wakes who waits for ``number``; None: all."""
+        """Wakes the waiter for ``number``; None: all."""
         with self._alone():
             if number is None:
                 told = [watch for waiting in list(self._waiting.values()) for watch in waiting]
@@ -226,7 +227,7 @@ _is_unavailable = sys.platform != "linux"
 
 
 def _hub() -> _Hub | None:
-    """The hub of this process, made when it is first asked for; None where there can be none."""
+    """The hub of this process, created on first use; None if there can be none."""
     global _the_hub, _is_unavailable, _is_starting
     hub = _the_hub
     if hub is not None or _is_unavailable:
@@ -237,9 +238,9 @@ def _hub() -> _Hub | None:
             try:
                 _the_hub = _start()
             except (OSError, ThreadStartError, AttributeError) as error:
-                # No inotify, no instance left for this user, no thread: it is not asked for again.
+                # No inotify, no instance left for this user, no thread: it is not tried again.
                 _is_unavailable = True
-                logger.warning("changes in directories are asked for, not told: %s", error)
+                logger.warning("changes in directories are polled, not reported: %s", error)
             finally:
                 _is_starting = False
         return _the_hub
@@ -260,13 +261,13 @@ def _start() -> _Hub:
         calls = _Calls(add, remove, ctypes.get_errno)
         return _Hub(calls, fd)
     except ThreadStartError:
-        # There is no thread. After an interrupt there may be one, and by then its number could be another file's.
+        # There is no thread. After an interrupt there may be one, and its number could then belong to another file.
         os.close(fd)
         raise
 
 
 def _after_fork_in_child() -> None:
-    """The child has no thread to read, and what it would read is the parent's."""
+    """The child has no reader thread, and the events belong to the parent."""
     global _the_hub, _start_mutex, _is_starting
     hub, _the_hub = _the_hub, None
     _start_mutex, _is_starting = threading.RLock(), False

@@ -142,7 +142,7 @@ class StoreQueues:
         return Queue(core, dead_letters)
 
     def settle(self, topics: Iterable[str]) -> None:
-        """Opens once the queues among ``topics``, whose logs were not closed in order: what a journal knows of items
+        """Opens once the queues among ``topics``, whose logs were not closed cleanly: what a journal knows of items
         that a power cut has taken must be taken back before others get their offsets, by whatever producer."""
         for name in topics:
             if is_internal(name) or not self._count(journal_of(name)):

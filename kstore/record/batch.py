@@ -5,10 +5,10 @@ at  size  field                      meaning
  8     4  batch_length       int32   bytes that follow this field
 12     4  leader_epoch       int32   -1 none
 16     1  magic               int8   2
-17     4  crc               uint32   CRC-32C of byte 21 to the end: what is above is rewritten without it
+17     4  crc               uint32   CRC-32C of byte 21 to the end: the fields above may change without it
 21     2  attributes         int16   bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
 23     4  last_offset_delta  int32   last offset = base offset + it; compaction keeps it
-27     8  base_timestamp     int64   ms; with bit 6 the delete horizon, and still what deltas are relative to
+27     8  base_timestamp     int64   ms; the delete horizon if bit 6 is set; deltas are relative to it
 35     8  max_timestamp      int64   ms; with LogAppendTime every record's timestamp
 43     8  producer_id        int64   -1 none
 51     2  producer_epoch     int16   -1 none
@@ -81,18 +81,18 @@ ATTRIBUTE_CONTROL = 0x20
 ATTRIBUTE_DELETE_HORIZON = 0x40
 # The bit is the codec's index of the type.
 assert TIMESTAMP_TYPES[:2] == (CREATE_TIME, LOG_APPEND_TIME)
-# By the id in the attributes; 5 to 7 are nobody's.
+# By the id in the attributes; 5 to 7 are unused.
 CODEC_NAMES = tuple([codec.name for codec in CODECS])
 
 OFFSET_MIN = -(2**63)
 SEQUENCE_COUNT = 2**31
 MAX_BYTES_UNCOMPRESSED = 64 << 20
-# A CRC runs at 20 GB/s, so this much takes 50 us; giving the GIL away can cost 5 ms when another thread is busy.
+# A CRC runs at 20 GB/s, so this much takes 50 us; releasing the GIL can cost 5 ms when another thread is busy.
 CRC_BYTES_WITHOUT_GIL = 1 << 20
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of a batch's records, in their order."""
+    """The 61 bytes before a batch's records, in order."""
 
     base_offset: int
     batch_length: int
@@ -110,11 +110,11 @@ class BatchHeader(NamedTuple):
 
 
 class Batch(Protocol):
-    """What every version of a batch can say: ``RecordBatch`` (version 2) and ``LegacyBatch`` (0 and 1).
+    """The interface of every version of a batch: ``RecordBatch`` (version 2) and ``LegacyBatch`` (0 and 1).
 
-    ``size`` is in bytes with the 12 of the log overhead; ``codec`` a name of CODEC_NAMES; ``crc`` the stored one.
-    Offsets are absolute, times ms, and -1 stands for none, but for ``delete_horizon_ms``, which is None then.
-    Immutable, and so thread-safe as long as nobody writes to the buffer under it.
+    ``size`` is in bytes, including the 12 of the log overhead; ``codec`` a name of CODEC_NAMES; ``crc`` the stored one.
+    Offsets are absolute, times ms, and -1 means none, except for ``delete_horizon_ms``, which is then None. Immutable,
+    and so thread-safe as long as the underlying buffer does not change.
     """
 
     @property
@@ -179,10 +179,10 @@ class Batch(Protocol):
 
 
 class RecordBatch:
-    """A batch of version 2 in a buffer; made by ``parse_v2``, which checks the header and nothing behind it.
+    """A batch of version 2 in a buffer; created by ``parse_v2``, which checks only the header.
 
-    What the CRC covers is to be believed only after ``ensure_valid``. The methods that read records check all of the
-    batch's records first, whatever window of offsets is asked for.
+    The bytes under the CRC can be trusted only after ``ensure_valid``. The methods that read records first check all of
+    the batch's records, whatever window of offsets is requested.
     """
 
     __slots__ = ("_buffer", "_position", "base_offset", "header", "last_offset", "size")
@@ -218,7 +218,7 @@ class RecordBatch:
 
     @property
     def codec(self) -> str:
-        """The codec's name. Raises UnsupportedCodecError for an id that no codec has."""
+        """The codec's name. Raises UnsupportedCodecError for an unknown id."""
         return self._codec().name
 
     @property
@@ -235,7 +235,7 @@ class RecordBatch:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones and markers in it may go (KIP-534), or None."""
+        """When tombstones and markers in it may be removed (KIP-534), or None."""
         return self.header.base_timestamp if self.header.attributes & ATTRIBUTE_DELETE_HORIZON else None
 
     @property
@@ -264,7 +264,7 @@ class RecordBatch:
 
     @property
     def last_sequence(self) -> int:
-        """The last record's sequence number, counted past 2^31 - 1 to 0; -1 without sequences."""
+        """The last record's sequence number, wrapping from 2^31 - 1 to 0; -1 without sequences."""
         base_sequence = self.header.base_sequence
         if base_sequence < 0:
             return base_sequence
@@ -276,18 +276,18 @@ class RecordBatch:
 
     @property
     def data(self) -> memoryview:
-        """The whole batch; shorter than ``size`` where only the header was there to be parsed."""
+        """The whole batch; shorter than ``size`` if only the header was available to parse."""
         return memoryview(self._buffer)[self._position : self._position + self.size]
 
     def computed_crc(self) -> int:
-        """The CRC-32C that the bytes have, to be compared with ``crc``."""
+        """The CRC-32C of the bytes, to be compared with ``crc``."""
         return batch_crc(memoryview(self._buffer)[self._position + CRC_START : self._position + self.size])
 
     def is_valid(self) -> bool:
         return self.computed_crc() == self.header.crc
 
     def ensure_valid(self) -> None:
-        """Raises CorruptBatchError unless the stored CRC is that of the bytes."""
+        """Raises CorruptBatchError unless the stored CRC matches the bytes."""
         computed = self.computed_crc()
         if computed != self.header.crc:
             raise CorruptBatchError(
@@ -303,10 +303,10 @@ class RecordBatch:
         stop_offset: int = OFFSET_MAX,
         max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED,
     ) -> Iterator[Record]:
-        """The records with offsets in [first_offset, stop_offset), those of a control batch too.
+        """The records with offsets in [first_offset, stop_offset), also those of a control batch.
 
-        Raises CorruptRecordError, or another CorruptDataError where the batch cannot be decompressed into
-        ``max_bytes_uncompressed``, before there is an iterator.
+        Raises CorruptRecordError, or another CorruptDataError if the batch cannot be decompressed within
+        ``max_bytes_uncompressed``, before the iterator exists.
         """
         header = self.header
         return RecordCursor(
@@ -362,7 +362,7 @@ class RecordBatch:
     def check(self, max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED) -> RecordsSummary:
         """Checks the structure of every record without making objects; errors as in ``records``. Not the CRC.
 
-        The summary's timestamps are those the records store, also where the timestamp type is LogAppendTime.
+        The summary's timestamps are the stored ones, even if the timestamp type is LogAppendTime.
         """
         header = self.header
         return check_records(
@@ -379,7 +379,7 @@ class RecordBatch:
         return CODECS[codec_id]
 
     def payload(self, max_bytes_uncompressed: int) -> tuple[Buffer, int, int]:
-        """Where the uncompressed records are: a buffer and the positions between which they lie in it."""
+        """The uncompressed records: a buffer, and the positions between which they are in it."""
         start = self._position + BATCH_HEADER_BYTES
         stop = self._position + self.size
         if not self.header.attributes & ATTRIBUTE_CODEC:
@@ -389,9 +389,9 @@ class RecordBatch:
 
 
 def parse_v2(data: Buffer, position: int = 0, *, header_only: bool = False) -> RecordBatch:
-    """The batch of version 2 that begins at byte ``position`` of ``data`` (bytes-like, items of one byte).
+    """The batch of version 2 that starts at byte ``position`` of ``data`` (bytes-like, items of one byte).
 
-    Only the header is read, and checked for what no writer can have written. With ``header_only`` the records need not
+    Only the header is read, and checked for values that no writer produces. With ``header_only`` the records need not
     be there. Raises CorruptBatchError, with the position in ``data``.
     """
     size_left = len(data) - position  # type: ignore[arg-type]  # a Buffer of bytes has a length
@@ -429,17 +429,17 @@ def _problem(header: BatchHeader, size_left: int) -> str:
 
 
 def batch_crc(data: memoryview, crc: int = 0) -> int:
-    """CRC-32C of ``data``, a batch from its attributes (byte 21) on; ``crc`` is that of the bytes before ``data``."""
+    """CRC-32C of ``data``, a batch from its attributes (byte 21); ``crc`` covers the bytes before ``data``."""
     return crc32c(data, crc, 1 if data.nbytes >= CRC_BYTES_WITHOUT_GIL else 0)
 
 
 def increment_sequence(sequence: int, by: int) -> int:
-    """``sequence`` + ``by``, counted past 2^31 - 1 to 0."""
+    """``sequence`` + ``by``, wrapping from 2^31 - 1 to 0."""
     return (sequence + by) % SEQUENCE_COUNT
 
 
 def decrement_sequence(sequence: int, by: int) -> int:
-    """``sequence`` - ``by``, counted past 0 to 2^31 - 1."""
+    """``sequence`` - ``by``, wrapping from 0 to 2^31 - 1."""
     return (sequence - by) % SEQUENCE_COUNT
 
 
@@ -455,10 +455,10 @@ def rewrite_header(
     producer_epoch: int | None = None,
     base_sequence: int | None = None,
 ) -> None:
-    """Rewrites fields in the header of the whole batch at byte ``position``, each only where it is given.
+    """Rewrites the given fields in the header of the whole batch at byte ``position``.
 
-    The CRC is computed again only if a field that it covers really changed: base offset and leader epoch do not.
-    Raises CorruptBatchError where there is no batch, or where its CRC is bad and would be made good; ValueError for a
+    Recomputes the CRC only if a field that it covers really changed: base offset and leader epoch are not covered.
+    Raises CorruptBatchError if there is no batch, or if its CRC is bad and would become good; ValueError for a
     timestamp type that batches do not have.
     """
     batch = parse_v2(buffer, position)

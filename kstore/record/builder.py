@@ -24,12 +24,12 @@ from kstore.types import CREATE_TIME, INT32_MAX, NO_TIMESTAMP, TIMESTAMP_TYPES, 
 
 __all__ = ["BATCH_BYTES_MAX", "RecordLike", "build_batch", "build_batches", "compress_batch"]
 
-# What a batch's size field can say, its 12 bytes of overhead included.
+# The largest value of a batch's size field, plus its 12 bytes of overhead.
 BATCH_BYTES_MAX = INT32_MAX
 
 
 class RecordLike(Protocol):
-    """What ``build_batch`` reads of a record: a ``Record``, or anything that has these."""
+    """What ``build_batch`` reads of a record: a ``Record``, or any object with these attributes."""
 
     @property
     def offset(self) -> int: ...
@@ -62,9 +62,9 @@ def build_batches(
     and with LogAppendTime that of the batches. A batch that compression would make larger than ``size_max`` stays
     uncompressed.
 
-    Each batch is whole, CRC included, but for the two fields that the CRC leaves out and ``patch_header`` sets: base
-    offset and leader epoch. Raises RecordTooLargeError where a single record does not fit, TypeError, ValueError,
-    InvalidRecordError; the buffer then is as it was.
+    Each batch is complete, CRC included, except for the two fields outside the CRC that ``patch_header`` sets: base
+    offset and leader epoch. Raises RecordTooLargeError if a single record does not fit, TypeError, ValueError,
+    InvalidRecordError; the buffer is then unchanged.
     """
     type_index = TIMESTAMP_TYPES.index(timestamp_type)
     start, count = 0, len(values)
@@ -104,17 +104,17 @@ def build_batch(
     is_control: bool = False,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """One whole batch of ``records`` with the offsets and timestamps they have.
+    """One whole batch of ``records`` with their own offsets and timestamps.
 
     Args:
         base_offset: the first record's offset unless given; an empty batch must have one.
-        last_offset: the last record's unless given: compaction keeps the offset of a last record that it dropped.
+        last_offset: the last record's unless given: compaction keeps the offset of a last record that it removed.
         log_append_time: ms; makes the timestamp type LogAppendTime. None: CreateTime.
         max_timestamp: ms, of an empty batch only (Kafka: DefaultRecordBatch.writeEmptyHeader).
-        delete_horizon_ms: from when on tombstones and markers in the batch may go (KIP-534).
+        delete_horizon_ms: when tombstones and markers in the batch may be removed (KIP-534).
 
-    Raises ValueError for producer fields that cannot go together and for offsets that do not rise from ``base_offset``
-    to ``last_offset``, RecordTooLargeError for a batch over 2 GiB.
+    Raises ValueError for producer fields that exclude each other and for offsets that do not increase from
+    ``base_offset`` to ``last_offset``, RecordTooLargeError for a batch over 2 GiB.
     """
     _check_producer(producer_id, producer_epoch, base_sequence, is_transactional, is_control)
     records = list(records)
@@ -135,7 +135,7 @@ def build_batch(
     if last_offset is None:
         last_offset = base_offset + max(written.last_offset_delta, 0)
     elif last_offset < base_offset + max(written.last_offset_delta, 0):
-        raise ValueError(f"last offset {last_offset}, expected the last record's at least")
+        raise ValueError(f"last offset {last_offset}, expected at least the last record's")
     attributes = (
         written.attributes
         | (ATTRIBUTE_LOG_APPEND_TIME if log_append_time is not None else 0)
@@ -179,7 +179,7 @@ def _check_producer(
 def compress_batch(
     buffer: BatchBuffer, batch: EncodedBatch, codec_name: str, level: int | None, size_max: int
 ) -> EncodedBatch:
-    """Replaces the records of the last batch in ``buffer`` by their compressed stream, if that fits ``size_max``."""
+    """Replaces the records of the last batch in ``buffer`` with their compressed stream, if that fits ``size_max``."""
     codec = CODECS_BY_NAME[codec_name]
     compressed = codec.compress(buffer.view(batch.position + BATCH_HEADER_BYTES), level)
     if BATCH_HEADER_BYTES + len(compressed) > size_max:
@@ -188,7 +188,7 @@ def compress_batch(
 
 
 def replace_records(buffer: BatchBuffer, batch: EncodedBatch, codec_name: str, compressed: bytes) -> EncodedBatch:
-    """Puts ``compressed`` in the place of the records of the last batch in ``buffer``; again does the same again."""
+    """Replaces the records of the last batch in ``buffer`` with ``compressed``; idempotent."""
     codec = CODECS_BY_NAME[codec_name]
     records_start = batch.position + BATCH_HEADER_BYTES
     size = BATCH_HEADER_BYTES + len(compressed)

@@ -1,11 +1,11 @@
-"""Batches to Arrow columns, and what the columns are. No I/O here, and pyarrow is needed only by who asks for columns.
+"""Batches to Arrow columns, and the column definitions. No I/O here; pyarrow is imported only for columns.
 
-key            binary                        null where the record has none
+key            binary                        null if the record has none
 value          binary                        null: a tombstone
 offset         int64
-timestamp      timestamp[ms, tz=UTC]         -1 ms, a moment before 1970, where the record has none
+timestamp      timestamp[ms, tz=UTC]         -1 ms, a moment before 1970, if the record has none
 timestampType  int32                         0 CreateTime, 1 LogAppendTime, -1 none (Kafka's numbers)
-headers        list<struct<key: string, value: binary>>, or map<string, binary>; null where the record has none
+headers        list<struct<key: string, value: binary>>, or map<string, binary>; null if the record has none
 
 Names and types are those of Spark's Kafka source, which also has topic and partition: the caller knows these.
 """
@@ -38,27 +38,27 @@ __all__ = [
 ]
 
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
-# "binary" reaches 2 GiB of data in a column of one chunk, and a chunk ends before that; "large_binary" has no limit.
+# A "binary" column of one chunk holds 2 GiB, and a chunk ends before that; "large_binary" has no limit.
 BinaryType = Literal["binary", "large_binary"]
 HeadersType = Literal["list", "map"]
 TimestampUnit = Literal["ms", "us"]
 
-# What offsets of 32 bits reach.
+# The reach of 32-bit offsets.
 CHUNK_BYTES_MAX = 2**31 - 1
 RECORDS_MAX = 2**31 - 1
 LARGE_CHUNK_BYTES_MAX = 2**62
 BATCH_RECORDS = 1 << 16
-# Two of them are there at a time, and the caches are small: 8 MiB was a fifth slower.
+# Two of them exist at a time, and the caches are small: 8 MiB was a fifth slower.
 BATCH_BYTES = 4 << 20
 UNIT_FACTORS: dict[TimestampUnit, int] = {"ms": 1, "us": 1000}
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
-    """Which columns to build and how; ConfigError for what cannot be.
+    """Which columns to build and how; raises ConfigError for an invalid combination.
 
-    A chunk, one ``RecordBatch``, has at most ``max_records`` records and ``max_bytes`` bytes of buffers; one record
-    that is larger is a chunk of its own.
+    A chunk, one ``RecordBatch``, has at most ``max_records`` records and ``max_bytes`` bytes of buffers; a larger
+    record is a chunk of its own.
     """
 
     columns: tuple[str, ...] = COLUMNS
@@ -93,7 +93,7 @@ class ColumnOptions:
         return self.binary_type == "large_binary"
 
     def schema(self) -> pa.Schema:
-        """The columns in the order that they were asked for. Raises: MissingExtraError."""
+        """The columns in the requested order. Raises: MissingExtraError."""
         pa = import_pyarrow()
         types = self._types(pa)
         return pa.schema([pa.field(name, types[name]) for name in self.columns])
@@ -116,7 +116,7 @@ class ColumnOptions:
 
 
 class ArrowDecoder:
-    """Turns batches into ``pyarrow.RecordBatch``es of the size that the options name. Not thread-safe."""
+    """Turns batches into ``pyarrow.RecordBatch``es of the size that the options set. Not thread-safe."""
 
     def __init__(self, options: ColumnOptions, max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED) -> None:
         """Raises: MissingExtraError."""
@@ -140,16 +140,16 @@ class ArrowDecoder:
 
     @property
     def record_count(self) -> int:
-        """The records that wait for their chunk to be full."""
+        """The number of records that wait for a full chunk."""
         return self._builder.row_count
 
     def add(
         self, batch: Batch, first_offset: int = OFFSET_MIN, stop_offset: int = OFFSET_MAX
     ) -> Iterator[pa.RecordBatch] | tuple[()]:
-        """Takes the records with offsets in [first_offset, stop_offset); gives the chunks that become full.
+        """Adds the records with offsets in [first_offset, stop_offset); yields the chunks that become full.
 
-        The whole batch is checked at once. The chunks are made as they are asked for: all of them must be, before the
-        next batch is added. Raises: CorruptDataError, and then nothing of the batch is taken.
+        The whole batch is checked at once. The chunks are built on demand: consume all of them before adding the next
+        batch. Raises: CorruptDataError, and then nothing of the batch is added.
         """
         if not isinstance(batch, RecordBatch):
             return self._add_messages(batch, first_offset, stop_offset)
@@ -168,7 +168,7 @@ class ArrowDecoder:
         return () if is_through else self._rest()
 
     def flush(self) -> pa.RecordBatch | None:
-        """The records that no full chunk had, or None."""
+        """The records after the last full chunk, or None."""
         return self._finish() if self._builder.row_count else None
 
     def _rest(self) -> Iterator[pa.RecordBatch]:
@@ -222,7 +222,7 @@ class ArrowDecoder:
         return array.from_buffers(kind, count, [None, buffer(column)], 0)
 
     def _entries(self, kind: Any) -> Any:
-        """What a map is a list of."""
+        """The entries that a map is a list of."""
         return self._pa.struct([kind.key_field, kind.item_field])
 
     def _buffer(self, buffer: ColumnBuffer | None) -> Any:
@@ -230,7 +230,7 @@ class ArrowDecoder:
 
 
 def import_pyarrow() -> Any:
-    """The module. Raises: MissingExtraError where it is not installed."""
+    """The module. Raises: MissingExtraError if it is not installed."""
     try:
         import pyarrow
     except ModuleNotFoundError as error:

@@ -1,16 +1,16 @@
-"""The compression codecs of Kafka's record formats: a table, one row a codec. No I/O here.
+"""The compression codecs of Kafka's record formats: a table, one row for each codec. No I/O here.
 
     id  name    bytes of a payload
      0  none    the records themselves
      1  gzip    one RFC 1952 member
      2  snappy  xerial stream: magic 82 53 4e 41 50 50 59 00, int32 1, int32 1, then [int32 size][raw snappy block]...
-                of up to 32 KiB of input each; read also as one raw block, and as several streams one behind the other
+                of up to 32 KiB of input each; also read as one raw block, and as several consecutive streams
      3  lz4     frame of independent 64 KiB blocks without checksums or size; for magic 0 the header checksum is
                 computed over the frame magic too (KAFKA-3160), and not checked when read
      4  zstd    one frame; magic 2 only
 
-Every ``decompress`` has a limit on what comes out, holds every length against the bytes that are there before it is
-used, and demands that the input ends where the stream does. The libraries are imported on first use.
+Every ``decompress`` limits its output, compares every length with the available bytes before using it, and requires the
+input to end with the stream. The libraries are imported on first use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GZIP_WINDOW_BITS = 31
 SNAPPY_MAGIC = bytes.fromhex("82534e4150505900")
 SNAPPY_HEADER = SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 SNAPPY_BLOCK_BYTES = 32 * 1024
-# What a length field would say that is the start of a second stream's header.
+# The value of a length field that is the start of a second stream's header.
 SNAPPY_MAGIC_AS_SIZE = INT32.unpack(SNAPPY_MAGIC[:4])[0]
 LZ4_FRAME_MAGIC = bytes.fromhex("04224d18")
 LZ4_VERSION = 0x40
@@ -42,14 +42,14 @@ LZ4_CONTENT_SIZE = 0x08
 LZ4_CONTENT_CHECKSUM = 0x04
 LZ4_RESERVED = 0x03
 LZ4_BLOCK_BYTES_MAX = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
-# A byte of a block stands for 255 bytes at most.
+# A byte of a block expands to at most 255 bytes.
 LZ4_GROWTH_MAX = 255
 LZ4_STORED = 0x80000000
-# Kafka's name for the fast compressor; every other level is one of the HC compressor's.
+# Kafka's level for the fast compressor; every other level belongs to the HC compressor.
 LZ4_LEVEL_FAST = 9
-# A window of 2^27 bytes is what zstd itself decodes without being asked for more.
+# zstd itself decodes a window of up to 2^27 bytes by default.
 ZSTD_WINDOW_BYTES_MAX = 1 << 27
-# 4 bytes of zstd can make 128 KiB: a step is so small that it cannot make much more than what may still come.
+# 4 bytes of zstd can expand to 128 KiB: steps are small, so that one cannot exceed the limit by much.
 ZSTD_GROWTH_MAX = 32 << 10
 READ_BYTES_MIN, READ_BYTES_MAX = 16, 1 << 11
 # The name of the codec that does nothing.
@@ -148,11 +148,11 @@ def _unsnappy_block(block: memoryview, size_max: int, size_before: int) -> bytes
 
     data = bytes(block)
     try:
-        # The block says how much it makes; it is believed for the limit only.
+        # The block states its uncompressed size, which is used only for the limit.
         size = snappy.decompress_raw_len(data)
         if size_before + size > size_max:
             raise _too_large("snappy", size_max)
-        # No block can grow more than 64 times from what it is: a copy of up to 64 bytes takes 2.
+        # No block expands more than 64 times: a copy of up to 64 bytes takes 2.
         if size > 64 * len(data):
             raise _bad("snappy", f"{len(data)} bytes that claim to be {size}")
         return bytes(snappy.decompress_raw(data))
@@ -176,7 +176,7 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
 
 
 def _lz4_header(view: memoryview, magic: int) -> tuple[int, int, bool, bool]:
-    """Position of the first block, greatest size of one, and whether blocks and content carry checksums."""
+    """Position of the first block, the largest block size, and whether blocks and content have checksums."""
     if view.nbytes < 7 or bytes(view[:4]) != LZ4_FRAME_MAGIC:
         raise _bad("lz4", "no frame header")
     flags, descriptor = view[4], view[5]
@@ -218,7 +218,7 @@ def _unlz4(data: Buffer, size_max: int, magic: int) -> bytes:
                 raise _bad("lz4", "a bad checksum of a block")
             at += 4
         if not stored:
-            # As much memory as is named here is taken before anything is known of the block.
+            # This much memory is allocated before anything is known of the block.
             room = min(block_max, LZ4_GROWTH_MAX * size, size_max - total)
             try:
                 block = lz4_block.decompress(block, uncompressed_size=room)
@@ -279,7 +279,7 @@ def _unzstd(data: Buffer, size_max: int, magic: int) -> bytes:
     parts: list[bytes] = []
     total = 0
     try:
-        # In small steps: what a step makes is bounded by what is read, so that the limit is met in time.
+        # In small steps: the input of a step bounds its output, so the limit applies in time.
         at = 0
         while at < view.nbytes:
             if stream.eof:

@@ -1,4 +1,4 @@
-"""What control records say: the ends of transactions, and what a controller notes in its own log. No I/O here.
+"""Control records: the ends of transactions, and a controller's notes in its own log. No I/O here.
 
     key     int16 version | int16 type
     value   of ABORT and COMMIT: int16 version | int32 coordinator epoch
@@ -22,7 +22,7 @@ VERSION = 0
 
 
 class ControlRecordType(IntEnum):
-    """The types of control records; UNKNOWN is every other, to be passed over (ControlRecordType)."""
+    """The types of control records; UNKNOWN is every other, to be ignored (ControlRecordType)."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -46,7 +46,7 @@ class EndTransactionMarker(NamedTuple):
 
 
 def parse_control_type(key: bytes | None) -> ControlRecordType:
-    """The type that a control record's key names. Raises CorruptRecordError for a short key or a negative version."""
+    """The type in a control record's key. Raises CorruptRecordError for a short key or a negative version."""
     if key is None or len(key) < KEY.size:
         raise CorruptRecordError(f"a control record key of {len(key or b'')} bytes, expected {KEY.size}")
     version, number = KEY.unpack_from(key)

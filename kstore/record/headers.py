@@ -1,9 +1,9 @@
-"""A walk over the headers of one segment that leaves the records where they are: for counting, not for serving.
+"""A walk over the batch headers of one segment that does not read the records: for counting, not for serving.
 
-A batch is believed for its header, which must be one that a writer can have written, with offsets that go on, and with
-another header, or the end, behind it. Where that fails the walk looks for the next whole batch, as ``walk`` does, and
-says what it left out. What it reads is bounded, whatever the bytes say: a header's chunk at a time, no batch above
-``READ_BATCH_BYTES_MAX``, and for all searches together no more than some passes over the segment.
+A header is accepted if a writer can have written it, if its offsets increase, and if another header, or the end,
+follows. Otherwise the walk searches for the next whole batch, as ``walk`` does, and reports what it skipped. Its reads
+are bounded, whatever the bytes: a header's chunk at a time, no batch above ``READ_BATCH_BYTES_MAX``, and for all
+searches together only a few passes over the segment.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from kstore.types import OFFSET_MAX
 
 __all__ = ["READ_BATCH_BYTES_MAX", "walk_headers"]
 
-# Small batches are read many at a time. Behind a larger one just a header is read: a call costs less than its bytes.
+# Small batches are read many at a time. After a larger one only a header is read: a call costs less than its bytes.
 CHUNK_BYTES = 64 << 10
 LARGE_BATCH_BYTES = 8 << 10
 # A larger batch is never read as a whole.
 READ_BATCH_BYTES_MAX = 64 << 20
-# What all searches behind damage may read: so many times the segment, and a batch.
+# How much all searches after damage may read: this many times the segment, plus a batch.
 SEARCH_PASSES = 8
-# A read of less counts as this much: what looks like a header everywhere must not be looked at everywhere.
+# A smaller read counts as this much: bytes that look like headers everywhere must not all be examined.
 READ_BYTES_MIN = 4 << 10
 
 
 class _SpentError(Exception):
-    """The searches have read as much as they may."""
+    """The searches have used up their budget."""
 
 
 class _Bounded:
-    """A source for searches: it ends them when they have read too much, and has no bytes of too large a batch."""
+    """A source for searches: it ends them when they exceed their budget, and hides too large a batch."""
 
     def __init__(self, source: Source, size_left: int) -> None:
         self._source = source
@@ -56,16 +56,16 @@ def walk_headers(
 ) -> Iterator[tuple[int, Batch] | Damage]:
     """Yields (position, batch) and, between them, ``Damage``, over the first ``stop`` bytes of ``source``.
 
-    Of a batch no more than its header need be there to be read.
+    Of a batch, only the header need be there.
 
     Args:
-        next_offset: no batch may begin below it.
+        next_offset: no batch may start below it.
         offset_stop: no batch may end at or above it: the next segment's base.
     """
     bounded = _Bounded(source, SEARCH_PASSES * stop + READ_BATCH_BYTES_MAX)
     chunk, chunk_start = b"", 0
     position = 0
-    # The batch before, which counts when a header is found behind it, and the offset expected at its begin.
+    # The previous batch, which counts once a header is found after it, and the offset expected at its start.
     held: tuple[int, Batch] | None = None
     held_from = next_offset
     while position < stop:
@@ -76,7 +76,7 @@ def walk_headers(
         torn = False
         try:
             batch = parse_batch(chunk, at, header_only=True)
-            # Of a compressed message set the first offset is known only when it is decompressed.
+            # The first offset of a compressed message set is known only after decompression.
             offset = batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
             torn = batch.size > stop - position
             reason = _misplaced(batch, offset, next_offset, offset_stop, stop - position)
@@ -91,15 +91,15 @@ def walk_headers(
             position += batch.size
             continue
         if held is not None and not torn and held_from <= offset < next_offset:
-            # No CRC covers a base offset: the header here bears out that the one before it lies.
+            # No CRC covers a base offset: this header proves that the previous one is wrong.
             first, last = held_from, offset
-            lying = f"offsets {held[1].last_offset} and more, where the next batch begins at {offset}"
+            lying = f"offsets {held[1].last_offset} and more, where the next batch starts at {offset}"
             yield Damage(held[0], position, first, last, lying, False)
             held, next_offset = None, held_from
             continue
         damaged_from = position
         if held is not None:
-            # A size that lies leads to a place where no header is.
+            # A wrong size leads to a place without a header.
             try:
                 is_held_whole = not is_far(held[1].last_offset, held_from, offset_stop) and _is_whole(bounded, *held)
             except _SpentError:
@@ -135,7 +135,7 @@ def walk_headers(
 
 
 def _misplaced(batch: Batch, offset: int, next_offset: int, offset_stop: int, size_left: int) -> str:
-    """Why a header that may be one cannot stand where it stands, "" where it can."""
+    """Why a possible header cannot be in this place, "" if it can."""
     if batch.size > size_left:
         return f"{size_left} bytes, expected the {batch.size} of a whole batch"
     if offset < next_offset:
@@ -149,5 +149,5 @@ def _is_whole(source: Source, position: int, header: Batch) -> bool:
     try:
         return parse_batch(source.pread(header.size, position)).is_valid()
     except CorruptDataError:
-        # Too large a batch is believed for its header.
+        # Of too large a batch only the header is checked.
         return header.size > READ_BATCH_BYTES_MAX

@@ -10,9 +10,9 @@
      .     4  key length      int32   -1 null; then the key
      .     4  value length    int32   -1 null; then the value
 
-A message whose attributes name a codec is a *wrapper*: its value is a compressed sequence of whole entries of the same
-version, not compressed themselves. In version 0 they carry absolute offsets; in version 1 relative ones, and the
-wrapper the offset of the last (0 there: an old producer's, the inner ones are then absolute).
+A message whose attributes name a codec is a *wrapper*: its value is a compressed sequence of whole, uncompressed
+entries of the same version. In version 0 they carry absolute offsets; in version 1 relative ones, and the wrapper has
+the last one's offset (0 from an old producer: the inner ones are then absolute).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ assert PREFIX.size == PREFIX_BYTES
 
 
 class Message(NamedTuple):
-    """One message: a plain entry's, or one of a wrapper's. ``offset`` is absolute, ``timestamp`` ms."""
+    """One message: a plain entry's, or one in a wrapper. ``offset`` is absolute, ``timestamp`` ms."""
 
     offset: int
     timestamp: int
@@ -57,9 +57,9 @@ class Message(NamedTuple):
 
 
 class LegacyBatch:
-    """One entry of version 0 or 1, with the face of ``Batch``; made by ``parse_legacy``.
+    """One entry of version 0 or 1, with the interface of ``Batch``; created by ``parse_legacy``.
 
-    A wrapper is decompressed each time its records or its ``base_offset`` are asked for.
+    A wrapper is decompressed each time its records or its ``base_offset`` are needed.
     """
 
     __slots__ = ("_buffer", "_position", "attributes", "crc", "last_offset", "magic", "size")
@@ -91,11 +91,11 @@ class LegacyBatch:
 
     @property
     def base_offset(self) -> int:
-        """The first message's offset; of a wrapper that cannot be decompressed the only one it tells, the last."""
+        """The first message's offset; for a wrapper that cannot be decompressed, the last, the only known one."""
         if not self.is_wrapper:
             return self.last_offset
         try:
-            # A wrapper of offset 0 believes its messages; none of them can begin behind its end all the same.
+            # A wrapper of offset 0 takes its messages' offsets; still, none of them can start after its end.
             return min(self._messages(MAX_BYTES_UNCOMPRESSED)[0].offset, self.last_offset)
         except CorruptDataError:
             return self.last_offset
@@ -124,7 +124,7 @@ class LegacyBatch:
 
     @property
     def record_count(self) -> int:
-        """How many messages there are; none in a wrapper that cannot be decompressed."""
+        """The number of messages; 0 in a wrapper that cannot be decompressed."""
         try:
             return len(self._messages(MAX_BYTES_UNCOMPRESSED)) if self.is_wrapper else 1
         except CorruptDataError:
@@ -135,14 +135,14 @@ class LegacyBatch:
         return memoryview(self._buffer)[self._position : self._position + self.size]
 
     def computed_crc(self) -> int:
-        """The CRC-32 that the bytes have, to be compared with ``crc``."""
+        """The CRC-32 of the bytes, to be compared with ``crc``."""
         return zlib.crc32(self.data[CRC_START:])
 
     def is_valid(self) -> bool:
         return self.computed_crc() == self.crc
 
     def ensure_valid(self) -> None:
-        """Raises CorruptBatchError unless the stored CRC is that of the bytes."""
+        """Raises CorruptBatchError unless the stored CRC matches the bytes."""
         computed = self.computed_crc()
         if computed != self.crc:
             raise CorruptBatchError(
@@ -158,7 +158,7 @@ class LegacyBatch:
         stop_offset: int = OFFSET_MAX,
         max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED,
     ) -> Iterator[Record]:
-        """The records with offsets in [first_offset, stop_offset), all checked before there is an iterator."""
+        """The records with offsets in [first_offset, stop_offset), all checked before the iterator exists."""
         kind = self.timestamp_type
         return iter(
             [
@@ -187,7 +187,7 @@ class LegacyBatch:
         return array("q", [m.offset for m in found]), array("q", [m.timestamp for m in found])
 
     def check(self, max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED) -> RecordsSummary:
-        """Checks the structure of every message, CRCs of inner ones too."""
+        """Checks the structure of every message, and the CRCs of inner ones."""
         messages = self._messages(max_bytes_uncompressed)
         base = messages[0].offset
         latest = max(messages, key=lambda message: message.timestamp)
@@ -206,7 +206,7 @@ class LegacyBatch:
             return [Message(self.last_offset, self.max_timestamp, key, value)]
         if not value:
             raise CorruptRecordError("a compressed message without a value", position=self._position)
-        # Not at the top: the codecs' libraries are loaded by those who meet a wrapper.
+        # Not at the top: only a wrapper needs the codecs' libraries.
         from kstore.record.compression import CODECS_BY_NAME
 
         inner = CODECS_BY_NAME[self.codec].decompress(value, size_max, self.magic)
@@ -233,9 +233,9 @@ class LegacyBatch:
             messages.append(Message(entry.last_offset, timestamp, key, value))
             at += entry.size
         if not messages:
-            raise CorruptRecordError("a compressed message that holds none", position=self._position)
+            raise CorruptRecordError("a compressed message without messages", position=self._position)
         if any(one.offset >= other.offset for one, other in pairwise(messages)):
-            raise CorruptRecordError("inner offsets that do not rise", position=self._position)
+            raise CorruptRecordError("inner offsets that do not increase", position=self._position)
         return messages
 
     def _absolute(self, messages: list[Message]) -> list[Message]:
@@ -273,14 +273,14 @@ def _fields(entry: memoryview, magic: int, position: int) -> tuple[bytes | None,
         fields.append(None if size < 0 else bytes(entry[at : at + size]))
         at += max(size, 0)
     if at != entry.nbytes:
-        raise CorruptRecordError(f"{entry.nbytes - at} bytes behind the value", position=position)
+        raise CorruptRecordError(f"{entry.nbytes - at} bytes after the value", position=position)
     return fields[0], fields[1]
 
 
 def parse_legacy(data: Buffer, position: int = 0, *, header_only: bool = False) -> LegacyBatch:
-    """The entry of version 0 or 1 that begins at byte ``position`` of ``data``.
+    """The entry of version 0 or 1 that starts at byte ``position`` of ``data``.
 
-    Only its header is read; with ``header_only`` the bytes behind it need not be there. Raises CorruptBatchError.
+    Only its header is read; with ``header_only`` the bytes after it need not be there. Raises CorruptBatchError.
     """
     view = memoryview(data)
     left = view.nbytes - position
@@ -306,9 +306,9 @@ def parse_legacy(data: Buffer, position: int = 0, *, header_only: bool = False) 
 
 
 def has_size_of_fields(read: Callable[[int, int], Buffer], position: int, *, magic: int, size: int) -> bool:
-    """Whether an entry of ``size`` bytes is as large as its key and value, whose lengths ``read`` finds in the file.
+    """Whether an entry of ``size`` bytes matches its key and value, whose lengths ``read`` finds in the file.
 
-    ``read`` takes a size and a position. So much is known of an entry without its bytes, however large it is.
+    ``read`` takes a size and a position. This checks an entry without reading its bytes, however large it is.
     """
     at, stop = position + KEY_POSITION[magic], position + size
     for _ in range(2):

@@ -19,7 +19,7 @@ MAGIC_POSITION = 16
 
 
 class Parser(Protocol):
-    """Reads a header at byte ``position``; raises CorruptDataError for what no writer can have written."""
+    """Reads a header at byte ``position``; raises CorruptDataError for values that no writer produces."""
 
     def __call__(self, data: Buffer, position: int = 0, *, header_only: bool = False) -> Batch: ...
 
@@ -36,12 +36,12 @@ def entry_size(data: bytes, position: int = 0) -> int:
 
 
 def parse_batch(data: Buffer, position: int = 0, *, header_only: bool = False) -> Batch:
-    """The batch, of any version, that begins at byte ``position`` of ``data`` (bytes-like, items of one byte).
+    """The batch, of any version, that starts at byte ``position`` of ``data`` (bytes-like, items of one byte).
 
-    With ``header_only`` the bytes behind the header need not be there, and the batch's ``size`` says how many belong to
-    it. Nothing but the header is checked: ``ensure_valid`` checks the CRC, ``check`` the records.
+    With ``header_only`` the bytes after the header need not be there; the batch's ``size`` says how many belong to it.
+    Checks only the header: ``ensure_valid`` checks the CRC, ``check`` the records.
 
-    Raises CorruptBatchError for a header that no writer can have written, UnsupportedFormatError for another magic.
+    Raises CorruptBatchError for a header that no writer produces, UnsupportedFormatError for another magic.
     """
     view = memoryview(data)
     if position < 0 or len(view) - position <= MAGIC_POSITION:

@@ -1,8 +1,8 @@
 """Arrow record batches to batches of records, a batch for each partition of a topic. No I/O here.
 
-``ArrowRows`` takes the buffers out of a record batch, ``PartitionedEncoder`` encodes its rows (compiled: ``_rows.pyx``)
-and hands over each batch when it is full. Which partition a row goes to: the one it names; with a key the one that
-Kafka's own clients choose; else they are filled in turn, batch by batch.
+``ArrowRows`` takes the buffers out of a record batch; ``PartitionedEncoder`` encodes its rows (compiled: ``_rows.pyx``)
+and passes on each batch when it is full. A row goes to the partition it names; with a key to the one that Kafka's own
+clients choose; else the partitions are filled in turn, batch by batch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 
 def rows_of(batch: pa.RecordBatch, now_ms: int) -> Rows:
-    """The rows of a record batch with a column ``value`` and, if there are such, ``key``, ``headers``, ``timestamp``
-    and ``partition``; other columns are passed over.
+    """The rows of a record batch with a column ``value`` and, if present, ``key``, ``headers``, ``timestamp`` and
+    ``partition``; other columns are ignored.
 
     Raises: MissingExtraError without pyarrow; InvalidRecordError for a column of another type.
     """
@@ -56,7 +56,7 @@ def _bytes(pa: Any, column: Any, name: str) -> BytesRows:
     kind = column.type
     types = pa.types
     if types.is_null(kind) or types.is_large_binary(kind) or types.is_large_string(kind):
-        # More than 2 GiB in one record batch do not fit: Arrow says so.
+        # More than 2 GiB in one record batch do not fit: Arrow raises.
         column = column.cast(pa.binary())
     elif not (types.is_binary(kind) or types.is_string(kind)):
         raise InvalidRecordError(f"column {name!r} is {kind}, expected binary or string")
@@ -75,7 +75,7 @@ def _headers(pa: Any, column: Any) -> HeaderRows | None:
     if entry is None or not types.is_struct(entry) or {field.name for field in entry} != {"key", "value"}:
         raise InvalidRecordError(f"column 'headers' is {kind}, expected a list of structs of key and value")
     entries = column.values
-    # A header that is null has no key then, which is refused.
+    # A null header then has no key, which is refused.
     fields = dict(zip([field.name for field in entry], entries.flatten(), strict=True))
     validity, offsets = column.buffers()[:2]
     return HeaderRows(
@@ -117,7 +117,7 @@ def _partitions(pa: Any, column: Any) -> NumberRows | None:
 class PartitionedEncoder:
     """Encodes rows into batches of a topic's partitions. Not thread-safe.
 
-    ``done(partition, data, record_count)`` is called with each batch that is whole, CRC included; its base offset is 0.
+    ``done(partition, data, record_count)`` is called with each complete batch, CRC included; its base offset is 0.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class PartitionedEncoder:
     ) -> None:
         """
         Args:
-            batch_bytes: a batch is full then, before compression; a larger record has one of its own.
-            size_max: no batch is larger.
-            first_partition: the first that rows without a key go to.
+            batch_bytes: the size of a full batch, before compression; a larger record has one of its own.
+            size_max: the largest size of a batch.
+            first_partition: where rows without a key start.
         """
         self._encoder = RowEncoder(partition_count, min(batch_bytes, size_max), first_partition)
         self._done = done
@@ -145,7 +145,7 @@ class PartitionedEncoder:
         self._spare: list[BatchBuffer] = []
 
     def append(self, rows: Rows) -> None:
-        """Raises: InvalidRecordError, InvalidTimestampError, RecordTooLargeError; the rows before it stay."""
+        """Raises: InvalidRecordError, InvalidTimestampError, RecordTooLargeError; the earlier rows stay."""
         encoder = self._encoder
         row, partition = encoder.append(rows, 0)
         while partition >= 0:
@@ -157,7 +157,7 @@ class PartitionedEncoder:
             row, partition = encoder.append(rows, row)
 
     def close(self) -> None:
-        """Hands over what is left."""
+        """Passes on the remaining batches."""
         for partition in range(len(self._encoder.batches)):
             self._close(partition)
 

@@ -1,8 +1,8 @@
-"""Walks the entries of a buffer or file of mixed versions, and says why it stopped. No I/O here but a Source's.
+"""Walks the entries of a buffer or file of mixed versions, and reports why it stopped. No I/O here but a Source's.
 
-A scan stops at the first entry that is not whole: at the end, where fewer bytes are left than an entry says it has
-("torn"), or at what no writer can have written ("corrupt"). What torn bytes mean the caller knows: the end of a slice,
-a crash, or a damaged length. ``find_next_batch`` then looks for the next whole entry behind.
+A scan stops at the first incomplete entry: at the end, where fewer bytes are left than an entry claims ("torn"), or at
+bytes that no writer produces ("corrupt"). The caller knows what torn bytes mean: the end of a slice, a crash, or a
+damaged length. ``find_next_batch`` then searches for the next whole entry.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ __all__ = [
     "scan",
 ]
 
-# Long reads in pieces of this size: a larger one leaves the processor's cache before it is decoded.
+# Long reads in chunks of this size: a larger one leaves the processor's cache before it is decoded.
 CHUNK_BYTES = 1 << 20
-# Offset, size, epoch or CRC, and the magic that chooses the parser.
+# Offset, size, epoch or CRC, and the magic that selects the parser.
 PREFIX_BYTES = MAGIC_POSITION + 1
-# Behind damage, a batch may begin at any byte: so much is searched at a time, and at first less, for it may be near.
+# After damage, a batch may start at any byte: this much is searched at a time, at first less, since it may be near.
 SEARCH_BYTES = 1 << 20
 SEARCH_BYTES_FIRST = 1 << 14
 # The most bytes that may be checksummed without finding a batch: a multiple of what is searched, and a minimum.
 SEARCH_PASSES = 4
 WASTED_BYTES_MIN = 64 << 20
-# Behind the offset; the size counts the bytes after the field, of which a message of version 0 has the fewest.
+# After the offset; the size counts the bytes after the field, of which a message of version 0 has the fewest.
 SIZE_FIELD_MIN = 14
 assert SIZE_MIN[0] == SIZE_FIELD_MIN + LOG_OVERHEAD_BYTES
-# A size from 14, the least of all versions, to below 128 MiB; zeros, the commonest of all garbage, are none.
+# A size from 14, the least of all versions, to below 128 MiB; zeros, the commonest garbage, do not match.
 SIZE_PATTERN = rb"(?:[\x01-\x07].{3}|\x00[\x01-\xff].{2}|\x00\x00[\x01-\xff].|\x00\x00\x00[\x0e-\xff])"
-# The magic, behind the leader epoch or CRC.
+# The magic, after the leader epoch or CRC.
 MAGIC_PATTERN = rb".{4}[\x00-\x02]"
 
 
@@ -75,7 +75,7 @@ class BufferSource:
 class ScanStop(NamedTuple):
     """Why a scan ended at ``position``: ``size_left`` bytes were left of its range.
 
-    ``entry_size`` is what the corrupt entry there says that it has: so much was read and checksummed for nothing.
+    ``entry_size`` is the claimed size of the corrupt entry there: this much was read and checksummed for nothing.
     """
 
     kind: Literal["end", "torn", "corrupt"]
@@ -105,10 +105,10 @@ class _ByteBudget:
 class SearchBudget:
     """How many bytes all searches of a range of ``size`` bytes may checksum.
 
-    The work behind true damage is a pass or two. A hostile file may say at each of its bytes that a batch begins there
-    which reaches to its end: without a bound the work would grow with the square of the size. ``entries`` are those at
-    which walks stop, ``candidates`` those found by searching, ``hints`` those named by an index; each of the three may
-    be checksummed up to SEARCH_PASSES * size + WASTED_BYTES_MIN bytes.
+    The work after real damage is a pass or two. A hostile file may claim at each of its bytes that a batch starts there
+    and reaches to its end: without a bound the work would grow with the square of the size. ``entries`` are those at
+    which walks stop, ``candidates`` those found by searching, ``hints`` those named by an index; for each of the three
+    at most SEARCH_PASSES * size + WASTED_BYTES_MIN bytes are checksummed.
     """
 
     __slots__ = ("candidates", "entries", "hints")
@@ -126,7 +126,7 @@ class SearchBudget:
 class BatchScan:
     """An iterator over (position, batch), for one thread; ``stop`` says why it ended, once it has.
 
-    A batch is a view over a chunk that belongs to it alone, so it may be kept.
+    A batch is a view over a chunk of its own, so it may be kept.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class BatchScan:
                     batch = parse_batch(chunk, at)
                     if check_crc:
                         batch.ensure_valid()
-                    # Of a compressed message set the first offset is known only when it is decompressed.
+                    # The first offset of a compressed message set is known only after decompression.
                     offset = batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
                     if check_order and offset < next_offset:
                         raise CorruptBatchError(f"a batch of offset {offset}, expected at least {next_offset}")
@@ -190,7 +190,7 @@ class BatchScan:
                 yield position + at, batch
                 next_offset = batch.last_offset + 1
                 at += needed
-            # What begins at ``at`` is not whole in this chunk: it goes on behind it, or there is no more of it.
+            # The entry at ``at`` is incomplete in this chunk: it continues after it, or the data ends.
             position += at
             if needed > end - position or not (at or len(chunk) >= min(wanted, end - position)):
                 break
@@ -214,16 +214,16 @@ def scan(
     chunk_bytes: int = CHUNK_BYTES,
     first_bytes: int | None = None,
 ) -> BatchScan:
-    """The batches in bytes ``start`` to ``stop`` of ``source``, where an entry begins.
+    """The batches in bytes ``start`` to ``stop`` of ``source``, starting at an entry.
 
     Args:
-        check_crc: stop at a wrong CRC; without it nothing but headers is checked.
-        check_order: stop at a batch below ``next_offset``, and at each that does not follow the one before it.
-        next_offset: where offsets begin.
-        chunk_bytes: how much is read at a time; an entry that is larger is read as a whole.
-        first_bytes: how much is read first, where the scan may not come far; ``chunk_bytes`` by default.
+        check_crc: stop at a wrong CRC; without it only headers are checked.
+        check_order: stop at a batch below ``next_offset``, and at one that does not follow its predecessor.
+        next_offset: where offsets start.
+        chunk_bytes: how much is read at a time; a larger entry is read whole.
+        first_bytes: how much is read first, if the scan may end early; ``chunk_bytes`` by default.
 
-    Raises: what reading the source raises.
+    Raises: errors of the source.
     """
     return BatchScan(
         source,
@@ -247,15 +247,15 @@ def find_next_batch(
     hints: Sequence[int] = (),
     budget: SearchBudget | None = None,
 ) -> int | None:
-    """The position of the next whole batch at or behind ``position``, None where there is none up to ``stop``.
+    """The position of the next whole batch at or after ``position``, None if there is none up to ``stop``.
 
-    Whole: a header that can be, a CRC that holds, and offsets in ``next_offset`` to ``last_offset_max``. ``hints`` are
-    positions where one may begin (index entries), in their order: the first that is whole bounds the search. A batch
-    that is found by searching must be followed by another header that fits, or end where the range or the hint begins:
-    the records of a damaged batch may hold bytes that are a batch.
+    Whole means a possible header, a correct CRC, and offsets in ``next_offset`` to ``last_offset_max``. ``hints`` are
+    possible starts of batches (index entries), in order: the first whole one bounds the search. A batch found by
+    searching must be followed by another fitting header, or end where the range or the hint starts: the records of a
+    damaged batch may contain bytes that form a batch.
 
-    ``budget`` is that of all searches of one walk; without it the search has one of its own. Where it is spent the
-    search is over: at the hint, if there is a whole one.
+    ``budget`` is that of all searches of one walk; without it the search has its own. Once it is spent the search ends:
+    at the hint, if there is a whole one.
     """
     if budget is None:
         budget = SearchBudget(stop - position)
@@ -273,12 +273,12 @@ def find_next_batch(
     at, search_bytes = position, SEARCH_BYTES_FIRST
     while at < bound and not budget.candidates.is_spent:
         window = source.pread(min(search_bytes + PREFIX_BYTES - 1, bound - at), at)
-        # Zeros, the commonest garbage, go by at memory speed: no entry has its size and magic among them.
+        # Zeros, the commonest garbage, are skipped at memory speed: no entry has a size and magic of zeros.
         zero_count = len(window) - len(window.lstrip(b"\0"))
         for candidate in candidates.finditer(window, max(zero_count - PREFIX_BYTES, 0)):
             start = at + candidate.start()
             head = matcher.header(start, bound, window, at)
-            # What can be told for a few bytes comes first: a CRC may cost as much as the file has.
+            # Cheap checks come first: a CRC may cost as much as the whole file.
             if head is None or not matcher.has_its_size(start, head):
                 continue
             if not matcher.is_followed(start + head.size, bound, head.last_offset, window, at):
@@ -293,10 +293,10 @@ def find_next_batch(
 
 
 def _candidate_pattern(next_offset: int) -> re.Pattern[bytes]:
-    """Where a batch may begin: an offset that fits a segment in which ``next_offset`` is, a size and a magic.
+    """Where a batch may start: an offset that fits a segment with ``next_offset``, a size and a magic.
 
-    A look-ahead, since candidates may overlap. The offsets of one segment lie within 2^31, so that their four high
-    bytes are all but given.
+    A look-ahead, since candidates may overlap. The offsets of one segment are within 2^31, so their four high bytes are
+    almost fixed.
     """
     high = next_offset >> 32
     highs = b"|".join(re.escape(value.to_bytes(4, "big")) for value in (high, high + 1) if value < 1 << 31)
@@ -314,7 +314,7 @@ class _BatchMatcher:
         self._last_offset_max = last_offset_max
 
     def header(self, position: int, stop: int, window: bytes = b"", window_start: int = 0) -> Batch | None:
-        """The header at ``position``, None where none stands there that fits; ``window`` is what was read already."""
+        """The header at ``position``, None if none there fits; ``window`` is what was read already."""
         head = self._parse(position, stop, window, window_start)
         if head is None or head.size > stop - position:
             return None
@@ -323,20 +323,20 @@ class _BatchMatcher:
         return None if head.magic == MAGIC_V2 and head.base_offset < self._next_offset else head
 
     def has_its_size(self, position: int, head: Batch) -> bool:
-        """False where the fields of an old message contradict its size: nearly any bytes look like its header."""
+        """False if the fields of an old message contradict its size: nearly any bytes look like its header."""
         if head.magic == MAGIC_V2:
             return True
         return has_size_of_fields(self._source.pread, position, magic=head.magic, size=head.size)
 
     def is_whole(self, position: int, head: Batch) -> bool:
-        """Whether the CRC of the batch with that header holds."""
+        """Whether the CRC of the batch with that header is correct."""
         try:
             return parse_batch(self._source.pread(head.size, position)).is_valid()
         except CorruptDataError:
             return False
 
     def is_followed(self, position: int, stop: int, last_offset: int, window: bytes, window_start: int) -> bool:
-        """Whether the range ends at ``position``, or another header that fits is there, or too few bytes for one."""
+        """Whether the range ends at ``position``, or another fitting header is there, or too few bytes for one."""
         if stop - position < BATCH_HEADER_BYTES:
             return True
         head = self._parse(position, stop, window, window_start)
@@ -355,8 +355,8 @@ class _BatchMatcher:
 def parse_batches(buffer: Buffer) -> Iterator[Batch]:
     """The batches in ``buffer``: the receiving side of a slice, from a file or a socket.
 
-    CRC and the order of offsets are checked: they rise, as in a log, or every batch begins at offset 0, as a client
-    sends them. A batch that is cut off at the end is left out. The batches keep what they need of the buffer.
+    Checks CRCs and the order of offsets: they increase, as in a log, or every batch starts at offset 0, as a client
+    sends them. A batch that is cut off at the end is omitted. The batches keep what they need of the buffer.
 
     Raises: CorruptBatchError at the first damage.
     """
@@ -375,9 +375,9 @@ def parse_batches(buffer: Buffer) -> Iterator[Batch]:
 
 
 def check_size_field(data: Buffer, position: int) -> None:
-    """Checks the size of the entry that is cut off at ``position``, if so much of it is there.
+    """Checks the size of the entry that is cut off at ``position``, if its size field is there.
 
-    Raises: CorruptBatchError where no entry has that size (Kafka: ByteBufferLogInputStream).
+    Raises: CorruptBatchError if no entry has that size (Kafka: ByteBufferLogInputStream).
     """
     field = bytes(memoryview(data)[position + SIZE_POSITION : position + LOG_OVERHEAD_BYTES])
     size = int.from_bytes(field, "big", signed=True)
@@ -386,7 +386,7 @@ def check_size_field(data: Buffer, position: int) -> None:
 
 
 class _Order:
-    """The offsets of batches that were sent or fetched: they rise, or each batch begins at 0."""
+    """The offsets of batches that were sent or fetched: they increase, or each batch starts at 0."""
 
     __slots__ = ("_all_begin_at_0", "_has_repeated", "_next_offset")
 
@@ -399,7 +399,7 @@ class _Order:
         """Raises: CorruptBatchError."""
         first_offset = batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
         if self._all_begin_at_0:
-            # Of a compressed message set this decompresses it, in a fetched slice once at most.
+            # This decompresses a compressed message set, at most once in a fetched slice.
             self._all_begin_at_0 = batch.base_offset == 0
         if first_offset < self._next_offset or (self._has_repeated and not self._all_begin_at_0):
             if not self._all_begin_at_0:

@@ -1,10 +1,10 @@
-"""A walk over the batches of one segment that goes on behind damage, and says what it had to leave out.
+"""A walk over the batches of one segment that continues after damage, and reports what it had to skip.
 
-A batch is served only if its CRC holds and its offsets fit. The CRC leaves out the base offset, so a flipped bit there
-is found by what stands around it: offsets never go back, and where they leave a gap (compaction, or a log that was
-written so) the batch behind the gap, or the segment's end, must agree with it. Two kinds of gaps are believed only if
-one of the two is there: a gap beyond what a segment's indexes can hold, which old brokers wrote, and one that reaches
-across an offset at which the log is known to have ended.
+A batch is served only if its CRC is correct and its offsets fit. The CRC does not cover the base offset, so a flipped
+bit there is found by its surroundings: offsets never decrease, and where they leave a gap (compaction, or a log written
+that way) the batch after the gap, or the segment's end, must agree with it. Two kinds of gaps are accepted only with
+one of the two: a gap beyond what a segment's indexes can hold, which old brokers wrote, and one that reaches across an
+offset at which the log is known to have ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "walk"]
 
 # The offsets of a segment are stored relative to its base, as int32.
 OFFSET_COUNT_MAX = RELATIVE_OFFSET_MAX + 1
-# Behind damage there may be more of it soon.
+# After damage there may soon be more.
 FIRST_BYTES_BEHIND = 1 << 12
 NOT_SEARCHED = "; there is so much damage that the rest was not searched"
 
@@ -30,8 +30,8 @@ NOT_SEARCHED = "; there is so much damage that the rest was not searched"
 class Damage(NamedTuple):
     """Bytes ``position`` to ``stop`` in which no whole, fitting batch was found.
 
-    ``first_offset`` is the offset expected there; ``next_offset`` the base of the whole batch at ``stop``, or None
-    where the walk's end was reached. ``torn`` says that the bytes end before the entry that begins at ``position``.
+    ``first_offset`` is the offset expected there; ``next_offset`` the base of the whole batch at ``stop``, or None at
+    the walk's end. ``torn``: the bytes end before the entry that starts at ``position``.
     """
 
     position: int
@@ -56,14 +56,14 @@ def walk(
     """Yields (position, batch) and, between them, ``Damage``, over bytes ``start`` to ``stop`` of ``source``.
 
     Args:
-        next_offset: no batch may begin below it.
+        next_offset: no batch may start below it.
         offset_stop: no batch may end at or above it: the next segment's base, or the log's end. Without it a gap of
-            OFFSET_COUNT_MAX offsets is believed only if another batch follows it.
+            OFFSET_COUNT_MAX offsets is accepted only if another batch follows it.
         known_end: the log once ended there, and everything below it was on disk. So no gap within a segment reaches
             across it: a batch behind such a gap is believed only if another batch follows it.
-        hints: positions at which batches may begin behind damage, from an index; asked for once, when needed.
+        hints: positions at which batches may start after damage, from an index; called once, when needed.
 
-    However it is damaged, the bytes that are checksummed for it are bounded (``SearchBudget``).
+    Whatever the damage, the bytes that are checksummed for it are bounded (``SearchBudget``).
     """
     budget = SearchBudget(stop - start)
     positions: Sequence[int] | None = None
@@ -84,7 +84,7 @@ def walk(
                 next_offset = batch.last_offset + 1
             else:
                 end = scanned.stop
-                assert end is not None, "a scan that is through says why"
+                assert end is not None, "a finished scan says why"
                 if end.kind == "end":
                     return
                 damage = (end.position, end.reason, end.kind == "torn")
@@ -109,14 +109,14 @@ def walk(
 def _misplaced(
     source: Source, position: int, stop: int, batch: Batch, next_offset: int, offset_stop: int, known_end: int
 ) -> str | None:
-    """Why the base offset of a batch with a good CRC cannot be believed, or None."""
+    """Why the base offset of a batch with a good CRC cannot be right, or None."""
     if batch.last_offset >= offset_stop:
         return f"batch of offsets {batch.base_offset} to {batch.last_offset}, expected below {offset_stop}"
     alone = None
     if is_far(batch.last_offset, next_offset, offset_stop):
         alone = (
             f"batch of offsets {batch.base_offset} to {batch.last_offset}, expected {next_offset}, and no batch follows"
-            " that bears it out"
+            " that confirms it"
         )
     elif next_offset < known_end <= batch.last_offset:
         alone = (
@@ -129,21 +129,21 @@ def _misplaced(
     try:
         behind = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - successor), successor), 0, header_only=True)
         if behind.magic != MAGIC_V2:
-            # Where a compressed message set begins, only its messages tell.
+            # Only its messages tell where a compressed message set starts.
             behind = parse_batch(source.pread(min(behind.size, stop - successor), successor))
     except CorruptDataError:
-        return alone  # nothing there that could testify
+        return alone  # nothing there that could confirm it
     behind_offset = behind.base_offset
     if next_offset <= behind_offset <= batch.last_offset:
         return (
             f"batch of offsets {batch.base_offset} to {batch.last_offset}, "
-            f"expected {next_offset} and below {behind_offset}, where the next batch begins"
+            f"expected {next_offset} and below {behind_offset}, where the next batch starts"
         )
     return alone if behind_offset < next_offset else None
 
 
 def is_far(last_offset: int, next_offset: int, offset_stop: int) -> bool:
-    """Whether a batch lies further from the expected offset than one segment reaches, and no ``offset_stop`` bounds
+    """Whether a batch is further from the expected offset than one segment reaches, and no ``offset_stop`` bounds
     it."""
     return offset_stop == OFFSET_MAX and last_offset >= next_offset + OFFSET_COUNT_MAX
 
@@ -157,10 +157,10 @@ def _next_fitting(
     hints: Sequence[int],
     budget: SearchBudget,
 ) -> tuple[int, int] | None:
-    """Position and base offset of the next whole batch behind the damage at ``position``, or None."""
+    """Position and base offset of the next whole batch after the damage at ``position``, or None."""
     near_stop = min(offset_stop, next_offset + OFFSET_COUNT_MAX)
     found = None
-    # What a segment's indexes cannot hold is believed, but only below a bound, and where nothing nearer is found.
+    # An offset that the indexes cannot hold is accepted, but only below a bound, and if nothing nearer is found.
     for offset_max in (near_stop,) if offset_stop in (near_stop, OFFSET_MAX) else (near_stop, offset_stop):
         if found is None and not budget.is_spent:
             found = find_next_batch(

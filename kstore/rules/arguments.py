@@ -1,4 +1,4 @@
-"""What a caller of a log may ask: checks of arguments, with errors that say what was found and what was expected."""
+"""Checks of a log's arguments, with errors that say what was found and what was expected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def milliseconds(when: int | datetime | str) -> int:
 
 
 def whole_number(name: str, value: int, bits: int) -> None:
-    """Raises: TypeError, ValueError for what is no number from 0 on that a signed field of so many bits holds."""
+    """Raises: TypeError, ValueError for anything but a number from 0 that a signed field of this many bits holds."""
     highest = 2 ** (bits - 1) - 1
     if not isinstance(value, int):
         raise TypeError(f"{name} is {value!r}, expected an int")

@@ -1,11 +1,11 @@
 """What compaction cleans and keeps: pure decisions over values.
 
     clean     [first segment, first dirty offset)   holds each key once, as far as earlier passes went
-    dirty     [first dirty, first uncleanable)      what the next pass reads the keys of
+    dirty     [first dirty, first uncleanable)      the next pass reads its keys
     the rest  the active segment, open transactions, records younger than min_compaction_lag_ms
 
 A record stays if its key has no later one in the dirty part. A tombstone stays until the delete horizon of its batch,
-which the first pass that meets it sets; a transaction's marker likewise, from when none of its data is left.
+which the first pass that meets it sets; likewise a transaction's marker, once none of its data is left.
 (Kafka: LogCleaner, LogCleanerManager, CleanedTransactionMetadata.)
 """
 
@@ -55,7 +55,7 @@ class SegmentFacts(NamedTuple):
 
 
 class Dirt(NamedTuple):
-    """How much of a log is clean and how much could be cleaned, in bytes; the times of the oldest dirty record, ms."""
+    """How much of a log is clean and how much is cleanable, in bytes; the times of the oldest dirty record, ms."""
 
     clean_bytes: int
     cleanable_bytes: int
@@ -71,7 +71,7 @@ class Dirt(NamedTuple):
 
 
 def start_of_dirt(remembered: int | None, *, start_offset: int, end_offset: int) -> int:
-    """The first dirty offset; what is remembered is not believed where it lies outside of the log."""
+    """The first dirty offset; a remembered one outside of the log is ignored."""
     if remembered is None or not start_offset <= remembered <= end_offset:
         return start_offset
     return remembered
@@ -86,9 +86,9 @@ def first_uncleanable(
     min_lag_ms: int,
     now_ms: int,
 ) -> int:
-    """Where cleaning has to stop: before open transactions, what is not on disk, and young records.
+    """Where cleaning must stop: before open transactions, unsynced data, and young records.
 
-    ``sealed`` are all segments but the active one, which is never cleaned; young is a segment whose largest timestamp
+    ``sealed`` are all segments but the active one, which is never cleaned; a segment is young if its largest timestamp
     is.
     """
     stop = min(stable_offset, durable_offset, sealed[-1].stop_offset if sealed else 0)
@@ -101,9 +101,9 @@ def first_uncleanable(
 
 
 def measure_dirt(sealed: Iterable[SegmentFacts], first_dirty: int, uncleanable: int) -> Dirt:
-    """Counts whole segments, as Kafka does: the one that holds the first dirty offset is dirty.
+    """Counts whole segments, as Kafka does: the one with the first dirty offset is dirty.
 
-    One that ends behind ``uncleanable`` does not count: a pass leaves the rest of it, and it would be due for ever.
+    One that ends after ``uncleanable`` does not count: a pass leaves the rest of it, and it would be due for ever.
     """
     clean = cleanable = 0
     oldest = NO_TIMESTAMP
@@ -138,9 +138,9 @@ def filthiest(dirt: Mapping[Name, Dirt]) -> Name:
 def group_segments(
     segments: Sequence[SegmentFacts], *, segment_bytes: int, segment_index_bytes: int
 ) -> list[list[SegmentFacts]]:
-    """Consecutive segments that can become one: their files together are no larger than one segment's may be.
+    """Consecutive segments that can become one: together their files are no larger than one segment's may be.
 
-    An empty segment joins whatever the distance, so that none is left every 2^31 offsets.
+    An empty segment joins at any distance, so that none remains every 2^31 offsets.
     """
     groups: list[list[SegmentFacts]] = []
     size = index_size = time_index_size = 0
@@ -163,11 +163,11 @@ def group_segments(
     return groups
 
 
-# --- what of a batch stays --------------------------------------------------------------------------------------------
+# --- what stays of a batch --------------------------------------------------------------------------------------------
 
 
 class BatchVerdict(enum.Enum):
-    """What is done with the records of a batch."""
+    """What happens to the records of a batch."""
 
     CHOOSE = "record by record"
     KEEP = "all stay"
@@ -175,16 +175,16 @@ class BatchVerdict(enum.Enum):
 
 
 class LastRecord(NamedTuple):
-    """Of a live producer: the last offset of its last data (NO_OFFSET: it ended with a marker), and its epoch."""
+    """For a live producer: the last offset of its last data (NO_OFFSET: it ended with a marker), and its epoch."""
 
     last_offset: int
     producer_epoch: int
 
 
 def batch_verdict(batch: Batch, *, discardable: bool, deletes_expire: bool, now_ms: int) -> BatchVerdict:
-    """``discardable``: aborted data, or the marker of a transaction of which no data is left.
+    """``discardable``: aborted data, or the marker of a transaction without remaining data.
 
-    ``deletes_expire`` is False behind a segment that could not be cleaned: what must outlive its records stays.
+    ``deletes_expire`` is False after a segment that could not be cleaned: what must outlive its records stays.
     """
     if not batch.is_control:
         return BatchVerdict.DROP if discardable else BatchVerdict.CHOOSE
@@ -194,9 +194,9 @@ def batch_verdict(batch: Batch, *, discardable: bool, deletes_expire: bool, now_
 
 
 def keeps_empty(batch: Batch, last_records: dict[int, LastRecord], uncleanable: int) -> bool:
-    """Whether a batch stays as an empty one when all its records go.
+    """Whether a batch stays as an empty one when all its records are removed.
 
-    The last one of a live producer stays for its sequence or epoch, the last one that is cleaned for its last offset.
+    The last one of a live producer stays for its sequence or epoch, the last cleaned one for its last offset.
     """
     if batch.last_offset + 1 == uncleanable:
         return True
@@ -219,12 +219,12 @@ class _Aborted:
 
 @dataclass(slots=True)
 class CleanedTransactions:
-    """Which data was aborted, and of which transactions a pass has met data; fed each batch, in offset order.
+    """Tracks which data was aborted, and whose transactions' data a pass has met; fed each batch, in offset order.
 
     ``aborted`` are all that overlap the offsets of the pass, sorted by their first offset. ``open_before`` are the
-    producers whose transaction began before the log's first segment and is open there, as its snapshot says: their
-    next marker stays, or whoever reads on from that snapshot would wait for it for ever. ``kept`` collects those
-    whose marker came and whose data is not all gone yet: what the index of the segment in the making has to list.
+    producers whose transaction started before the log's first segment and is open there, by its snapshot: their next
+    marker stays, or a reader from that snapshot would wait for it for ever. ``kept`` collects transactions whose marker
+    came and whose data is not all gone yet: the new segment's index must list them.
     """
 
     aborted: Sequence[AbortedTransaction]
@@ -235,7 +235,7 @@ class CleanedTransactions:
     _open_committed: set[int] = field(default_factory=set)
 
     def copy(self) -> CleanedTransactions:
-        """As it is now, to go back to."""
+        """A copy of the present state, to go back to."""
         opened = {producer: replace(aborted) for producer, aborted in self._open_aborted.items()}
         return CleanedTransactions(
             self.aborted, self.open_before, list(self.kept), self._next, opened, set(self._open_committed)
@@ -246,7 +246,7 @@ class CleanedTransactions:
         return kept
 
     def is_discardable(self, batch: Batch) -> bool:
-        """Whether the batch is aborted data, or a marker of a transaction of which no data was met.
+        """Whether the batch is aborted data, or a marker of a transaction whose data was not met.
 
         Raises: CorruptDataError for a marker that cannot be read.
         """

@@ -1,10 +1,10 @@
-"""What a handover between kstore and a Kafka broker has to decide, over names and numbers; no I/O here.
+"""The decisions of a handover between kstore and a Kafka broker, over names and numbers; no I/O here.
 
-What a broker (4.x) does with what it finds when it starts:
+How a broker (4.x) reacts at its start:
 
-    a directory in its root that is no partition's          it exits
+    a directory in its root that is not a partition's        it exits
     a partition without a topic id, or of an unknown topic  it renames the directory to ...-stray
-    a segment file's suffix behind anything but an offset   it exits
+    a segment file's suffix after anything but an offset    it exits
     a name that ends in .deleted                            it deletes the file
 """
 
@@ -48,7 +48,7 @@ __all__ = [
 
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
-# A broker takes the part before these for an offset, or dies of it.
+# A broker parses the part before these as an offset, or exits.
 NUMBERED_SUFFIXES = (
     LOG_SUFFIX,
     INDEX_SUFFIX,
@@ -64,10 +64,10 @@ TOPIC_ID = re.compile(r"[a-zA-Z0-9_-]{22}", re.ASCII)
 
 
 class StoreNames(NamedTuple):
-    """The directories of a store, sorted out.
+    """The directories of a store, sorted by kind.
 
-    ``partitions`` are what is handed over; ``marked`` are on their way in or out; ``brokers`` are the broker's own;
-    ``odd`` are those at which a broker exits.
+    ``partitions`` are handed over; ``marked`` are arriving or leaving; ``brokers`` are the broker's own; ``odd`` are
+    those at which a broker exits.
     """
 
     partitions: list[TopicPartition]
@@ -77,14 +77,14 @@ class StoreNames(NamedTuple):
 
 
 class TopicIds(NamedTuple):
-    """The id of each topic that has one, and what speaks against a handover."""
+    """The id of each topic that has one, and the obstacles to a handover."""
 
     ids: dict[str, uuid.UUID]
     problems: list[str]
 
 
 def sort_store(directories: Iterable[str]) -> StoreNames:
-    """Sorts out the names of the directories in a store."""
+    """Sorts the names of a store's directories by kind."""
     names = StoreNames([], [], [], [])
     for name in sorted(directories):
         owner = topic_partition(name)
@@ -100,11 +100,11 @@ def sort_store(directories: Iterable[str]) -> StoreNames:
 
 
 def broker_chokes_on(others: Iterable[str]) -> list[str]:
-    """What a broker would do to names in a partition's directory that are no segment file's: a line for each."""
+    """What a broker would do to names in a partition's directory that are not segment files: a line for each."""
     lines = []
     for name in sorted(others):
         if name.endswith(NUMBERED_SUFFIXES):
-            lines.append(f"{name} is no segment's file: a broker takes its beginning for an offset, or exits at it")
+            lines.append(f"{name} is not a segment's file: a broker parses its start as an offset, or exits")
         elif name.endswith(DELETED_SUFFIX) and not name.endswith(METADATA_DELETED_SUFFIX):
             lines.append(f"{name} would be deleted by the broker")
     return lines
@@ -130,12 +130,12 @@ def format_topic_id(topic_id: uuid.UUID) -> str:
 def choose_topic_ids(
     topics: Iterable[str], given: Mapping[str, uuid.UUID], found: Mapping[TopicPartition, uuid.UUID]
 ) -> TopicIds:
-    """The id for each of ``topics``: the one that is ``given``, else the one ``found`` in one of its directories."""
+    """The id for each of ``topics``: the ``given`` one, else the one ``found`` in one of its directories."""
     ids: dict[str, uuid.UUID] = {}
     problems: list[str] = []
     wanted = sorted(set(topics))
     for topic in sorted(set(given) - set(wanted)):
-        problems.append(f"a topic id is given for {topic}, of which no partition is handed over")
+        problems.append(f"a topic id is given for {topic}, but none of its partitions is handed over")
     for topic in wanted:
         present = {topic_id for owner, topic_id in found.items() if owner.topic == topic}
         if topic in given:
@@ -144,7 +144,7 @@ def choose_topic_ids(
             ids[topic] = present.pop()
         elif present:
             texts = ", ".join(sorted(format_topic_id(topic_id) for topic_id in present))
-            problems.append(f"the directories of topic {topic} have different ids: {texts}; say which one holds")
+            problems.append(f"the directories of topic {topic} have different ids: {texts}; give the correct one")
         else:
             problems.append(
                 f"topic {topic} has no id, and a broker renames a directory without one to ...-stray: create the topic"
@@ -155,23 +155,23 @@ def choose_topic_ids(
 
 
 def is_broker_last(*, state_fits: bool, marker: bool, recovery_point: int | None, end_offset: int | None) -> bool:
-    """Whether a ``kstore.state`` is out of date: a broker has closed the log in order since it was written.
+    """Whether a ``kstore.state`` is out of date: a broker has closed the log cleanly since it was written.
 
-    ``end_offset`` is where the files end with a whole batch, None where they do not.
+    ``end_offset`` is where the files end with a whole batch, None if they do not.
     """
     return not state_fits and marker and recovery_point is not None and recovery_point == end_offset
 
 
 class EpochTrack:
-    """The leader epochs of a log as its batches have them, noted in the order of offsets (LogSegment.recover)."""
+    """The leader epochs of a log's batches, noted in offset order (LogSegment.recover)."""
 
     def __init__(self) -> None:
         self._entries: list[EpochEntry] = []
-        # By epoch: where its last batch begins.
+        # By epoch: where its last batch starts.
         self._last_base_offset: dict[int, int] = {}
 
     def note(self, magic: int, epoch: int, base_offset: int) -> None:
-        """Takes one batch into account; the old formats have no epoch, and what came before them counts no more."""
+        """Adds one batch; the old formats have no epoch, and discard what came before them."""
         if magic < 2:
             self._entries.clear()
         elif epoch >= 0 and (not self._entries or epoch > self._entries[-1].epoch):
@@ -180,9 +180,9 @@ class EpochTrack:
             self._last_base_offset[epoch] = base_offset
 
     def entries(self, start_offset: int, end_offset: int, stored: Sequence[EpochEntry]) -> list[EpochEntry]:
-        """The entries for a log of [start_offset, end_offset): those ``stored``, if the batches agree with them.
+        """The entries for a log of [start_offset, end_offset): the ``stored`` ones, if the batches agree with them.
 
-        They may know more: the first batches of an epoch may have been compacted away, and a leader that has not
+        They may contain more: the first batches of an epoch may have been compacted away, and a leader that has not
         written yet has an entry at the end.
         """
         below = [entry for entry in self._entries if entry.start_offset <= start_offset]
@@ -191,7 +191,7 @@ class EpochTrack:
         return list(stored) if self._agree(entries, end_offset, stored) else entries
 
     def _agree(self, entries: Sequence[EpochEntry], end_offset: int, stored: Sequence[EpochEntry]) -> bool:
-        """Whether the first and the last batch of each epoch lie where ``stored`` has the epoch."""
+        """Whether the first and the last batch of each epoch are where ``stored`` places the epoch."""
         starts = [entry.start_offset for entry in stored]
         if sorted(set(stored)) != list(stored) or starts != sorted(starts) or (starts and starts[-1] > end_offset):
             return False

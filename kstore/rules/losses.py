@@ -1,13 +1,13 @@
 """Ranges of offsets that a log has lost, and whose loss its user has accepted: pure functions over values.
 
     lost       offsets that were durable and that no batch holds any more; a range that was merged with its neighbour
-               also spans batches that are whole, and these are served: only what no batch holds counts as lost
-    fenced     offsets that a damaged batch has taken; they are found in the files, and not kept here
-    accepted   fenced or lost offsets that reads pass over, because the user said so
+               also spans whole batches, which are served: only offsets that no batch holds count as lost
+    fenced     offsets of a damaged batch; they are found in the files, and not stored here
+    accepted   fenced or lost offsets that reads skip at the user's request
     unconfirmed  fenced offsets above each durable end that was known when recovery found them: what a power cut within
                a write leaves, unless damage took what was acknowledged; nothing written without a sync can tell
 
-A range is ``(first, last)``, both inclusive. Ranges rise and do not touch each other.
+A range is ``(first, last)``, both inclusive. Ranges increase and do not touch each other.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = [
 
 # First and last offset of a range, both inclusive.
 OffsetSpan = tuple[int, int]
-UNCONFIRMED = "above each durable end that was known: may never have been acknowledged"
+UNCONFIRMED = "above every known durable end: may never have been acknowledged"
 LOST = "no batch holds these offsets, which were durable: the disk has lost them"
 OffsetSpans = tuple[OffsetSpan, ...]
 
 
 def joined(*ranges: Iterable[OffsetSpan]) -> OffsetSpans:
-    """The union of ``ranges``; what overlaps or touches becomes one range. Damage may hold no offset at all."""
+    """The union of ``ranges``; overlapping or adjacent ones become one range. Damage may hold no offset at all."""
     found: list[OffsetSpan] = []
     for first, last in sorted(span for some in ranges for span in some if span[0] <= span[1]):
         if found and first <= found[-1][1] + 1:
@@ -60,7 +60,7 @@ def clipped(ranges: Iterable[OffsetSpan], start: int, stop: int) -> OffsetSpans:
 
 
 def holes(first: int, last: int, ranges: Sequence[OffsetSpan]) -> OffsetSpans:
-    """The parts of ``first`` to ``last`` that lie outside ``ranges``."""
+    """The parts of ``first`` to ``last`` outside ``ranges``."""
     found = []
     for inner_first, inner_last in ranges:
         if inner_last < first:
@@ -85,12 +85,12 @@ def reduced(ranges: Sequence[OffsetSpan], count_max: int) -> OffsetSpans:
 
 
 def way_on(first: int, last: int) -> str:
-    """How reads go on after offsets ``first`` to ``last`` are lost."""
-    return f"Log.accept_loss({first}, {last}) or kstore recover --accept-loss {first}-{last} lets reads pass over them"
+    """How reads continue after offsets ``first`` to ``last`` are lost."""
+    return f"Log.accept_loss({first}, {last}) or kstore recover --accept-loss {first}-{last} lets reads skip them"
 
 
 def corrupt_batch_error(lost: CorruptRange) -> CorruptBatchError:
-    """The error of a read that comes to ``lost``; it names the way on."""
+    """The error of a read that reaches ``lost``; it names the remedy."""
     return CorruptBatchError(
         lost.reason,
         path=lost.path,
@@ -108,7 +108,7 @@ def span_size(ranges: Iterable[OffsetSpan]) -> int:
 
 
 class LossRanges(NamedTuple):
-    """What a log keeps of its losses, besides the damaged batches themselves; immutable."""
+    """A log's record of its losses, besides the damaged batches themselves; immutable."""
 
     lost: OffsetSpans = ()
     accepted: OffsetSpans = ()
@@ -132,13 +132,13 @@ class LossRanges(NamedTuple):
         return holes(first, last, self.accepted)
 
     def missing(self, start: int, stop: int) -> OffsetSpans:
-        """What is lost, and not accepted, of offsets ``start`` to below ``stop``, which no batch holds."""
+        """The offsets from ``start`` to below ``stop`` that are lost and not accepted, and that no batch holds."""
         if not self.lost:
             return ()
         return tuple(part for span in clipped(self.lost, start, stop) for part in self.unaccepted(*span))
 
     def end_after(self, end_offset: int, stop: int) -> int:
-        """Where a log ends, at most at ``stop``, whose last batch ends below ``end_offset``: after what it has lost."""
+        """The end of a log, at most ``stop``, whose last batch ends below ``end_offset``: after its losses."""
         for first, last in self.lost:
             if first <= end_offset <= last:
                 return max(end_offset, min(last + 1, stop))
@@ -151,18 +151,18 @@ class LossRanges(NamedTuple):
         return self._replace(accepted=joined(self.accepted, ((first, last),)))
 
     def with_unconfirmed(self, ranges: Iterable[OffsetSpan], count_max: int) -> LossRanges:
-        """Of too many the first ones are forgotten: they count as acknowledged then."""
+        """If there are too many, the first ones are dropped: they then count as acknowledged."""
         return self._replace(unconfirmed=joined(self.unconfirmed, ranges)[-count_max:])
 
     def within(self, start: int, stop: int) -> LossRanges:
-        """Without what lies below ``start``, or at or above ``stop``: it was deleted, or cut."""
+        """Without the parts below ``start``, or at or above ``stop``: they were deleted, or cut."""
         return LossRanges(*(clipped(ranges, start, stop) for ranges in self))
 
     def after_compaction(self, start: int, stop: int, lost_max: int, *, kept: Sequence[OffsetSpan] = ()) -> LossRanges:
-        """After ``start`` to below ``stop`` were compacted: what was accepted there, and only that, needs no entry.
+        """After the compaction of ``start`` to below ``stop``: only accepted losses there need no entry.
 
-        ``kept`` are the ranges of batches that cannot be read and were copied as they are. A loss that is not accepted
-        keeps its entry: no compaction may make it look like records that were removed.
+        ``kept`` are the ranges of unreadable batches that were copied unchanged. A loss that is not accepted keeps its
+        entry: no compaction may make it look like removed records.
         """
         gone = [
             (first, last)

@@ -1,8 +1,8 @@
-"""What a mirror has to do for each segment: a pure decision over two listings.
+"""What a mirror does for each segment: a pure decision over two listings.
 
-A segment that the target has with the same size, and that was not changed since it was copied, is kept. A copy on a
-local disk has the time of its source; one in a store has the time of its upload, which must not be the older one. Where
-the times say nothing, the bytes have to be compared.
+A segment that the target has with the same size, and that has not changed since it was copied, is kept. A copy on a
+local disk has the time of its source; one in an object store has the time of its upload, which must not be earlier. If
+the times are inconclusive, the bytes are compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Verdict = Literal["copy", "keep", "compare"]
 
 
 class SegmentFile(NamedTuple):
-    """A ``.log``: its size in bytes and time of modification. ``sealed``: nothing will be appended to it any more."""
+    """A ``.log``: its size in bytes and modification time. ``sealed``: nothing more will be appended to it."""
 
     base_offset: int
     size: int
@@ -29,8 +29,8 @@ class SegmentFile(NamedTuple):
 class Matching(NamedTuple):
     """What to do for each base offset of the source.
 
-    ``old`` are the target's segments below the source's first: what retention has removed there. ``foreign`` are its
-    others that the source does not have: the source was truncated, compacted, or is another log.
+    ``old`` are the target's segments below the source's first: retention has removed them there. ``foreign`` are its
+    others that the source lacks: the source was truncated, compacted, or is another log.
     """
 
     verdicts: dict[int, Verdict]
@@ -39,7 +39,8 @@ class Matching(NamedTuple):
 
 
 def match_segments(source: Sequence[SegmentFile], target: Sequence[SegmentFile], *, same_times: bool) -> Matching:
-    """Both in rising order of base offsets. ``same_times``: a copy has its source's time, else that of its upload."""
+    """Both in increasing order of base offsets. ``same_times``: a copy has its source's time, else that of its
+    upload."""
     there = {file.base_offset: file for file in target}
     verdicts = {file.base_offset: _verdict(file, there.get(file.base_offset), same_times) for file in source}
     first = source[0].base_offset if source else None
@@ -61,9 +62,9 @@ def _verdict(source: SegmentFile, target: SegmentFile | None, same_times: bool) 
 
 
 def start_of_target(source_start: int, *, before: int | None, old: Sequence[int], delete: bool) -> int:
-    """The log start offset of the target; ``before`` is what it was, None for a new one.
+    """The log start offset of the target; ``before`` is its old one, None for a new target.
 
-    Without ``delete`` what was readable there stays readable.
+    Without ``delete``, what was readable there stays readable.
     """
     if delete:
         return source_start
@@ -82,9 +83,9 @@ def losses_of_target(
     accepted_max: int,
     unconfirmed_max: int,
 ) -> LossRanges:
-    """The losses of the target, which begins at ``start``: its source's, and below the source its own of ``before``.
+    """The losses of the target, which starts at ``start``: its source's, and below the source its own from ``before``.
 
-    Where there are too many that are accepted the first ones are not: what they are of is reported again.
+    If too many are accepted, the first ones are dropped: their losses are reported again.
     """
     own = before.within(start, source_start)
     accepted = joined(own.accepted, source.accepted)[-accepted_max:]

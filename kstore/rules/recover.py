@@ -1,4 +1,4 @@
-"""Where recovery cuts and what it fences: a pure decision over what a scan of the unflushed segments found.
+"""Where recovery cuts and what it fences: a pure decision over the findings of a scan of the unflushed segments.
 
 The rule (DESIGN.md, promises), for the first damage in offset order:
 
@@ -12,7 +12,7 @@ The rule (DESIGN.md, promises), for the first damage in offset order:
     above it, nothing whole follows    cut
 
 A log that ends below its durable end has lost acknowledged records: the missing offsets count as lost and are never
-given out again. What "interval" and "os" lose above it is within their promise.
+assigned again. What "interval" and "os" lose above it is within their promise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Decision", "Doubt", "SegmentFindings", "decide"]
 
 
 class SegmentFindings(NamedTuple):
-    """What the scan of one segment found; ``next_offset`` follows its last whole batch (its base when it has none)."""
+    """The scan's findings for one segment; ``next_offset`` follows its last whole batch (its base without one)."""
 
     path: str
     base_offset: int
@@ -39,7 +39,7 @@ class SegmentFindings(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """What is known of the last writer.
+    """What is known about the last writer.
 
     ``recovery_point``: all below was synced. ``durable_end``: acknowledged as durable up to it. ``suffix_only``:
     durability was weaker than "sync" and the machine has restarted since. ``is_gapless``: no segment above the recovery

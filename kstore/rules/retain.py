@@ -2,14 +2,13 @@
 
 Oldest first, up to the first segment that is kept:
 
-    log start    the segment lies wholly below the log's start offset
+    log start    the segment is wholly below the log's start offset
     size         without it the log still holds at least ``retention_bytes``
     time         its greatest timestamp is more than ``retention_ms`` ago
 
-Only what lies below the high watermark goes, and where retention is bound to groups of consumers, only what all of them
-have passed. A segment whose records have no time is as old as its file. Guards: a time
-that lies in the future blocks nothing for ever, its file's time counts; and a clock that jumps ahead deletes nothing
-early (``TrustedClock``).
+Only segments below the high watermark are deleted and, if retention is bound to consumer groups, only what all of them
+have passed. A segment whose records have no time is as old as its file. Guards: a time in the future blocks nothing for
+ever, its file's time counts instead; and a clock that jumps ahead deletes nothing early (``TrustedClock``).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ __all__ = ["SegmentAge", "TrustedClock", "deletable_count", "over_total", "passe
 
 Owner = TypeVar("Owner", bound=Hashable)
 
-# A clock that is set right by less than this is not taken for one that jumps.
+# A clock correction of less than this does not count as a jump.
 JUMP_MS_MAX = 60_000
-# Records may be ahead of this machine's clock by so much.
+# Records may be ahead of this machine's clock by this much.
 FUTURE_MS_MAX = 3_600_000
 
 
@@ -43,7 +42,7 @@ class SegmentAge(NamedTuple):
 
 
 def passed_by_all(groups: Iterable[str], committed: Callable[[str], int | None]) -> int:
-    """The offset below which all of ``groups`` are done, by what each has ``committed``, None for nothing."""
+    """The offset that all of ``groups`` have passed, by what each has ``committed``, None for nothing."""
     return min((committed(group) or 0 for group in groups), default=0)
 
 
@@ -57,11 +56,10 @@ def deletable_count(
     now_ms: int,
     passed: int | None = None,
 ) -> int:
-    """How many of ``segments``, all of a log's in their order, may be deleted; the last one is the active.
+    """How many of ``segments``, all of a log's in order, may be deleted; the last one is the active one.
 
-    No more of them are asked for than the first one that is kept and the one behind it: what a segment's age is may
-    have to be read. ``size`` is that of all of them. ``passed``: what the groups that retention is bound to are done
-    with; None where it is bound to none.
+    No segment after the successor of the first kept one is requested: finding a segment's age may take a read. ``size``
+    is that of all of them. ``passed``: what the groups that retention is bound to have passed; None if it is not bound.
     """
     surplus = size - config.retention_bytes
     by_policy = "delete" in config.cleanup_policy
@@ -92,10 +90,10 @@ def _is_expired(segment: SegmentAge, retention_ms: int, now_ms: int) -> bool:
 
 
 def over_total(logs: Mapping[Owner, Sequence[SegmentAge]], surplus: int) -> dict[Owner, int]:
-    """How many segments each log gives up, so that ``surplus`` bytes come back; logs that give up none are left out.
+    """How many segments each log gives up to free ``surplus`` bytes; logs that give up none are omitted.
 
-    The oldest of all first, by when it was last written: what a record says of its time does not count here. Active
-    segments, the last of each log, stay.
+    The oldest of all first, by when they were last written: the times of records do not count here. Active segments,
+    the last of each log, stay.
     """
     counts: dict[Owner, int] = {}
     # The number keeps logs of the same age from being compared.
@@ -112,24 +110,24 @@ def over_total(logs: Mapping[Owner, Sequence[SegmentAge]], surplus: int) -> dict
 
 
 class TrustedClock:
-    """A wall clock that goes on no faster than time passes: a jump ahead is not believed, a jump back is.
+    """A wall clock that advances no faster than time passes: it ignores a jump ahead, but follows a jump back.
 
-    What it cannot see is a clock that is wrong from the first call on: the logs of a store share one, so that a log
-    that is opened behind a jump does not believe it. Thread-safe.
+    It cannot detect a clock that is wrong from the first call: the logs of a store share one, so a log that is opened
+    after a jump does not believe it. Thread-safe.
     """
 
     def __init__(self, now_ms: int, monotonic: float) -> None:
-        """``now_ms`` by the wall, ``monotonic`` in seconds by a clock that is never set."""
+        """``now_ms`` by the wall clock, ``monotonic`` in seconds by a clock that is never set."""
         self._lock = threading.Lock()
         self._now_ms = now_ms
         self._monotonic = monotonic
 
     def now_ms(self, now_ms: int, monotonic: float) -> int:
-        """The time to go by when the wall says ``now_ms``."""
+        """The time to use when the wall clock says ``now_ms``."""
         with self._lock:
             passed_ms = round((monotonic - self._monotonic) * 1000)
             believed_ms = min(now_ms, self._now_ms + passed_ms + JUMP_MS_MAX)
-            # The allowance is for small corrections: it is given once, not with every call.
+            # The allowance is for small corrections: it applies once, not with every call.
             if now_ms <= self._now_ms + passed_ms:
                 self._now_ms, self._monotonic = now_ms, monotonic
             return believed_ms

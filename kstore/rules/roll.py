@@ -1,17 +1,17 @@
-"""When the active segment is full, and where the next one begins: pure decisions over values.
+"""When the active segment is full, and where the next one starts: pure decisions over values.
 
-A segment takes a batch unless (Kafka: LogSegment.shouldRoll)
+A segment accepts a batch unless (Kafka: LogSegment.shouldRoll)
 
     SIZE         it would be larger than segment_bytes
     TIME         the batch is segment_ms, less the segment's jitter, younger than the segment's first batch;
-                 max_compaction_lag_ms, where that is less and the log is compacted: an active segment never is
+                 max_compaction_lag_ms, if that is less and the log is compacted: an active segment never is
     INDEX_FULL   its offset index or its time index has no slot left
     OFFSET       an offset of the batch cannot be stored relative to the segment's base offset in 32 bits
     IDLE         nothing was appended for that long, or the first batch is max_compaction_lag_ms old by the clock
                  (kstore only: in Kafka an idle segment never rolls)
 
-Time is the records' own, so that a replay of old records makes the segments that they made when they were new; only
-a segment whose records have no time, and the idle rule, go by the clock.
+Time is the records' own, so that a replay of old records produces the same segments as when they were new; only a
+segment whose records have no time, and the idle rule, use the clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class RollReason(enum.Enum):
-    """Why a segment does not take a batch; the value is for messages."""
+    """Why a segment does not accept a batch; the value is for messages."""
 
     SIZE = "the segment has reached segment_bytes"
     TIME = "the segment spans segment_ms"
@@ -57,16 +57,16 @@ def roll_reason(
     jitter_ms: int,
     indexes_full: bool,
 ) -> RollReason | None:
-    """Why a batch has to begin a new segment; None where it goes into the active one.
+    """Why a batch must start a new segment; None if it goes into the active one.
 
     Args:
-        position: bytes in the active segment; ``base_offset`` is its name, ``created_ms`` when it was made.
+        position: bytes in the active segment; ``base_offset`` is its name, ``created_ms`` its creation time.
         size: bytes of the batch; ``last_offset`` and ``max_timestamp`` are the batch's.
         first_timestamp: the greatest of the segment's first batch, -1 without one.
         jitter_ms: the segment's share of segment_jitter_ms (see ``jitter_ms``).
         indexes_full: whether its offset index or its time index has no slot left.
     """
-    # First, because it is the only one that also an empty segment may have: the others would roll it for ever.
+    # First, because only this one applies to an empty segment: the others would roll it for ever.
     if not 0 <= last_offset - base_offset <= RELATIVE_OFFSET_MAX:
         return RollReason.OFFSET
     if position == 0:
@@ -82,18 +82,18 @@ def roll_reason(
 
 
 def segment_ms_max(config: LogConfig) -> int:
-    """How long a segment stays the active one, by its records' time. (Kafka: LogConfig.maxSegmentMs.)"""
+    """How long a segment stays active, by its records' time. (Kafka: LogConfig.maxSegmentMs.)"""
     return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
 
 
 def idle_reason(
     config: LogConfig, *, position: int, first_timestamp: int, last_append_ms: int, now_ms: int, jitter_ms: int
 ) -> RollReason | None:
-    """IDLE where the active segment of ``position`` bytes has waited for an append for longer than its segment_ms.
+    """IDLE if the active segment of ``position`` bytes has waited for an append for longer than its segment_ms.
 
-    Without this, retention and compaction would never reach the records of a log that nobody writes to any more.
-    ``last_append_ms`` is the clock's time; of a log just opened, that of its last change. A clock that goes back only
-    delays the roll. ``first_timestamp`` is as in ``roll_reason``: what waits to be compacted waits from then on.
+    Without this, retention and compaction would never reach the records of a log without further appends.
+    ``last_append_ms`` is the clock's time; for a log just opened, that of its last change. A clock that goes back only
+    delays the roll. ``first_timestamp`` is as in ``roll_reason``: waiting for compaction starts there.
     """
     if position == 0:
         return None
@@ -118,7 +118,7 @@ def jitter_ms(config: LogConfig, randrange: Callable[[int], int] | None = None) 
 
 
 def ensure_fits(config: LogConfig, *, size: int, first_offset: int, last_offset: int) -> None:
-    """Refuses a batch that no segment can take, whatever its base.
+    """Refuses a batch that fits no segment, whatever its base.
 
     Raises BatchTooLargeError for more than segment_bytes, InvalidOffsetError for offsets that do not fit into 32 bits
     relative to the first or that have no successor in 64.

@@ -1,17 +1,17 @@
-"""Whether a producer's batch may be appended, and what is then known of the producer: pure, over values.
+"""Whether a producer's batch may be appended, and what is then known about the producer: pure, over values.
 
 A producer counts its records, per partition, from 0 to 2^31 - 1 and then from 0 again; a batch carries the sequence of
-its first record. So a retry is recognised, and a loss too (Kafka: ProducerAppendInfo, ProducerStateEntry):
+its first record. This reveals a retry, and a loss too (Kafka: ProducerAppendInfo, ProducerStateEntry):
 
-    1  of the epoch, and of exactly the sequences, of one of the last five batches: a repetition, not appended again
-    2  of an older epoch: refused, another instance has taken the producer's place
-    3  of a newer epoch: its first sequence is 0
-    4  of the same epoch: its first sequence follows the last one
-    5  of a producer that the log does not know, or knows no more: any sequence
+    1  the epoch and exactly the sequences of one of the last five batches: a repetition, not appended again
+    2  an older epoch: refused, another instance has replaced the producer
+    3  a newer epoch: its first sequence is 0
+    4  the same epoch: its first sequence follows the last one
+    5  a producer that the log does not know, or has forgotten: any sequence
     6  inside a transaction: only transactional batches
 
-The end of a transaction is refused for an older epoch, and for a coordinator of an older epoch than the last end's.
-A batch that was accepted elsewhere (replication, recovery) is not checked; what is known follows it.
+The end of a transaction is refused for an older epoch, and for a coordinator of an older epoch than the last end's. A
+batch that was accepted elsewhere (replication, recovery) is not checked; the known state follows it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
     "seen",
 ]
 
-# As many batches as a producer may have on the way at a time.
+# As many batches as a producer may have in flight at a time.
 REMEMBERED_MAX = 5
 NO_EPOCH = -1
 NO_SEQUENCE = -1
@@ -74,9 +74,9 @@ class RememberedBatch(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """What a log knows of one producer (Kafka: ProducerStateEntry). -1 stands for none, ``timestamp`` is in ms.
+    """What a log knows of one producer (Kafka: ProducerStateEntry). -1 means none, ``timestamp`` is in ms.
 
-    ``batches`` are its last ones, at most five, the newest last; all are of ``producer_epoch``.
+    ``batches`` are its last ones, at most five, the newest last; all have ``producer_epoch``.
     """
 
     producer_id: int
@@ -104,10 +104,10 @@ class Producer(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """What a batch says of its producer. ``end``: the marker in a control batch, None where there is none.
+    """The producer's fields of a batch. ``end``: the marker in a control batch, None without one.
 
-    It may stand for several data batches, of sequences and offsets without a gap: ``run`` is then what is remembered
-    of the last ones.
+    It may stand for several data batches with contiguous sequences and offsets: ``run`` then has the last ones to
+    remember.
     """
 
     producer_id: int
@@ -124,7 +124,7 @@ class ProducerBatch(NamedTuple):
 
 
 def producer_batch(batch: Batch, first_offset: int | None = None) -> ProducerBatch:
-    """What ``batch`` says; ``first_offset`` takes the place of its own, which may not be assigned yet.
+    """The fields of ``batch``; ``first_offset`` replaces its own, which may not be assigned yet.
 
     Raises: CorruptDataError for a control batch whose marker cannot be read.
     """
@@ -133,7 +133,7 @@ def producer_batch(batch: Batch, first_offset: int | None = None) -> ProducerBat
     end = None
     is_control = batch.is_control
     if is_control:
-        # Compaction leaves empty control batches behind, and there are control records of other kinds.
+        # Compaction leaves empty control batches, and there are control records of other kinds.
         record = next(iter(batch.records()), None)
         end = None if record is None else parse_end_transaction_marker(record.key, record.value)
     return ProducerBatch(
@@ -151,7 +151,7 @@ def producer_batch(batch: Batch, first_offset: int | None = None) -> ProducerBat
 
 
 def repeats(known: Producer | None, batch: ProducerBatch) -> RememberedBatch | None:
-    """The remembered batch that ``batch`` is a repetition of, if it is one."""
+    """The remembered batch that ``batch`` repeats, if any."""
     if known is None or known.producer_epoch != batch.producer_epoch:
         return None
     for seen in known.batches:
@@ -161,10 +161,10 @@ def repeats(known: Producer | None, batch: ProducerBatch) -> RememberedBatch | N
 
 
 def check_next(known: Producer | None, batch: ProducerBatch) -> None:
-    """Checks a data batch that is no repetition.
+    """Checks a data batch that is not a repetition.
 
-    Raises: InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError (it lies behind what is
-    remembered), InvalidTransactionStateError.
+    Raises: InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError (it precedes the remembered
+    ones), InvalidTransactionStateError.
     """
     if known is None or known.producer_epoch == NO_EPOCH:
         return
@@ -178,12 +178,12 @@ def check_next(known: Producer | None, batch: ProducerBatch) -> None:
     if known.is_in_transaction and not batch.is_transactional:
         raise InvalidTransactionStateError(
             f"a batch of producer {batch.producer_id} outside of transactions, expected a transactional one:"
-            f" its transaction from offset {known.current_txn_first_offset} on is open"
+            f" its transaction from offset {known.current_txn_first_offset} is open"
         )
 
 
 def _check_follows(known: Producer, batch: ProducerBatch) -> None:
-    # After 2^31 - 1 comes 0, and after none too.
+    # 0 follows 2^31 - 1, and also none.
     expected = increment_sequence(known.last_sequence, 1)
     if batch.first_sequence == expected:
         return
@@ -194,7 +194,7 @@ def _check_follows(known: Producer, batch: ProducerBatch) -> None:
 
 
 def follows(known: Producer | None, batch: ProducerBatch) -> bool:
-    """Whether a data batch, or a run of them, is beyond doubt what comes next: then ``check_next`` has no complaint."""
+    """Whether a data batch, or a run of them, certainly comes next: then ``check_next`` has no complaint."""
     return (
         known is not None
         and known.producer_epoch == batch.producer_epoch
@@ -204,7 +204,7 @@ def follows(known: Producer | None, batch: ProducerBatch) -> bool:
 
 
 def run_of(stamp: tuple[int, int, int, bool], batches: Sequence[tuple[int, int]], first_offset: int) -> ProducerBatch:
-    """The run of data batches that begins at ``first_offset``: of each its record count and greatest timestamp (ms).
+    """The run of data batches that starts at ``first_offset``: for each its record count and greatest timestamp (ms).
 
     ``stamp``: producer id, epoch, the first sequence, whether they are transactional.
     """
@@ -245,7 +245,7 @@ def check_end(known: Producer | None, batch: ProducerBatch) -> None:
 
 
 def after(known: Producer | None, batch: ProducerBatch) -> Producer:
-    """What is known of the producer when ``batch`` is in the log. A control batch without a marker changes nothing."""
+    """The state of the producer once ``batch`` is in the log. A control batch without a marker changes nothing."""
     if known is None:
         known = Producer(batch.producer_id)
     if batch.is_control and batch.end is None:
@@ -280,10 +280,10 @@ def seen(batch: ProducerBatch) -> RememberedBatch:
 
 
 def remembered(batches: Sequence[RememberedBatch]) -> tuple[RememberedBatch, ...]:
-    """Those of ``batches`` that are remembered: the last ones."""
+    """The ``batches`` to remember: the last ones."""
     return tuple(batches[-REMEMBERED_MAX:])
 
 
 def is_expired(known: Producer, now_ms: int, expiration_ms: int) -> bool:
-    """Whether nothing came from the producer for so long that it is forgotten; never inside a transaction."""
+    """Whether the producer has been silent for so long that it is forgotten; never inside a transaction."""
     return not known.is_in_transaction and now_ms - known.timestamp >= expiration_ms

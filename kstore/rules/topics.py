@@ -1,15 +1,15 @@
-"""What a store knows of its topics, as values: their names, their settings, and the file that keeps both.
+"""A store's topics as values: their names, their settings, and the file that stores both.
 
 ``kstore.topics``, in the store's directory:
 
     line 1   kstore.topics 1 <CRC-32C of the rest, 8 hex digits>
     rest     JSON: {"<topic>": {"partitions": 4, "made": 4, "topic_id": "<22 characters>", "settings": {...}}}
 
-The file is what decides whether a topic exists. ``made`` partitions are certainly there; the ones from ``made`` to
-``partitions`` were being made when the file was written, and whoever opens the store next goes on with them. With
-``"deleting": true`` a topic is gone, whatever directories it still has. A topic that has directories and no entry was
-made by a broker or by a lone log, and is a topic like any other. ``"settings_lost": true`` is a topic whose entry was
-in a file that was damaged: until somebody says anew what its settings are, nothing of it is deleted.
+The file decides whether a topic exists. ``made`` partitions certainly exist; those from ``made`` to ``partitions`` were
+being created when the file was written, and the next process that opens the store continues. With ``"deleting": true``
+a topic is deleted, whatever directories remain. A topic that has directories but no entry was created by a broker or by
+a lone log, and is a topic like any other. ``"settings_lost": true`` marks a topic whose entry was in a damaged file:
+until its settings are given again, nothing of it is deleted.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ __all__ = [
 ]
 
 KSTORE_TOPICS = "kstore.topics"
-# Some hundred bytes a topic, of which a store may have tens of thousands.
+# Some hundred bytes for each topic, of which a store may have tens of thousands.
 TOPICS_SIZE_MAX = 64 << 20
-# Each is a directory, and one call makes them all.
+# Each is a directory, and one call creates them all.
 PARTITIONS_MAX = 100_000
 
 HEAD = re.compile(rb"kstore\.topics ([0-9]{1,9}) ([0-9a-f]{8})\n")
 VERSION = 1
 FIELDS = frozenset({"partitions", "made", "topic_id", "settings", "deleting", "settings_lost"})
 DURABILITY = "durability"
-# What a topic goes by whose own settings were lost, or that must keep all it has: the store's may be stricter.
+# The settings of a topic that lost its own, or that must keep everything: the store's may be stricter.
 KEEP_EVERYTHING = {"cleanup_policy": "delete", "retention_bytes": -1, "retention_ms": -1}
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """One topic; the module says what the fields mean. ``settings`` are the topic's own, defaults left out."""
+    """One topic; the module describes the fields. ``settings`` are the topic's own, without defaults."""
 
     partitions: int
     made: int
@@ -72,7 +72,7 @@ class TopicEntry:
 
     @property
     def is_made(self) -> bool:
-        """Whether all of its partitions are certainly there."""
+        """Whether all its partitions certainly exist."""
         return self.made == self.partitions
 
 
@@ -80,7 +80,8 @@ class TopicEntry:
 
 
 def collision(name: str, others: Iterable[str]) -> str | None:
-    """The topic among ``others`` that Kafka would not have beside ``name``: in metric names "." and "_" are one."""
+    """The topic among ``others`` that Kafka does not allow beside ``name``: metric names do not distinguish "." and
+    "_"."""
     folded = name.replace(".", "_")
     return next((other for other in others if other != name and other.replace(".", "_") == folded), None)
 
@@ -96,7 +97,7 @@ def check_partition_count(count: object) -> int:
 
 
 def kept_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings`` of a topic as they are kept: each checked, sizes in bytes, times in ms. Raises: ConfigError."""
+    """A topic's ``settings`` as stored: each checked, sizes in bytes, times in ms. Raises: ConfigError."""
     own = dict(settings)
     durability = own.pop(DURABILITY, None)
     config = LogConfig.from_settings(**own)
@@ -110,9 +111,9 @@ def kept_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def effective_settings(
     defaults: Mapping[str, Any], own: Mapping[str, Any], durability: Durability
 ) -> tuple[LogConfig, Durability]:
-    """What a topic goes by: its own settings, else the store's. What a later release has set is passed over.
+    """The settings of a topic: its own, else the store's. Settings of a later release are ignored.
 
-    Raises: ConfigError where two of them contradict each other.
+    Raises: ConfigError if two of them contradict each other.
     """
     known = LogConfig.__dataclass_fields__
     merged = {**defaults, **{name: value for name, value in own.items() if name in known}}
@@ -147,11 +148,11 @@ def encode_topics(topics: Mapping[str, TopicEntry]) -> bytes:
 def decode_topics(data: bytes, path: PathLike) -> dict[str, TopicEntry]:
     """The topics in a file's content.
 
-    Raises: CorruptFileError for what was not written like this; UnsupportedFormatError for a later version.
+    Raises: CorruptFileError for anything else; UnsupportedFormatError for a later version.
     """
     head = HEAD.match(data)
     if head is None:
-        raise CorruptFileError("line 1 is no 'kstore.topics <version> <CRC>'", path=path)
+        raise CorruptFileError("line 1 is not 'kstore.topics <version> <CRC>'", path=path)
     body = data[head.end() :]
     if int(head[2], 16) != crc32c(body):
         raise CorruptFileError("the CRC does not fit", path=path)
@@ -171,12 +172,12 @@ def _entry(row: Mapping[str, Any]) -> TopicEntry:
     counts = (type(partitions) is int and type(made) is int) and 0 <= made <= partitions <= PARTITION_MAX
     marks = row.get("deleting", False), row.get("settings_lost", False)
     if not counts or not isinstance(settings, dict) or not all(isinstance(mark, bool) for mark in marks):
-        raise ValueError("a field that cannot be")
+        raise ValueError("an invalid field")
     if settings.get(DURABILITY, "sync") not in DURABILITIES:
-        raise ValueError("a durability that is none")
+        raise ValueError("an invalid durability")
     topic_id = row.get("topic_id")
     try:
         parsed = None if topic_id is None else UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
     except binascii.Error as error:
-        raise ValueError("a topic id that is no base64") from error
+        raise ValueError("a topic id that is not base64") from error
     return TopicEntry(partitions, made, parsed, settings, *marks)

@@ -1,20 +1,20 @@
 """Whether foreign batches may be appended, and the bytes that then go into the log: pure, over values.
 
-With offsets to be assigned, a batch is what a producer sent, and must be (Kafka: LogValidator, UnifiedLog.append)
+With offsets to be assigned, a batch is a producer's, and must have (Kafka: LogValidator, UnifiedLog.append)
 
-    1  of the first batch's magic, of at most max_message_bytes, and of the CRC that it says
-    2  no control batch, with a sequence if it has a producer, not stamped with an append time
-    3  of magic 2: as many records as its offsets say, and at least one; its base offset 0, or its place in the buffer
-    4  whole in every record: lengths, offsets without a gap, inner CRCs of magic 0 and 1
-    5  if the log is compacted, with a key in every record
-    6  if the log keeps the producers' times, with times within the limits; -1 is no time, and always accepted
+    1  the first batch's magic, at most max_message_bytes, and the CRC that it states
+    2  no control records, a sequence if it has a producer, no append time
+    3  for magic 2: as many records as its offsets say, and at least one; base offset 0, or its place in the buffer
+    4  only whole records: lengths, offsets without a gap, inner CRCs of magic 0 and 1
+    5  if the log is compacted, a key in every record
+    6  if the log keeps the producers' times, times within the limits; -1 is no time, and always accepted
 
-Its bytes are then used as they are, with a patched header, unless the codec changes (the records are compressed anew,
-byte by byte the same ones) or the magic is 0 or 1 (built anew as magic 2). Any of that may make it larger, so that its
-size is checked again. One batch that fails makes the whole append fail.
+Its bytes are then used unchanged, with a patched header, unless the codec changes (the same records are compressed
+again) or the magic is 0 or 1 (rebuilt as magic 2). This may make it larger, so its size is checked again. One batch
+that fails makes the whole append fail.
 
-With offsets to be kept, a batch is a log's own: 4 holds, the CRC too, and offsets rise from batch to batch; gaps,
-control batches, empty batches and mixed magics are as they should be, and nothing is changed.
+With offsets to be kept, a batch is a log's own: 4 and the CRC must hold, and offsets increase from batch to batch;
+gaps, control batches, empty batches and mixed magics are allowed, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ if TYPE_CHECKING:
 
 __all__ = ["ValidatedBatches", "split_batches", "validate"]
 
-# What a message says of the records of a batch that is refused; the error's record_errors has them all.
+# How many records of a refused batch a message shows; the error's record_errors has them all.
 RECORD_ERRORS_SHOWN = 3
-# Millions of bad records must not become millions of objects: further ones are counted only.
+# Millions of bad records must not become millions of objects: further ones are only counted.
 RECORD_ERRORS_MAX = 10_000
 
 
 class ValidatedBatches(NamedTuple):
-    """Batches that may be written as they lie in ``buffer``, and what an append says of them.
+    """Batches that may be written as they are in ``buffer``, and the data of the append's result.
 
-    ``spans`` are the first and last offset of each batch. ``offset_of_max_timestamp`` belongs to the first record that
-    has it; where the log stamps records (``log_append_time``, else -1) to the last one. ``source_codec`` is the last
-    one met that compresses. ``size_changed``: a batch was compressed or built anew. ``offsets_monotonic``: the offsets
-    that the batches came with rose. ``has_producers``: a batch has a producer id.
+    ``spans`` are the first and last offset of each batch. ``offset_of_max_timestamp`` belongs to the first record with
+    it; if the log stamps records (``log_append_time``, else -1), to the last one. ``source_codec`` is the last
+    compressing one found. ``size_changed``: a batch was compressed or rebuilt. ``offsets_monotonic``: the original
+    offsets of the batches increase. ``has_producers``: a batch has a producer id.
     """
 
     buffer: BatchBuffer
@@ -88,12 +88,12 @@ class ValidatedBatches(NamedTuple):
 
 
 def split_batches(buffer: Buffer) -> list[Batch]:
-    """The batches in ``buffer``, of any version; bytes at the end that are no whole batch are left off.
+    """The batches in ``buffer``, of any version; trailing bytes without a whole batch are dropped.
 
-    The bytes are copied unless they are immutable, so that what was checked cannot change before it is written. Only
+    The bytes are copied unless they are immutable, so that checked bytes cannot change before they are written. Only
     headers are read: ``validate`` checks the rest.
 
-    Raises: CorruptBatchError, also for a size that no batch has in what is cut off; UnsupportedFormatError.
+    Raises: CorruptBatchError, also for an impossible size in what is cut off; UnsupportedFormatError.
     """
     data = buffer if isinstance(buffer, bytes) else bytes(memoryview(buffer))
     batches: list[Batch] = []
@@ -117,15 +117,15 @@ def validate(
     leader_epoch: int = -1,
     assign_offsets: bool = True,
 ) -> ValidatedBatches:
-    """Checks ``batches``, of ``split_batches``, and gives the bytes to be written.
+    """Checks ``batches``, of ``split_batches``, and returns the bytes to be written.
 
     Args:
-        now_ms: what timestamps are compared with, and the append time of a log that stamps.
+        now_ms: the reference for timestamps, and the append time of a log that stamps.
         next_offset: assigned to the first record; of kept offsets the least that is accepted. ``patch_header`` may
             assign others later, since the CRC leaves them out, and so does ``leader_epoch``, which kept batches keep.
 
     Raises: CorruptBatchError, UnsupportedCodecError; InvalidRecordError and InvalidTimestampError, whose
-    ``record_errors`` name the records of the first batch that is refused; RecordTooLargeError, BatchTooLargeError,
+    ``record_errors`` name the records of the first refused batch; RecordTooLargeError, BatchTooLargeError,
     InvalidOffsetError.
     """
     if not assign_offsets:
@@ -181,7 +181,7 @@ def _check_batch(batch: Batch, number: int, config: LogConfig, magic: int, place
     if problem is not None:
         raise InvalidRecordError(f"batch {number} {problem}")
     if batch.timestamp_type == LOG_APPEND_TIME:
-        message = "stamped LogAppendTime, which is the log's to do, expected CreateTime"
+        message = "stamped LogAppendTime, which only the log may do, expected CreateTime"
         count = batch.record_count if batch.magic == MAGIC_V2 else 1
         errors = [RecordError(index, message) for index in range(min(count, RECORD_ERRORS_MAX))]
         raise InvalidTimestampError(f"batch {number} is {message}", errors)
@@ -216,7 +216,7 @@ def _problem(batch: Batch, place: int) -> str | None:
 
 
 class _Limits(NamedTuple):
-    """What the records have to keep to: times from ``lowest`` to ``highest`` (ms), or -1, and a key."""
+    """The limits for the records: times from ``lowest`` to ``highest`` (ms), or -1, and a key."""
 
     lowest: int
     highest: int
@@ -225,25 +225,25 @@ class _Limits(NamedTuple):
     @classmethod
     def of(cls, config: LogConfig, now_ms: int) -> _Limits:
         if config.message_timestamp_type == LOG_APPEND_TIME:
-            # The log's time takes the place of whatever is there.
+            # The log's time replaces any other.
             return cls(-TIMESTAMP_MAX - 1, TIMESTAMP_MAX, config.is_compacted)
         lowest = max(now_ms - config.message_timestamp_before_max_ms, 0)
         highest = min(now_ms + config.message_timestamp_after_max_ms, TIMESTAMP_MAX)
         return cls(lowest, highest, config.is_compacted)
 
     def hold(self, summary: RecordsSummary) -> bool:
-        """Whether all records keep to the limits; a False only says: look at each."""
+        """Whether all records are within the limits; False only means: check each one."""
         least = summary.min_timestamp
         if self.needs_key and summary.null_key_count:
             return False
-        # Between no time, -1, and the first time there is, 0, lies nothing.
+        # Nothing is between -1, no time, and 0, the first time.
         has_no_time = least == NO_TIMESTAMP and (self.lowest == 0 or summary.max_timestamp == NO_TIMESTAMP)
         return (least >= self.lowest or has_no_time) and summary.max_timestamp <= self.highest
 
     def check(self, records: Iterable[Record], number: int) -> None:
-        """Raises what is wrong with the records of a batch: all of them, one error a record.
+        """Raises the errors of a batch's records: all of them, one for each record.
 
-        InvalidTimestampError if a timestamp is, else InvalidRecordError.
+        InvalidTimestampError if one is about a timestamp, else InvalidRecordError.
         """
         errors: list[RecordError] = []
         record_count = error_count = 0
@@ -269,11 +269,11 @@ class _Limits(NamedTuple):
 
 
 def _damaged(number: int, error: CorruptRecordError) -> NoReturn:
-    """The codec knows bytes only; the caller wants to know which of his batches it is."""
+    """The codec knows only bytes; the caller wants to know the number of the batch."""
     raise CorruptBatchError(f"batch {number} of the append: {error.reason}") from error
 
 
-# --- magic 2: the bytes as they are, or compressed anew ---------------------------------------------------------------
+# --- magic 2: the bytes as they are, or compressed again --------------------------------------------------------------
 
 
 def _place(
@@ -291,12 +291,12 @@ def _place(
         summary = check_records(records, 0, size, header.record_count, header.last_offset_delta, header.base_timestamp)
     except CorruptRecordError as error:
         _damaged(number, error)
-    # As many records as offsets, which rise: there can be no gap.
+    # As many records as offsets, which increase: there can be no gap.
     if not limits.hold(summary):
         limits.check(batch.records(max_bytes_uncompressed=config.max_batch_bytes_uncompressed), number)
     if target is not source:
         if size > config.max_batch_bytes_uncompressed and target.name != NO_CODEC:
-            # Compressed it would be taken, and then never be read.
+            # Compressed it would be accepted, but could never be read.
             limit = config.max_batch_bytes_uncompressed
             raise RecordTooLargeError(size, limit, f"batch {number}", setting="max_batch_bytes_uncompressed")
         body = target.compress(records, config.compression_level(target.name))
@@ -307,7 +307,7 @@ def _place(
     placed = header._replace(
         batch_length=size - LOG_OVERHEAD_BYTES,
         attributes=attributes if append_time is None else attributes | ATTRIBUTE_LOG_APPEND_TIME,
-        # A producer may say a wrong one; lookups by time believe it.
+        # A producer may state a wrong one; lookups by time trust it.
         max_timestamp=summary.max_timestamp if append_time is None else append_time,
     )
     if placed != header or target is not source:
@@ -327,13 +327,14 @@ def _place(
     )
 
 
-# --- magic 0 and 1: built anew ----------------------------------------------------------------------------------------
+# --- magic 0 and 1: rebuilt ----------------------------------------------------------------------------------------
 
 
 def _rebuild_legacy(
     buffer: BatchBuffer, batches: Sequence[Batch], config: LogConfig, limits: _Limits, now_ms: int
 ) -> Iterator[EncodedBatch]:
-    """Checks 4 to 6, then batches of magic 2: one for each compressed message, as few as can be for the plain ones."""
+    """Checks 4 to 6, then batches of magic 2: one for each compressed message, as few as possible for the plain
+    ones."""
     number = 0
     for codec, group in groupby(batches, lambda batch: batch.codec):
         run: list[Record] = []
@@ -355,7 +356,7 @@ def _rebuild_legacy(
 def _build(
     buffer: BatchBuffer, records: Sequence[Record], source_codec: str, config: LogConfig, now_ms: int, size_max: int
 ) -> Iterator[EncodedBatch]:
-    """Batches of at most ``size_max`` bytes before compression, and of max_message_bytes behind it."""
+    """Batches of at most ``size_max`` bytes before compression, and of max_message_bytes after it."""
     codec = config.target_codec(source_codec)
     built = build_batches(
         buffer,
@@ -370,7 +371,7 @@ def _build(
     )
     for batch in built:
         if batch.size > config.max_message_bytes:
-            raise RecordTooLargeError(batch.size, config.max_message_bytes, "a compressed message, built anew,")
+            raise RecordTooLargeError(batch.size, config.max_message_bytes, "a compressed message, rebuilt,")
         if config.message_timestamp_type == LOG_APPEND_TIME:
             batch = batch._replace(max_timestamp_delta_offset=batch.record_count - 1)
         yield batch
@@ -387,7 +388,7 @@ def _keep_offsets(batches: Sequence[Batch], config: LogConfig, next_offset: int)
         batch.ensure_valid()
         first_offset, record_count, max_delta = _kept_records(batch, number, config.max_batch_bytes_uncompressed)
         if first_offset < next_offset:
-            raise InvalidOffsetError(f"batch {number} begins at offset {first_offset}, expected at least {next_offset}")
+            raise InvalidOffsetError(f"batch {number} starts at offset {first_offset}, expected at least {next_offset}")
         ensure_fits(config, size=batch.size, first_offset=first_offset, last_offset=batch.last_offset)
         position = buffer.size
         buffer.extend(batch.data)

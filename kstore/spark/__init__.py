@@ -17,7 +17,7 @@ __all__ = ["KStoreDataSource", "java_home", "register", "session"]
 
 
 def __getattr__(name: str) -> object:
-    """The data source on its first use: its base class is pyspark's."""
+    """Creates the data source on first use: its base class is pyspark's."""
     if name == "KStoreDataSource":
         from kstore.spark.source import KStoreDataSource
 

@@ -1,7 +1,7 @@
-"""How much a micro-batch takes of what there is: limits of offsets and of bytes, divided among the partitions.
+"""How much a micro-batch takes of what is available: limits of offsets and of bytes, divided among the partitions.
 
-A limit is shared out in proportion to what each partition has, and each that has anything gets at least one offset: no
-partition waits for another one. Nothing is read here.
+A limit is shared in proportion to what each partition has, and each partition with anything to read gets at least one
+offset: no partition starves. Nothing is read here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kstore.spark.ranges import Offsets
 
 __all__ = ["TriggerDelay", "limit_bytes", "limit_offsets"]
 
-# The bytes of a partition's log between two offsets, about.
+# The approximate bytes of a partition's log between two offsets.
 Measure = Callable[[TopicPartition, int, int], int]
 
 
 def limit_offsets(limit: int, starts: Mapping[TopicPartition, int], ends: Offsets) -> Offsets:
-    """``ends``, drawn nearer so that about ``limit`` offsets are taken in all. ``starts`` has every partition."""
+    """Lowers ``ends`` so that about ``limit`` offsets are taken in all. ``starts`` has every partition."""
     counts = {owner: end - starts[owner] for owner, end in ends.items() if end > starts[owner]}
     total = sum(counts.values())
     if total <= limit:
@@ -32,9 +32,9 @@ def limit_offsets(limit: int, starts: Mapping[TopicPartition, int], ends: Offset
 
 
 def limit_bytes(limit: int, starts: Mapping[TopicPartition, int], ends: Offsets, measure: Measure) -> Offsets:
-    """As ``limit_offsets``, for about ``limit`` bytes: whole batches, of each partition that has anything the first.
+    """Like ``limit_offsets``, for about ``limit`` bytes: whole batches, at least the first of each partition with any.
 
-    ``measure`` counts the batches that end below its second offset. It is asked some 60 times a partition.
+    ``measure`` counts the batches that end below its second offset. It is called about 60 times a partition.
     """
     sizes = {owner: measure(owner, starts[owner], end) for owner, end in ends.items() if end > starts[owner]}
     total = sum(sizes.values())
@@ -49,7 +49,7 @@ def limit_bytes(limit: int, starts: Mapping[TopicPartition, int], ends: Offsets,
 
 
 def _end_within(budget: int, start: int, end: int, size_to: Callable[[int], int]) -> int:
-    """The last offset where a batch begins and ``size_to`` is within ``budget``; the second batch's at least."""
+    """The last offset where a batch starts and ``size_to`` is within ``budget``; at least the second batch's."""
     size = size_to(_last_with(lambda size: size <= budget, start, end, size_to))
     if size == 0:
         return _last_with(lambda size: size <= 0, start, end, size_to) + 1
@@ -69,14 +69,14 @@ def _last_with(fits: Callable[[int], bool], start: int, end: int, size_to: Calla
 
 
 def _share(limit: int, part: int, total: int) -> int:
-    """The share of ``part`` of ``total`` in ``limit``: rounded down, but never to nothing, and never above ``part``."""
+    """The share of ``limit`` for ``part`` of ``total``: rounded down, but at least 1 and at most ``part``."""
     return min(max(limit * part // total, 1), part)
 
 
 class TriggerDelay:
     """Holds a micro-batch back until there are ``least`` offsets, but not longer than ``delay_ms``.
 
-    The first one is not held back.
+    The first one does not wait.
     """
 
     def __init__(self, least: int, delay_ms: int, clock: Clock) -> None:
@@ -86,7 +86,7 @@ class TriggerDelay:
         self._last_seconds: float | None = None
 
     def holds_back(self, starts: Mapping[TopicPartition, int], ends: Offsets) -> bool:
-        """Whether to wait for more; if not, the time begins anew."""
+        """Whether to wait for more; if not, the time starts again."""
         now_seconds = self._clock.monotonic()
         count = sum(max(end - starts[owner], 0) for owner, end in ends.items())
         if (

@@ -1,15 +1,15 @@
 """The commit of what tasks have staged: all of it in one transaction of the store, and never twice.
 
     1  the batch was committed before: nothing to do      the committed offset of group spark-<txnAppId> says so
-    2  a producer id for the writer                       fences who was at it before, aborts what that left open
-    3  the staged batches, into each partition's log      stamped with the producer; checked as any foreign batch is
+    2  a producer id for the writer                       fences its predecessor, aborts what that left open
+    3  the staged batches, into each partition's log      stamped with the producer; checked like any foreign batch
     4  the batch's number, as an offset of the group      in the same transaction
-    5  the decision                                       one record; from here on it is committed, whatever happens
-    6  an overwrite: the records before it are deleted    where they end is known from step 4, should that be repeated
+    5  the decision                                       one record; from here it is committed, whatever happens
+    6  an overwrite: the records before it are deleted    step 4 records where they end, in case this is repeated
     7  staged files are removed, orphans swept
 
-Who dies before 5 leaves a transaction that the next open aborts; behind it, one that the next open completes, and a
-batch that is dropped at step 1 when Spark repeats it.
+A process that dies before 5 leaves a transaction that the next open aborts. One that dies after 5 leaves a transaction
+that the next open completes, and a batch that step 1 drops when Spark repeats it.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ __all__ = ["BATCH_ID", "Outcome", "Writer", "commit", "discard", "group_of"]
 
 logger = logging.getLogger(__name__)
 
-# What the number of the last committed batch is the offset of: no topic has this name.
+# The number of the last committed batch is an offset of this name, which no topic has.
 BATCH_ID = TopicPartition("spark-batch-id", 0)
-# Of batch writes that have no name: one after the other has it, since each needs the store for itself.
+# The name of unnamed batch writes: they take turns, since each needs the store for itself.
 UNNAMED = "spark"
-# What is read and appended at a time.
+# How much is read and appended at a time.
 APPEND_BYTES = 8 << 20
-# So many logs are appended to at the same time.
+# How many logs are appended to at the same time.
 THREADS = 4
 # Nothing aborts the transaction meanwhile: the store is open without background work.
 TRANSACTION_TIMEOUT_MS = 900_000
 
 
-# A staged file, and those batches in it that are one partition's.
+# A staged file, and one partition's batches in it.
 InFile = tuple[StagedFile, list[Span]]
 
 
 class Writer(NamedTuple):
-    """Who writes: ``writer_id`` names its staged files. ``app_id`` None: its batches are not known again."""
+    """The writer: ``writer_id`` names its staged files. ``app_id`` None: repeated batches are not recognised."""
 
     writer_id: str
     app_id: str | None = None
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
 
 
 def group_of(app_id: str) -> str:
-    """The group that a writer's batches are committed for, and its transactional id."""
+    """The group for which a writer's batches are committed, and its transactional id."""
     return f"spark-{app_id}"
 
 
@@ -92,7 +92,7 @@ def commit(
     clock: Clock = SYSTEM_CLOCK,
     threads: int = THREADS,
 ) -> Outcome:
-    """Commits a batch: on return it is there as a whole, on disk; after an exception it is, or is not at all.
+    """Commits a batch: on return all of it is on disk; after an exception, all of it or nothing.
 
     Raises: LockedError; FileMissingError (the driver does not see a staged file), CorruptFileError; TopicNotFoundError;
     what an append raises; StorageError.
@@ -106,17 +106,17 @@ def commit(
         is_dropped = batch_id <= committed
         if is_dropped:
             logger.warning(
-                "%s: batch %d of %s was committed before, and is left out", directory, batch_id, writer.app_id
+                "%s: batch %d of %s was committed before, and is skipped", directory, batch_id, writer.app_id
             )
             _delete_before(store, _boundaries(store, writer) if options.truncates else {})
         else:
             _Transaction(store, options, writer, batch_id, fs, threads).run(staged)
     except BaseException:
-        # Aborts what is open. A failure of that too is the next open's business.
+        # Aborts what is open. If that fails too, the next open does it.
         try:
             store.close()
         except KstoreError as error:
-            logger.warning("%s: not closed in order behind a failed commit: %s", directory, error)
+            logger.warning("%s: not closed cleanly after a failed commit: %s", directory, error)
         raise
     remove(fs, directory, (one.name for one in staged))
     sweep(
@@ -130,13 +130,13 @@ def commit(
     try:
         store.close()
     except KstoreError as error:
-        # It is committed: nobody must repeat it because of this.
-        logger.warning("%s: not closed in order behind a commit: %s", directory, error)
+        # It is committed: this must not make Spark repeat it.
+        logger.warning("%s: not closed cleanly after a commit: %s", directory, error)
     return Outcome(0 if is_dropped else _count(staged), is_dropped)
 
 
 def discard(options: WriteOptions, staged: Iterable[StagedFile], *, fs: FileSystem = SYSTEM_FS) -> None:
-    """Removes what was staged and will not be committed, as far as that can be done."""
+    """Removes staged files that will not be committed, as far as possible."""
     remove(fs, Path(options.path), (one.name for one in staged))
 
 
@@ -145,7 +145,7 @@ def _count(staged: Iterable[StagedFile]) -> int:
 
 
 def _committed(store: Store, writer: Writer) -> int:
-    """The number of the last batch that was committed, -1 for none."""
+    """The number of the last committed batch, -1 for none."""
     if writer.app_id is None:
         return -1
     found = store.coordinator.committed(group_of(writer.app_id), [BATCH_ID]).get(BATCH_ID)
@@ -153,7 +153,7 @@ def _committed(store: Store, writer: Writer) -> int:
 
 
 def _boundaries(store: Store, writer: Writer) -> dict[TopicPartition, int]:
-    """Where the records of the last batch that overwrote begin."""
+    """Where the records of the last overwriting batch start."""
     if writer.app_id is None:
         return {}
     found = store.coordinator.committed(group_of(writer.app_id))
@@ -207,10 +207,10 @@ class _Transaction:
         _delete_before(store, boundaries)
 
     def _batches(self, staged: Sequence[StagedFile]) -> dict[TopicPartition, list[InFile]]:
-        """Where the batches of each partition are, in the order in which they are appended; all files are there."""
+        """The location of each partition's batches, in append order; all files exist."""
         found: dict[TopicPartition, list[InFile]] = {}
         for one in staged:
-            # Not kept open: there are as many as tasks.
+            # Not kept open: there is one for each task.
             open_staged(self._fs, self._directory, one).close()
             for owner, spans in one.spans.items():
                 found.setdefault(TopicPartition(*owner), []).append((one, spans))
@@ -232,7 +232,7 @@ class _Transaction:
             raise TopicNotFoundError(f"{error}: it has changed since the tasks looked at it") from error
 
     def _ends(self, spans: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Of an overwrite: where each partition ends that it is for."""
+        """For an overwrite: the end of each partition that it covers."""
         if not self._options.truncates:
             return {}
         topics = {owner.topic for owner in spans}
@@ -244,7 +244,7 @@ class _Transaction:
     def _append_all(
         self, logs: Mapping[TopicPartition, Log], batches: Mapping[TopicPartition, Sequence[InFile]]
     ) -> dict[TopicPartition, int]:
-        """Appends to several logs at a time: each waits for the disk. The first offset in each of them."""
+        """Appends to several logs at a time, since each waits for the disk. The first offset in each of them."""
         if min(self._threads, len(logs)) <= 1:
             return {owner: self._append(log, batches[owner]) for owner, log in logs.items()}
         firsts: dict[TopicPartition, int] = {}
@@ -256,13 +256,13 @@ class _Transaction:
         return firsts
 
     def _append(self, log: Log, batches: Iterable[InFile]) -> int:
-        """Appends the batches of one partition; the first one's offset."""
+        """Appends the batches of one partition; returns the first one's offset."""
         first_offset: int | None = None
         for chunk in _chunks(self._read(batches), self._producer):
             info = log.append_batches(chunk)
             first_offset = info.first_offset if first_offset is None else first_offset
         if not log.writer.syncs_appends:
-            # The decision is on disk whatever the log's durability is, and must not be before the records.
+            # The decision is on disk whatever the log's durability; the records must be there first.
             log.flush()
         assert first_offset is not None
         return first_offset
@@ -272,7 +272,7 @@ class _Transaction:
         try:
             end(self._id, *self._producer, commit=True)
         except KstoreError as error:
-            # It may be decided, and then repeating completes it.
+            # If it was decided, repeating completes it.
             logger.warning("%s: the end of a transaction is repeated: %s", self._options.path, error)
             end(self._id, *self._producer, commit=True)
 
@@ -295,7 +295,7 @@ def _chunks(batches: Iterable[tuple[File, Span]], producer: tuple[int, int]) -> 
 
 
 def _stamped(data: bytes, path: str, span: Span, producer: tuple[int, int], sequence: int) -> tuple[bytes, int]:
-    """A staged batch as one of the producer's transaction, and how many records it has."""
+    """A staged batch as one of the producer's transaction, and its number of records."""
     header = BatchHeader._make(BATCH_HEADER.unpack_from(data)) if len(data) > BATCH_HEADER_BYTES else None
     if (
         header is None
@@ -306,7 +306,7 @@ def _stamped(data: bytes, path: str, span: Span, producer: tuple[int, int], sequ
         or header.record_count < 1
         or header.crc != batch_crc(memoryview(data)[CRC_START:])
     ):
-        raise CorruptFileError("no batch of records as a task stages it", path=path, position=span.position)
+        raise CorruptFileError("not a batch of records as a task stages it", path=path, position=span.position)
     header = header._replace(
         attributes=header.attributes | ATTRIBUTE_TRANSACTIONAL,
         producer_id=producer[0],

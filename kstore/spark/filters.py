@@ -1,13 +1,13 @@
-"""What a query's filters let a read leave out. Pure: no files, and nothing is lost by not understanding a filter.
+"""What a read may skip because of a query's filters. Pure: no files; an unknown filter only skips nothing.
 
-Spark gives filters as it has them, and evaluates each of them again on what comes; here they only bound what is read:
+Spark passes its filters, and evaluates each of them again on the result; here they only bound what is read:
 
     offset          the offsets of every partition that is read
-    timestamp       where reading begins: no record before the first one that is late enough can be wanted
+    timestamp       where reading starts: no record before the first one that is late enough can match
     topic           which logs are opened at all
     partition       the same
 
-A timestamp has only its lower bound used: producers' clocks differ, so that an early record may follow a late one.
+Only a lower bound of a timestamp is used: producers' clocks differ, so an early record may follow a late one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 US_PER_MS = 1000
 
-# What the topic or the partition of a log must be; those of texts are only ever given for a topic.
+# Conditions on a log's topic or partition; those on texts apply only to topics.
 TESTS: dict[type, Callable[[Any, Any], bool]] = {
     EqualTo: eq,
     EqualNullSafe: eq,
@@ -58,7 +58,7 @@ TESTS: dict[type, Callable[[Any, Any], bool]] = {
 
 
 class Interval(NamedTuple):
-    """Whole numbers from ``low`` to ``high``, both inclusive; None is no bound."""
+    """Integers from ``low`` to ``high``, both inclusive; None means no bound."""
 
     low: int | None
     high: int | None
@@ -66,16 +66,16 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A part of all records that holds every one which the filters let through."""
+    """A part of all records that contains every one that passes the filters."""
 
     start: int = 0
     stop: int = OFFSET_MAX
     timestamp_ms_min: int | None = None
-    # On topic and partition, which a log has only one of each: evaluated as they are.
+    # On topic and partition, of which a log has one each: evaluated directly.
     of_log: tuple[Filter, ...] = ()
 
     def wants(self, place: LogPlace) -> bool:
-        """Whether anything of a log may be wanted."""
+        """Whether a log may have matching records."""
         return self.start < self.stop and all(_passes(each, place) is not False for each in self.of_log)
 
 
@@ -83,7 +83,7 @@ EVERYTHING = Wanted()
 
 
 def wanted_by(filters: Sequence[Filter]) -> Wanted:
-    """What records can pass all of ``filters``."""
+    """The records that can pass all of ``filters``."""
     start, stop, timestamp_ms_min = 0, OFFSET_MAX, None
     of_log: list[Filter] = []
     for each in filters:
@@ -104,7 +104,7 @@ def wanted_by(filters: Sequence[Filter]) -> Wanted:
 
 
 def _column(one: Filter) -> str | None:
-    """The column that a filter is on; None for one of a field within a column, or of another form."""
+    """The column of a filter; None for a field within a column, or another form."""
     path = _column_path(one.child if isinstance(one, Not) else one)
     return path[0] if path is not None and len(path) == 1 else None
 
@@ -114,11 +114,11 @@ def _column_path(one: Filter) -> tuple[str, ...] | None:
 
 
 def _interval(one: Filter, number: Callable[[object], int | None]) -> Interval:
-    """What the numbers that pass a filter lie within."""
+    """The interval of the numbers that pass a filter."""
     if isinstance(one, In):
         values = [found for value in one.value if value is not None for found in [number(value)]]
         known = [value for value in values if value is not None]
-        # One that is not understood may be any; none at all lets nothing through, which Spark sees to.
+        # An unknown value may be any; a null lets nothing through, which Spark ensures.
         return Interval(min(known), max(known)) if known and len(known) == len(values) else Interval(None, None)
     value = number(getattr(one, "value", None))
     if value is None:
@@ -141,14 +141,14 @@ def _whole(value: object) -> int | None:
 
 
 def _microseconds(value: object) -> int | None:
-    """Since the epoch, of a moment; None for a time without a zone, which may be any."""
+    """Since the epoch, for a moment; None for a time without a zone, which is ambiguous."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - EPOCH) // MICROSECOND
 
 
 def _passes(one: Filter, place: LogPlace) -> bool | None:
-    """Whether the records of a log pass a filter on its topic or partition; None where that is not known."""
+    """Whether the records of a log pass a filter on its topic or partition; None if unknown."""
     if isinstance(one, Not):
         passes = _passes(one.child, place)
         return None if passes is None else not passes
@@ -163,11 +163,11 @@ def _passes(one: Filter, place: LogPlace) -> bool | None:
 
 
 class SoftPushdown:
-    """What a reader has as ``pushFilters`` where Spark may have been told not to push filters.
+    """A reader's ``pushFilters``, for the case that Spark may not push filters.
 
     With ``spark.sql.python.filterPushdown.enabled`` false, Spark refuses every reader whose class defines the method:
-    it looks whether ``reader.pushFilters.__func__`` is the base class's. This says that it is, and takes the filters
-    where there are any.
+    it checks whether ``reader.pushFilters.__func__`` is the base class's. This object claims that it is, and takes the
+    filters if there are any.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -177,4 +177,4 @@ class SoftPushdown:
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
         self._take(filters)
-        return filters  # each is only used to leave out what it would not let through
+        return filters  # each is only used to skip what it would reject

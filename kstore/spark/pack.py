@@ -1,4 +1,4 @@
-"""An archive with kstore and what it needs, for executors whose Python has none of it.
+"""An archive with kstore and its requirements, for executors whose Python lacks them.
 
 Spark can send a zip of sources to its executors, but Python loads no compiled module from a zip. An archive that Spark
 unpacks beside each executor works: ``spark.archives`` brings it, ``PYTHONPATH`` points into it.
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from kstore.errors import ConfigError, MissingExtraError, PathLike
 
 OWN_PACKAGES = ("kstore", "pyspark_kstore")
-# What the package is built from, and what Python makes again by itself.
+# Build inputs of the package, and files that Python creates itself.
 LEFT_OUT = frozenset({".pyx", ".pxd", ".pxi", ".pyi", ".c", ".pyc"})
 UNPACKED_AS = "kstore_env"
 SUFFIXES = (".tar.gz", ".tgz")
@@ -41,14 +41,14 @@ class Packed(NamedTuple):
 
 
 def pack(path: PathLike, *, packages: Iterable[str] = ()) -> Packed:
-    """Writes the archive ``path``, a .tar.gz: kstore, what it requires, and more installed ``packages`` if named.
+    """Writes the archive ``path``, a .tar.gz: kstore, its requirements, and more installed ``packages`` if named.
 
-    An archive that is there is replaced, and only by a whole one; the same packages make the same bytes.
+    An existing archive is replaced atomically; the same packages produce the same bytes.
     Raises: ConfigError for another suffix, MissingExtraError for a package that is not installed, OSError.
     """
-    target = Path(os.path.abspath(path))  # noqa: PTH100  # links stay what they are
+    target = Path(os.path.abspath(path))  # noqa: PTH100  # links stay links
     if not target.name.endswith(SUFFIXES):
-        raise ConfigError(f"an archive for Spark ends with .tar.gz or .tgz, and this is {target.name!r}")
+        raise ConfigError(f"an archive for Spark ends with .tar.gz or .tgz, not {target.name!r}")
     distributions = _with_requirements(["kstore", *packages])
     members = dict(_own_files())
     for name, distribution in distributions.items():
@@ -74,17 +74,17 @@ def pack(path: PathLike, *, packages: Iterable[str] = ()) -> Packed:
 
 
 def settings_for(archive: str) -> dict[str, str]:
-    """The settings by which Spark unpacks an archive, a path or an URL, beside its executors, and Python finds it."""
+    """The settings with which Spark unpacks an archive, a path or URL, beside its executors, and Python finds it."""
     return {
         "spark.archives": f"{archive}#{UNPACKED_AS}",
         "spark.executorEnv.PYTHONPATH": UNPACKED_AS,
-        # In cluster mode the driver, too, runs where kstore is not installed.
+        # In cluster mode the driver also runs where kstore is not installed.
         "spark.yarn.appMasterEnv.PYTHONPATH": UNPACKED_AS,
     }
 
 
 def _with_requirements(names: Iterable[str]) -> dict[str, metadata.Distribution]:
-    """The distributions of these names and of all that they require here, by name."""
+    """The distributions of these names and of everything that they require here, by name."""
     found: dict[str, metadata.Distribution] = {}
     wanted = [(name, True) for name in names]
     while wanted:
@@ -96,8 +96,8 @@ def _with_requirements(names: Iterable[str]) -> dict[str, metadata.Distribution]
             found[key] = metadata.distribution(name)
         except metadata.PackageNotFoundError as error:
             if needed:
-                raise MissingExtraError(f"{name} is to be packed and is not installed: pip install {name}") from error
-            continue  # required on other systems or Pythons only: else it would be here
+                raise MissingExtraError(f"{name} cannot be packed: it is not installed: pip install {name}") from error
+            continue  # required only on other systems or Pythons: else it would be here
         for requirement in found[key].requires or ():
             wanted_name, _, marker = requirement.partition(";")
             match = re.match(r"[\w.-]+", wanted_name)
@@ -123,7 +123,7 @@ def _own_files() -> Iterator[tuple[str, Path]]:
 
 
 def _installed_files(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    """A distribution's files below site-packages; its commands, which lie elsewhere, stay out."""
+    """A distribution's files below site-packages; its commands, which are elsewhere, are omitted."""
     for file in distribution.files or ():
         if file.parts[0] != ".." and file.suffix not in LEFT_OUT:
             path = Path(str(file.locate()))

@@ -1,8 +1,8 @@
 """Where logs are: a store, a broker's log directory, one partition, or a glob of these, local or remote.
 
-``find_places(urls)`` gives plain values, so that they can be sent to where the logs are read; ``open_place`` opens one
-for reading. A directory that holds a segment is a partition, named ``<topic>-<partition>``; any other name is that of a
-topic with this one partition, 0. Any other directory is a store: its partitions are the directories named like one.
+``find_places(urls)`` returns plain values, which can be sent to the readers; ``open_place`` opens one for reading. A
+directory that holds a segment is a partition, named ``<topic>-<partition>``; with any other name it is partition 0 of a
+topic of that name. Any other directory is a store: its partitions are the directories with such names.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from kstore.transactions.placement import is_internal
 __all__ = ["LogPlace", "find_places", "open_place"]
 
 MAGIC = re.compile(r"[*?\[{]")
-# One group of alternatives, of those that hold none themselves the first.
+# One group of alternatives: the first that contains no other.
 BRACES = re.compile(r"\{([^{}]*)\}")
-# So many patterns one pattern may stand for.
+# How many patterns one pattern may expand to.
 PATTERNS_MAX = 10_000
 
 
 class LogPlace(NamedTuple):
-    """One log: where it is, as a URL or an absolute path, and whose it is."""
+    """One log: its URL or absolute path, and its topic and partition."""
 
     url: str
     topic: str
@@ -43,7 +43,7 @@ class LogPlace(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Where it is, for people: a password is left out."""
+        """The place for people: without a password."""
         return without_password(self.url)
 
 
@@ -52,10 +52,10 @@ def find_places(
 ) -> list[LogPlace]:
     """The logs at ``urls``, by topic and partition.
 
-    Deleted, stray and half made partitions are left out, and internal topics unless they are ``named``, or their own
+    Deleted, stray and half-created partitions are left out, and internal topics unless they are ``named``, or their own
     directory is.
 
-    Raises: LogNotFoundError where there is nothing; NotALogError for a file; ConfigError for two logs of one partition;
+    Raises: LogNotFoundError if nothing exists; NotALogError for a file; ConfigError for two logs of one partition;
     UnsupportedFormatError, StorageError.
     """
     found: dict[tuple[str, int], LogPlace] = {}
@@ -64,7 +64,7 @@ def find_places(
             other = found.setdefault((place.topic, place.partition), place)
             if other.url != place.url:
                 raise ConfigError(
-                    f"partition {place.topic}-{place.partition} is there twice, expected one log of it:"
+                    f"partition {place.topic}-{place.partition} exists twice, expected one log of it:"
                     f" {other.shown} and {place.shown}"
                 )
     return [found[owner] for owner in sorted(found)]
@@ -80,7 +80,7 @@ def open_place(place: LogPlace, storage_options: Mapping[str, Any] | None = None
 
 
 class _At(NamedTuple):
-    """A path, as it is written to whoever opens it again, and as it is reached."""
+    """A path, as it is written for opening it again, and as it is accessed."""
 
     url: str
     location: Location
@@ -93,7 +93,7 @@ class _At(NamedTuple):
         return self.location.path.name
 
     def names(self) -> list[str] | None:
-        """What is in the directory, None where there is nothing. Raises: NotALogError for a file."""
+        """The names in the directory, None if it does not exist. Raises: NotALogError for a file."""
         try:
             return self.location.fs.list(self.location.path)
         except FileNotFoundError:
@@ -140,7 +140,7 @@ def _is_hidden(topic: str, named: Collection[str]) -> bool:
 
 
 def _is_there(owner: TopicPartition, entry: TopicEntry | None) -> bool:
-    """Whether the store counts a partition as there, by the topic's entry; without one its directory decides."""
+    """Whether the store counts a partition as existing, by the topic's entry; without one its directory decides."""
     return entry is None or (not entry.deleting and owner.partition not in range(entry.made, entry.partitions))
 
 
@@ -149,14 +149,14 @@ def _topics(at: _At) -> dict[str, TopicEntry]:
     try:
         return decode_topics(read_small_file(fs, path, TOPICS_SIZE_MAX), path)
     except (CorruptFileError, FileNotFoundError):
-        return {}  # the topics are those that have directories
+        return {}  # the topics are those with directories
 
 
 # --- globs ------------------------------------------------------------------------------------------------------------
 
 
 def _places_like(at: _At, named: Collection[str]) -> Iterator[LogPlace]:
-    """The places that a pattern stands for: ``*``, ``?``, ``[a-z]`` within a name, and ``{one,other}``."""
+    """The places that match a pattern: ``*``, ``?``, ``[a-z]`` within a name, and ``{one,other}``."""
     path = str(at.location.path)
     matches: dict[str, _At] = {}
     for pattern in _alternatives(path):
@@ -169,16 +169,16 @@ def _places_like(at: _At, named: Collection[str]) -> Iterator[LogPlace]:
         is_partition = topic_partition(match.name)
         if marked_topic_partition(match.name) or (is_partition and _is_hidden(is_partition.topic, named)):
             continue
-        with suppress(NotALogError):  # a pattern stands for files too
+        with suppress(NotALogError):  # a pattern matches files too
             names = match.names()
             if names is not None:
                 yield from _places_in(match, names, named)
     if not matches:
-        raise LogNotFoundError(errno.ENOENT, "nothing has a name like this", at.location.url)
+        raise LogNotFoundError(errno.ENOENT, "nothing matches this pattern", at.location.url)
 
 
 def _matches(at: _At, parts: list[str]) -> Iterator[_At]:
-    """What there is below ``at`` whose names match ``parts``, one each."""
+    """The paths below ``at`` whose names match ``parts``, one each."""
     if not parts:
         yield at
         return
@@ -210,5 +210,5 @@ def _alternatives(pattern: str) -> list[str]:
         else:
             waiting += [one[: group.start()] + choice + one[group.end() :] for choice in group[1].split(",")]
         if len(done) + len(waiting) > PATTERNS_MAX:
-            raise ConfigError(f"{pattern!r:.200} stands for over {PATTERNS_MAX} paths")
+            raise ConfigError(f"{pattern!r:.200} expands to over {PATTERNS_MAX} paths")
     return done

@@ -1,7 +1,7 @@
-"""What a read is divided into: ``Split``s, one Spark partition each, of pieces of logs.
+"""The division of a read: ``Split``s, one Spark partition each, made of pieces of logs.
 
-A large segment is cut where its index knows a batch to begin, small segments and small logs are put together. The
-bytes that a piece has in the files are only for an even division; what is read is decided by offsets alone.
+A large segment is cut where its index knows that a batch starts; small segments and small logs are combined. The byte
+size of a piece serves only for an even division; offsets alone decide what is read.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from kstore.types import AbortedTransaction
 
 __all__ = ["Piece", "Split", "plan_splits", "segment_sizes"]
 
-# What it costs to open one more log, in bytes that could have been read meanwhile (Spark: openCostInBytes).
+# The cost of opening one more log, in bytes that could be read meanwhile (Spark: openCostInBytes).
 OPEN_BYTES = 4 << 20
 
 
 class Piece(NamedTuple):
     """Offsets ``start`` to ``stop`` (exclusive) of one log, about ``size`` bytes of its files.
 
-    ``aborted`` are the transactions of which a committed read leaves out the records: known when the read is planned,
-    so that no task has to read a log to its end for them.
+    ``aborted`` are the transactions whose records a committed read skips: known when the read is planned, so that no
+    task has to read a log to its end for them.
     """
 
     place: LogPlace
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 class Split(InputPartition):
-    """What one task reads, a piece after the other. Plain values: it is sent to where the task runs."""
+    """What one task reads, piece after piece. Plain values: it is sent to where the task runs."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(None)
@@ -61,10 +61,10 @@ class Split(InputPartition):
 
 
 def segment_sizes(place: LogPlace, storage_options: Mapping[str, Any]) -> dict[int, int]:
-    """The bytes of each segment by its base offset, in one request where the store can. Raises: StorageError."""
+    """The bytes of each segment by its base offset, in one request if the store can. Raises: StorageError."""
     location = open_remote(place.url, storage_options=storage_options)
     if location.local is not None:
-        return {}  # a disk is asked for the few that matter
+        return {}  # on a disk only the few that matter are looked up
     found = {}
     for name, stat in location.fs.list_stats(location.path).items():
         segment = parse_segment_name(name)
@@ -83,15 +83,15 @@ def plan_splits(
     committed: bool = True,
     sizes_of: Callable[[LogPlace], Mapping[int, int]] = lambda place: {},
 ) -> list[Split]:
-    """The splits that read ``ranges``: of a place the offsets from the first number to below the second.
+    """The splits that read ``ranges``: for each place the offsets from the first number to below the second.
 
     Args:
         log_of: the open log of a place; it need not stay open beyond the next call.
-        max_partition_bytes: the most that one reads, where a log can be cut so.
-        min_partitions: so many at least, if there are as many offsets.
-        max_records: offsets that one has at most.
-        committed: aborted transactions are left out; no range ends above its log's last stable offset.
-        sizes_of: what is known of the sizes of a place's segments.
+        max_partition_bytes: the most that one reads, if the log can be cut there.
+        min_partitions: the least number of splits, if the offsets suffice.
+        max_records: the largest number of offsets in one.
+        committed: aborted transactions are skipped; no range ends above its log's last stable offset.
+        sizes_of: the known sizes of a place's segments.
 
     Raises: StorageError.
     """
@@ -114,22 +114,22 @@ def plan_splits(
     return splits
 
 
-# --- what there is ----------------------------------------------------------------------------------------------------
+# --- what exists ----------------------------------------------------------------------------------------------------
 
 
 def _aborted(log: Log, start: int, stop: int) -> tuple[AbortedTransaction, ...]:
-    log.last_stable_offset  # noqa: B018  # finds those too that no index lists yet
+    log.last_stable_offset  # noqa: B018  # also finds those that no index lists yet
     return tuple(log.aborted_transactions(start, stop))
 
 
 def _segments(log: Log, whole: Piece, sizes: Mapping[int, int]) -> Iterator[Piece]:
-    """The parts of a range that lie in one segment each."""
+    """The parts of a range, each within one segment."""
     start = whole.start
     end_offset = log.read_bound(committed=False).high_watermark
     while start < whole.stop:
         found = log.segment_for(start)
         if found is None:
-            yield whole._replace(start=start)  # who reads it finds out what became of it
+            yield whole._replace(start=start)  # its reader finds out what became of it
             return
         segment, segment_stop = found
         stop = min(segment_stop, whole.stop)
@@ -137,8 +137,8 @@ def _segments(log: Log, whole: Piece, sizes: Mapping[int, int]) -> Iterator[Piec
         try:
             size = segment.size if size is None else size
         except StorageError:
-            size = 0  # it has just gone
-        # As if records had all one size: good enough to divide by.
+            size = 0  # it has just disappeared
+        # As if all records had one size: good enough for a division.
         share = (stop - start) / max(min(segment_stop, end_offset) - segment.base_offset, 1)
         yield _part(whole, start, stop, int(size * min(share, 1.0)))
         start = stop
@@ -153,7 +153,7 @@ def _part(whole: Piece, start: int, stop: int, size: int) -> Piece:
 
 
 def _cut(log: Log, span: Piece, size_max: int) -> list[Piece]:
-    """The parts of a segment of about one size; one part where there is no index to cut it by."""
+    """The parts of a segment, of about one size; a single part without an index to cut by."""
     found = log.segment_for(span.start)
     try:
         index = found[0].offset_index() if found is not None else None
@@ -164,14 +164,14 @@ def _cut(log: Log, span: Piece, size_max: int) -> list[Piece]:
     segment = found[0]
     first = index.lookup(span.start).position if span.start > segment.base_offset else 0
     above = index.ceiling(span.stop)
-    # Without an entry at its end it is the size that was told before.
+    # Without an entry at its end it is the size reported before.
     last = above[0].position if above is not None else first + span.size
     count = max(-(-(last - first) // size_max), 1)
     parts = []
     start, position = span.start, first
     for number in range(1, count):
         entry = index.upper_bound(first + (last - first) * number // count)
-        # An entry names the last offset of its batch: behind that one another batch begins.
+        # An entry names the last offset of its batch: the next batch starts after it.
         if entry is None or entry.offset + 1 >= span.stop:
             break
         if entry.offset + 1 > start:
@@ -182,7 +182,7 @@ def _cut(log: Log, span: Piece, size_max: int) -> list[Piece]:
 
 
 def _even(piece: Piece, count: int) -> list[Piece]:
-    """``piece`` in ``count`` parts of as many offsets, or fewer parts where it has fewer offsets."""
+    """``piece`` in ``count`` parts of equally many offsets, or fewer parts if it has fewer offsets."""
     count = max(min(count, piece.offset_count), 1)
     bounds = [piece.start + piece.offset_count * number // count for number in range(count + 1)]
     return [_part(piece, start, stop, piece.size // count) for start, stop in pairwise(bounds)]
@@ -205,7 +205,7 @@ def _at_least(pieces: Sequence[Piece], count: int) -> list[Piece]:
 
 
 def _together(pieces: Iterable[Piece], size_max: int, max_records: int | None) -> list[Split]:
-    """Splits of neighbouring pieces, each filled as far as it goes."""
+    """Splits of neighbouring pieces, each filled as far as possible."""
     splits: list[list[Piece]] = []
     size = offset_count = 0
     for piece in pieces:

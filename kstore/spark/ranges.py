@@ -1,8 +1,7 @@
-"""Which offsets a query reads of each partition, of what the logs hold; and when records of them are lost.
+"""Which offsets a query reads of each partition, out of what the logs hold; and when records of them are lost.
 
-Nothing is read here. Rules and texts are those of Spark's own Kafka source: bounds have to name every partition, what
-is gone is an error or, with ``failOnDataLoss`` false, a warning, and partitions that are new begin at their first
-record.
+Nothing is read here. Rules and texts are those of Spark's own Kafka source: bounds must name every partition, missing
+data is an error or, with ``failOnDataLoss`` false, a warning, and new partitions start at their first record.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Where each partition's reading begins, or ends (exclusive): the offset of the next record.
+# Where each partition's reading starts, or ends (exclusive): the offset of the next record.
 Offsets = dict[TopicPartition, int]
-# The first offset at or after a time in ms; None where there is none.
+# The first offset at or after a time in ms; None if there is none.
 OffsetForTime = Callable[[LogPlace, int], int | None]
 WhichEnd = Literal["start", "end"]
 
@@ -63,9 +62,9 @@ GOING_ON = 'If you want your streaming query to fail on such cases, set the sour
 
 
 class Held(NamedTuple):
-    """What a log holds: readable are ``start_offset`` to ``end_offset`` (exclusive).
+    """What a log holds: ``start_offset`` to ``end_offset`` (exclusive) can be read.
 
-    ``end_offset`` is the last stable offset for who reads committed records only, else the ``high_watermark``.
+    For committed reads ``end_offset`` is the last stable offset, else the ``high_watermark``.
     """
 
     place: LogPlace
@@ -87,24 +86,22 @@ class OffsetRange(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a new query begins; ``at_end`` are the partitions whose offset is where their log ended just then."""
+    """Where a new query starts; ``at_end`` are the partitions that start at the present end of their log."""
 
     offsets: Offsets
     at_end: frozenset[TopicPartition] = frozenset()
 
 
 def chosen(places: Iterable[LogPlace], topics: Topics, *, must_exist: bool = True) -> list[LogPlace]:
-    """The places that are asked for. Raises: TopicNotFoundError where one asked for by name is not there."""
+    """The selected places. Raises: TopicNotFoundError if a topic requested by name does not exist."""
     found = [place for place in places if topics.wants(TopicPartition(place.topic, place.partition))]
     if must_exist:
         missing = set(topics.subscribe) - {place.topic for place in found}
         if missing:
-            raise TopicNotFoundError(f"there is no topic {', '.join(sorted(missing))}, which option subscribe asks for")
+            raise TopicNotFoundError(f"there is no topic {', '.join(sorted(missing))}, which option subscribe names")
         absent = set(topics.assign) - {TopicPartition(place.topic, place.partition) for place in found}
         if absent:
-            raise TopicNotFoundError(
-                f"there are no partitions {shown_partitions(absent)}, which option assign asks for"
-            )
+            raise TopicNotFoundError(f"there are no partitions {shown_partitions(absent)}, which option assign names")
     return found
 
 
@@ -128,7 +125,7 @@ def batch_ranges(options: ReadOptions, held: Iterable[Held], offset_for_time: Of
         if start > stop:
             if is_given:
                 raise ConfigError(_start_above_end(log, start, stop))
-            _lost(options, f"The end offset {stop} for {log.owner} is below the first one there is, {start}.")
+            _lost(options, f"The end offset {stop} for {log.owner} is below the first existing one, {start}.")
         found = _within(log, start, stop, options)
         if found is not None:
             ranges.append(found)
@@ -136,9 +133,9 @@ def batch_ranges(options: ReadOptions, held: Iterable[Held], offset_for_time: Of
 
 
 class _Begin(NamedTuple):
-    """Where reading begins, perhaps outside of what there is.
+    """Where reading starts, perhaps outside of what exists.
 
-    ``is_given``: the user chose it, by an offset or a time. ``is_end``: it is the log's end at the moment.
+    ``is_given``: the user chose it, by an offset or a time. ``is_end``: it is the log's present end.
     """
 
     offset: int
@@ -199,7 +196,7 @@ def _offset_at(log: Held, timestamp_ms: int, offset_for_time: OffsetForTime) -> 
 
 
 def _check_names_all(bound: Bound, owners: set[TopicPartition], which: WhichEnd) -> None:
-    """Offsets and times have to be there for every partition that is read, and for no other."""
+    """Checks that offsets or times name every partition that is read, and no other."""
     match bound:
         case AtOffsets(offsets) if offsets.keys() != owners:
             raise ConfigError(
@@ -227,7 +224,7 @@ def _start_above_end(log: Held, start: int, stop: int) -> str:
 
 
 def resolve_start(options: ReadOptions, held: Iterable[Held], offset_for_time: OffsetForTime) -> Start:
-    """Where a new stream begins.
+    """Where a new stream starts.
 
     Raises: ConfigError for a bound that does not fit the partitions, DataLossError.
     """
@@ -250,7 +247,7 @@ def resolve_start(options: ReadOptions, held: Iterable[Held], offset_for_time: O
 
 
 def latest_offsets(start: Offsets, held: Iterable[Held], options: ReadOptions) -> Offsets:
-    """Up to where the stream, now at ``start``, can read: never less than that, but where a log has lost its end.
+    """How far the stream, now at ``start``, can read: never below that, unless a log has lost its end.
 
     Raises: DataLossError.
     """
@@ -261,7 +258,7 @@ def latest_offsets(start: Offsets, held: Iterable[Held], options: ReadOptions) -
             _lost(options, _offset_changed(log.owner, at, log.end_offset))
             found[log.owner] = log.end_offset
         else:
-            # Who read uncommitted records before may be beyond the last stable offset.
+            # A reader of uncommitted records may already be beyond the last stable offset.
             found[log.owner] = max(log.end_offset, at)
     return found
 
@@ -269,8 +266,8 @@ def latest_offsets(start: Offsets, held: Iterable[Held], options: ReadOptions) -
 def stream_ranges(start: Offsets, end: Offsets, held: Iterable[Held], options: ReadOptions) -> list[OffsetRange]:
     """What a micro-batch from ``start`` to ``end`` reads; empty ranges are left out.
 
-    A partition's ``start`` may be above its ``end``, and it may have no end at all: a query whose first batch failed
-    asks anew where to begin, and gets a later answer, while the batch keeps the end that it had.
+    A partition's ``start`` may be above its ``end``, or it may have no end at all: a query whose first batch failed
+    asks again for its start and gets a later one, while the batch keeps its end.
 
     Raises: DataLossError.
     """
@@ -309,7 +306,7 @@ def _not_found(new: set[TopicPartition], known: set[TopicPartition]) -> str:
 
 
 def _within(log: Held, start: int, stop: int, options: ReadOptions) -> OffsetRange | None:
-    """The part of ``start`` to ``stop`` that is there; None where that is nothing. Raises: DataLossError."""
+    """The existing part of ``start`` to ``stop``; None if it is empty. Raises: DataLossError."""
     if start >= stop:
         return None
     if start < log.start_offset:
@@ -336,13 +333,13 @@ def _offset_changed(owner: TopicPartition, before: int, now: int) -> str:
 
 
 def _lost(options: ReadOptions, reason: str) -> None:
-    """Raises: DataLossError, unless the user wants to go on."""
+    """Raises: DataLossError, unless the user wants to continue."""
     if options.fail_on_data_loss:
         raise DataLossError(f"{DATA_LOSS}{FAILING}Reason: {reason}")
     logger.warning("%s%sReason: %s", DATA_LOSS, GOING_ON, reason)
 
 
-# --- as Spark keeps them ----------------------------------------------------------------------------------------------
+# --- as Spark stores them ---------------------------------------------------------------------------------------------
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -354,7 +351,7 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
 
 
 def from_json(offsets: Any) -> Offsets:
-    """What ``to_json`` gave, as Spark gives it back. Raises: ConfigError for what is none."""
+    """The inverse of ``to_json``, for what Spark passes back. Raises: ConfigError for anything else."""
     found: Offsets = {}
     try:
         for topic, of_topic in offsets.items():

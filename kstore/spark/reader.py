@@ -1,7 +1,7 @@
-"""Reading: ``KStoreReader`` is the batch source, and ``read_split`` what a task of a batch or of a stream does.
+"""Reading: ``KStoreReader`` is the batch source, and ``read_split`` is the work of a task in a batch or stream.
 
-The driver finds the logs, decides on offsets and divides them (``ranges``, ``plan``); a task opens its logs for itself
-and hands on record batches, which were columns from the beginning. Whatever is open is closed with the iterator.
+The driver finds the logs, decides on offsets and divides them (``ranges``, ``plan``). A task opens its logs itself and
+yields record batches, which were columns from the start. The iterator closes everything it opened.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["KStoreReader", "read_split"]
 
 logger = logging.getLogger(__name__)
 
-# Those of which a log has one value; and what is decoded where nothing else is asked for, to know how many there are.
+# Columns with one value per log; and the column to decode if no other is requested, for the number of records.
 CONSTANT_COLUMNS = ("topic", "partition")
 LEAST_COLUMNS = ("offset",)
 
@@ -49,17 +49,17 @@ LEAST_COLUMNS = ("offset",)
 
 
 class KStoreReader(DataSourceReader):
-    """A batch query over logs. It is pickled for the tasks, and so holds nothing but values."""
+    """A batch query over logs. It is pickled for the tasks, and so holds only plain values."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """``schema`` names the columns, ones that ``check_columns`` has passed."""
+        """``schema`` names the columns; ``check_columns`` has accepted them."""
         self._options = options
         self.spark_schema = schema
         self._wanted = EVERYTHING
-        # Spark keeps the filters with the table, for every scan of it: those of one branch of a query would be applied
-        # to the others, and to later queries that have none. Only the user can know that there are no others.
+        # Spark keeps the filters with the table, for every scan of it: those of one branch of a query would be
+        # applied to the others, and to later queries without filters. Only the user can know that there are no others.
         if options.filter_pushdown:
-            # An object in the place of the method: see there.
+            # An object in place of the method: see its class.
             self.pushFilters = SoftPushdown(self._take)
 
     def _take(self, filters: list[Filter]) -> None:
@@ -68,7 +68,7 @@ class KStoreReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The splits. Raises: ConfigError, LogNotFoundError, TopicNotFoundError, DataLossError, StorageError."""
         options = self._options
-        # Bounds by partition, and times, are held against all logs, whatever of them is wanted.
+        # Bounds by partition, and times, are checked against all logs, whichever of them match.
         is_checked = not isinstance(options.starting, Earliest) or not isinstance(options.ending, Latest)
         with Holdings(options, EVERYTHING.wants if is_checked else self._wanted.wants) as logs:
             ranges = batch_ranges(options, logs.look(must_exist=True), logs.offset_for_time)
@@ -84,7 +84,7 @@ class KStoreReader(DataSourceReader):
         return list(splits)
 
     def _narrowed(self, ranges: Sequence[OffsetRange], logs: Holdings) -> Iterator[OffsetRange]:
-        """The parts of ``ranges`` in which something may pass the filters."""
+        """The parts of ``ranges`` in which records may pass the filters."""
         wanted = self._wanted
         for place, start, stop in ranges:
             start, stop = max(start, wanted.start), min(stop, wanted.stop)
@@ -104,18 +104,18 @@ class KStoreReader(DataSourceReader):
 
 
 def read_split(split: InputPartition, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The records of a split in record batches of exactly ``schema``, any of the columns that there are.
+    """The records of a split in record batches of exactly ``schema``, any of the existing columns.
 
-    Raises: CorruptBatchError, OffsetOutOfRangeError for what is gone, unless the options say to go on; StorageError.
+    Raises: CorruptBatchError, OffsetOutOfRangeError for missing data, unless the options say to continue; StorageError.
     """
-    # Without any split Spark still asks, for the split None.
+    # Without any split Spark still asks once, for the split None.
     if isinstance(split, Split):
         for piece in split.pieces:
             yield from _read_piece(piece, options, schema)
 
 
 class _PlannedLog(Log):
-    """A log that is read no further than was planned, so that what the plan knows need not be found out again."""
+    """A log that is read no further than planned, so that what the plan knows need not be found out again."""
 
     aborted: Sequence[AbortedTransaction] = ()
 
@@ -170,10 +170,10 @@ def _read_log(
                 yield columns.complete(batch)
             return
         except OffsetOutOfRangeError as error:
-            # Retention was faster: what is left begins further on.
+            # Retention was faster: the rest starts further on.
             start = losses.below(error.offset, piece.stop, max(log.start_offset, error.offset + 1), error)
         except (LogNotFoundError, FileMissingError) as error:
-            losses.gone(start, piece.stop, f"the log went away while it was read ({error})", error)
+            losses.gone(start, piece.stop, f"the log disappeared while it was read ({error})", error)
             return
         except CorruptBatchError as error:
             error.add_note(losses.advice)
@@ -184,7 +184,7 @@ def _read_log(
 
 
 class _Columns:
-    """Makes the record batches of one log into those of a schema."""
+    """Turns the record batches of one log into those of a schema."""
 
     def __init__(self, schema: pa.Schema, place: LogPlace) -> None:
         self._schema = schema
@@ -192,7 +192,7 @@ class _Columns:
         self.decoded = tuple(name for name in names if name not in CONSTANT_COLUMNS) or LEAST_COLUMNS
         constants = {"topic": pa.scalar(place.topic, pa.string()), "partition": pa.scalar(place.partition, pa.int32())}
         self._values = [(at, constants[name]) for at, name in enumerate(names) if name in constants]
-        # Of each batch a slice, which costs nothing: they are as long as the longest batch so far.
+        # As long as the longest batch so far; each batch takes a slice, which costs nothing.
         self._length = 0
         self._constants: list[tuple[int, pa.Array]] = []
         self._has_others = len(self._values) < len(names)
@@ -209,10 +209,10 @@ class _Columns:
 
 
 class _Losses:
-    """What of one piece is not there: an error, or where the options say to go on, a count and a warning."""
+    """The missing data of one piece: an error or, if the options say to continue, a count and a warning."""
 
     advice = (
-        "The option failOnDataLoss=false leaves damaged batches out and counts them, and so does checkCrcs=false; "
+        "The option failOnDataLoss=false skips damaged batches and counts them, and so does checkCrcs=false; "
         "no record is ever read from one."
     )
 
@@ -223,10 +223,10 @@ class _Losses:
         self.damaged: list[CorruptRange] = []
 
     def below(self, start: int, stop: int, log_start: int, cause: Exception | None = None) -> int:
-        """Where reading goes on in a log that begins at ``log_start``. Raises: DataLossError."""
+        """Where reading continues in a log that starts at ``log_start``. Raises: DataLossError."""
         if log_start <= start:
             return start
-        self.gone(start, min(stop, log_start), f"the log begins at offset {log_start}", cause)
+        self.gone(start, min(stop, log_start), f"the log starts at offset {log_start}", cause)
         return log_start
 
     def above(self, start: int, stop: int, log_end: int) -> int:
@@ -237,7 +237,7 @@ class _Losses:
         return log_end
 
     def gone(self, start: int, stop: int, why: str, cause: Exception | None = None) -> None:
-        """Offsets ``start`` to ``stop`` (exclusive) are. Raises: DataLossError."""
+        """Offsets ``start`` to ``stop`` (exclusive) are missing. Raises: DataLossError."""
         if start >= stop:
             return
         place = self._place
@@ -250,10 +250,10 @@ class _Losses:
         logger.warning("%s", lost)
 
     def report(self) -> None:
-        """Logs the damage that was left out, each place in the files and how many offsets there were."""
+        """Logs the skipped damage: each place in the files and the number of offsets."""
         for damage in self.damaged:
             logger.warning(
-                "%s: offsets %d to %d are left out: %s at position %d",
+                "%s: offsets %d to %d are skipped: %s at position %d",
                 damage.path,
                 damage.first,
                 damage.last,
@@ -263,5 +263,5 @@ class _Losses:
         if self.damaged:
             count = sum(damage.last - damage.first + 1 for damage in self.damaged)
             logger.warning(
-                "%s: %d offsets in %d damaged places are left out", self._place.shown, count, len(self.damaged)
+                "%s: %d offsets in %d damaged places are skipped", self._place.shown, count, len(self.damaged)
             )

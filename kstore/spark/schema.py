@@ -1,4 +1,4 @@
-"""The columns of a topic as Spark has them: names, order and types of Spark's own Kafka source.
+"""The columns of a topic in Spark: names, order and types of Spark's own Kafka source.
 
     key            binary
     value          binary                                       null: a tombstone
@@ -7,9 +7,9 @@
     offset         long
     timestamp      timestamp
     timestampType  int                                          0 CreateTime, 1 LogAppendTime
-    headers        array<struct<key: string, value: binary>>    with includeHeaders; null where the record has none
+    headers        array<struct<key: string, value: binary>>    with includeHeaders; null if the record has none
 
-Spark compares the schema of what comes with the one it asked for, to the last bit: ``arrow_schema`` is that.
+Spark compares the schema of the result exactly with the requested one: ``arrow_schema`` is that.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SPARK_TYPES: dict[str, DataType] = {
     HEADERS: HEADERS_TYPE,
 }
 COLUMNS = tuple(SPARK_TYPES)
-# What a record may lack; all other columns always have a value.
+# Columns that may be null; all others always have a value.
 NULLABLE = ("key", "value", HEADERS)
 
 ARROW_TYPES: dict[str, pa.DataType] = {
@@ -66,9 +66,9 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 
 
 def spark_schema(columns: Sequence[str] | None = None, *, include_headers: bool = False) -> StructType:
-    """What a read gives: ``columns`` in their order, or all of them, then ``headers`` only with ``include_headers``.
+    """The schema of a read: ``columns`` in their order, or all of them, then ``headers`` only with ``include_headers``.
 
-    Raises: ConfigError for a column that does not exist, or comes twice.
+    Raises: ConfigError for a column that does not exist, or appears twice.
     """
     if columns is None:
         columns = COLUMNS if include_headers else tuple(name for name in COLUMNS if name != HEADERS)
@@ -94,13 +94,13 @@ def check_columns(schema: StructType) -> tuple[str, ...]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The schema that every record batch has to have for Spark's ``schema``, one that ``check_columns`` has passed."""
+    """The schema that every record batch must have for Spark's ``schema``, which ``check_columns`` has accepted."""
     return pa.schema([pa.field(field.name, ARROW_TYPES[field.name], nullable=field.nullable) for field in schema])
 
 
 def _named(columns: Sequence[str]) -> tuple[str, ...]:
     if not columns:
-        raise ConfigError(f"no columns are asked for: there are {', '.join(COLUMNS)}")
+        raise ConfigError(f"no columns were requested: there are {', '.join(COLUMNS)}")
     for name in columns:
         if name not in SPARK_TYPES:
             by_lower = {known.lower(): known for known in COLUMNS}
@@ -108,5 +108,5 @@ def _named(columns: Sequence[str]) -> tuple[str, ...]:
             hint = f", did you mean {by_lower[nearest[0]]!r}?" if nearest else f": there are {', '.join(COLUMNS)}"
             raise ConfigError(f"there is no column {shown(name)}{hint}")
     if len(set(columns)) != len(columns):
-        raise ConfigError(f"a column is asked for twice: {', '.join(columns)}")
+        raise ConfigError(f"a column was requested twice: {', '.join(columns)}")
     return tuple(columns)

@@ -1,4 +1,4 @@
-"""Sessions that the data source works well in: a Java that Spark runs on, this Python, and the settings to have."""
+"""Sessions that suit the data source: a Java that Spark runs on, this Python, and the right settings."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
-# What a session is given unless the caller says otherwise.
+# The settings of a session unless the caller gives others.
 RECOMMENDED = {
-    # With the option filterPushdown a `where` then leaves out whole segments; without it this changes nothing.
+    # With the option filterPushdown, a `where` then skips whole segments; without it this changes nothing.
     FILTER_PUSHDOWN: "true",
-    # Half of what a Python task costs before it does anything.
+    # Halves the cost of a Python task before it does anything.
     "spark.python.unix.domain.socket.enabled": "true",
-    # A crash in compiled code then says where, not only that the worker is gone.
+    # A crash in compiled code then says where it happened, not only that the worker is gone.
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
 }
-# On one machine Spark listens to nobody else.
+# On one machine Spark listens only locally.
 LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
 def session(*, master: str | None = None, app_name: str = "kstore", **conf: object) -> SparkSession:
     """A session with the data source registered: ``session(master="local[4]", **{"spark.driver.memory": "4g"})``.
 
-    A running one is taken, as by ``SparkSession.builder.getOrCreate()``; its settings of the SQL kind are changed.
-    Without ``master`` it is that of ``spark-submit`` or of Spark's configuration, and else this machine.
+    Reuses a running session, as ``SparkSession.builder.getOrCreate()`` does, and changes its SQL settings. ``master``
+    defaults to that of ``spark-submit`` or of Spark's configuration, and else to this machine.
     Raises: MissingExtraError, JavaNotFoundError.
     """
     spark = start(master, app_name, {name: _text(value) for name, value in conf.items()})
@@ -48,7 +48,7 @@ def start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkSe
 
     settings = dict(RECOMMENDED)
     if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # No JVM runs yet: it is this process that starts one.
+        # No JVM runs yet: this process starts one.
         os.environ["JAVA_HOME"] = str(java_home())
         if master is None and not any(os.environ.get(name) for name in ("SPARK_HOME", "SPARK_CONF_DIR")):
             master = "local[*]"
@@ -65,7 +65,7 @@ def start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkSe
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("kstore")`` known to a session, whose settings stay as they are."""
+    """Registers ``format("kstore")`` with a session, whose settings stay unchanged."""
     from kstore.spark.source import KStoreDataSource
 
     spark.dataSource.register(KStoreDataSource)

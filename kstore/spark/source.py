@@ -1,4 +1,4 @@
-"""The data source ``kstore``: what Spark asks for a reader or a writer."""
+"""The data source ``kstore``: creates the reader or writer that Spark asks for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KStoreDataSource(DataSource):
     """Logs as DataFrames: ``spark.read.format("kstore").load("/data/kafka-logs")``, and ``readStream``, ``write``,
     ``writeStream``.
 
-    Columns and options are those of Spark's Kafka source, and a few more; docs/spark.md lists them.
+    Columns and options are those of Spark's Kafka source, plus a few more; docs/spark.md lists them.
     """
 
     @classmethod

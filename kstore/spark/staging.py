@@ -2,11 +2,11 @@
 
     kstore.staged-<writer>-<batch>-<partition>-<attempt>-<random>.tmp      in the store's own directory
 
-They are files and not a directory, since a broker exits at a directory that it does not know, and end in ``.tmp``,
-which a store and a broker pass over. ``<writer>`` is a hash of who writes, the rest are Spark's numbers; the random
-part keeps a new driver's files from those of an old one that has not died yet. A file holds whole batches of all the
-task's partitions, in the order in which they became full; what is where, and its checksum, travels to the driver in the
-``StagedFile``. Nothing is synced: a commit that does not find its files is repeated by Spark, tasks and all.
+They are files and not a directory, since a broker exits at an unknown directory, and end in ``.tmp``, which a store and
+a broker ignore. ``<writer>`` is a hash of the writer's name, the rest are Spark's numbers; the random part separates a
+new driver's files from those of an old one that has not died yet. A file holds whole batches of all the task's
+partitions, in the order in which they became full; the places of the batches, and a checksum, travel to the driver in
+the ``StagedFile``. Nothing is synced: Spark repeats a commit that does not find its files, with all its tasks.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ NAME = re.compile(
     r"-(?P<attempt>[0-9]{1,19})-[0-9a-f]{12}\.tmp",
     re.ASCII,
 )
-# What is gathered before it is written.
+# How much is gathered before it is written.
 WRITE_BYTES = 1 << 20
 
 
 class StagedName(NamedTuple):
-    """What the name of a staged file says."""
+    """The parts of a staged file's name."""
 
     writer: str
     batch_id: int
@@ -58,7 +58,7 @@ class StagedName(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One batch in a staged file; ``crc`` is of all its bytes."""
+    """One batch in a staged file; ``crc`` covers all its bytes."""
 
     position: int
     size: int
@@ -67,7 +67,7 @@ class Span(NamedTuple):
 
 
 class StagedFile(NamedTuple):
-    """What a task has staged: the batches of each partition, in their order. ``name`` is in the store's directory."""
+    """What a task has staged: the batches of each partition, in order. ``name`` is in the store's directory."""
 
     name: str
     host: str
@@ -92,7 +92,7 @@ def parse_name(name: str) -> StagedName | None:
 
 
 class StagingFile:
-    """A staged file that is being written. Made with its first batch; ``discard`` takes it away. Not thread-safe."""
+    """A staged file that is being written. Created with its first batch; ``discard`` removes it. Not thread-safe."""
 
     def __init__(self, fs: FileSystem, directory: Path, name: str) -> None:
         self._fs = fs
@@ -120,18 +120,18 @@ class StagingFile:
         self._waiting.clear()
 
     def close(self) -> StagedFile | None:
-        """What was staged; None where that is nothing, and there is no file. Raises: DiskFullError, StorageError."""
+        """What was staged; None if that is nothing, and no file exists. Raises: DiskFullError, StorageError."""
         if self._waiting:
             self._write()
         if self._file is None:
             return None
-        # On a network's file system this is what makes the bytes visible elsewhere.
+        # On a network file system this makes the bytes visible elsewhere.
         self._file.close()
         self._file = None
         return StagedFile(self._path.name, socket.gethostname(), self._size, self._spans)
 
     def discard(self) -> None:
-        """Takes the file away, as far as that can be done."""
+        """Removes the file, as far as possible."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -160,7 +160,7 @@ def open_staged(fs: FileSystem, directory: Path, staged: StagedFile) -> File:
 
 
 def read_span(file: File, span: Span) -> bytes:
-    """One batch, as it was staged. Raises: CorruptFileError, StorageError."""
+    """One staged batch. Raises: CorruptFileError, StorageError."""
     data = file.pread(span.size, span.position)
     if len(data) != span.size or batch_crc(memoryview(data)) != span.crc:
         raise CorruptFileError("not the batch that was staged", path=file.path, position=span.position)
@@ -176,12 +176,12 @@ def remove(fs: FileSystem, directory: Path, names: Iterable[str]) -> None:
         except FileMissingError:
             pass
         except StorageError as error:
-            logger.warning("a staged file stays behind: %s", error)
+            logger.warning("a staged file remains: %s", error)
 
 
 def sweep(fs: FileSystem, directory: Path, *, writer_id: str, committed: int, now_ms: int, retention_ms: int) -> int:
-    """Removes what nobody will commit any more: files of the writer's batches up to ``committed``, and of anybody those
-    that are older than ``retention_ms``. Returns how many."""
+    """Removes files that no commit needs any more: those of the writer's batches up to ``committed``, and any writer's
+    that are older than ``retention_ms``. Returns their number."""
     own = writer_hash(writer_id)
     doomed = []
     try:
@@ -190,7 +190,7 @@ def sweep(fs: FileSystem, directory: Path, *, writer_id: str, committed: int, no
             if is_done or now_ms - _mtime_ms(fs, directory / name, now_ms) > retention_ms:
                 doomed.append(name)
     except KstoreError as error:
-        logger.warning("staged files are not swept: %s", error)
+        logger.warning("staged files were not swept: %s", error)
     remove(fs, directory, doomed)
     return len(doomed)
 

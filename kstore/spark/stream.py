@@ -1,10 +1,10 @@
-"""The stream source: where a query begins, how far each of its micro-batches goes, and what they read.
+"""The stream source: where a query starts, how far each of its micro-batches goes, and what they read.
 
-Spark keeps the offsets, ours are those of Kafka's source: ``{"orders": {"0": 23}}``, the next offset of each partition.
-One reader lives as long as the query and answers for the offsets; another one, a copy without state, reads.
+Spark stores the offsets in the form of Kafka's source: ``{"orders": {"0": 23}}``, the next offset of each partition.
+One reader lives as long as the query and decides on offsets; another one, a copy without state, reads.
 
-An end that was given out is never above what is durable and, for committed reads, decided: the high watermark and the
-last stable offset. So a batch that is read again, after a crash of anybody, has the same records.
+An end that was returned is never above what is durable and, for committed reads, decided: the high watermark and the
+last stable offset. So a batch that is read again, after any crash, has the same records.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["KStoreStreamReader"]
 
 
 class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads logs as they grow. ``schema`` names the columns, ones that ``check_columns`` has passed."""
+    """Reads logs as they grow. ``schema`` names the columns; ``check_columns`` has accepted them."""
 
     def __init__(self, options: ReadOptions, schema: StructType, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options
@@ -58,13 +58,13 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begin()
 
     def _begin(self) -> None:
-        """The state of who answers for the offsets."""
+        """The state of the reader that decides on offsets."""
         options = self._options
         self._holdings = Holdings(options)
         self._start: Start | None = None
         # What the first micro-batch must not read, until it is planned.
         self._pinned: frozenset[TopicPartition] = frozenset()
-        # What there was when the query was told to read that and stop.
+        # What existed when the query was told to read that and stop.
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
         self._delay: TriggerDelay | None = None
@@ -81,8 +81,8 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets --------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, dict[str, int]]:
-        """Where a new query begins. Raises: ConfigError, TopicNotFoundError, DataLossError, StorageError."""
-        # Spark asks twice, and has to get one answer.
+        """Where a new query starts. Raises: ConfigError, TopicNotFoundError, DataLossError, StorageError."""
+        # Spark asks twice, and must get the same answer.
         if self._start is None:
             held = self._holdings.look(must_exist=True)
             self._start = resolve_start(self._options, held, self._holdings.offset_for_time)
@@ -90,9 +90,9 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._start.offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark gives back to ``latestOffset``, unless its trigger wants all there is.
+        """What Spark passes back to ``latestOffset``, unless its trigger wants everything.
 
-        It can name one limit; those that are set beside it are obeyed whenever it comes.
+        It can carry one limit; those set beside it always apply.
         """
         options = self._options
         if options.max_offsets_per_trigger is not None:
@@ -104,7 +104,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
-        """Where the micro-batch that begins at ``start`` ends; ``start`` where there is nothing, or not enough.
+        """Where the micro-batch that starts at ``start`` ends; ``start`` if there is nothing, or not enough.
 
         Raises: DataLossError, StorageError.
         """
@@ -120,17 +120,17 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(ends)
 
     def _take_pinned(self, starts: Offsets) -> frozenset[TopicPartition]:
-        """What the first batch must not read: a query that began at a log's end. Nothing when it is asked again.
+        """What the first batch must not read, for a query that started at a log's end. Nothing on a second call.
 
-        Until that batch is committed nothing keeps where it began: after a failure Spark asks for the start again, and
-        gets a later one. So it ends where it begins, which is kept, and nothing between the two starts is lost. Spark
-        asks for the end of another batch only when the first one is committed.
+        Until that batch is committed, nothing stores where it started: after a failure Spark asks for the start again,
+        and gets a later one. So the batch ends where it starts, which is stored, and nothing between the two starts is
+        lost. Spark asks for the end of another batch only when the first one is committed.
         """
         first, pinned, self._pinned = self._start, self._pinned, frozenset()
         return pinned if first is not None and starts == first.offsets else frozenset()
 
     def _up_to_target(self, starts: Offsets, ends: Offsets) -> Offsets:
-        """No further than what there was at first, and no less than where the query is. New partitions wait."""
+        """No further than the initial target, and no less than where the query is. New partitions wait."""
         assert self._target is not None
         found = {}
         for owner, end in ends.items():
@@ -147,9 +147,9 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _admit(self, starts: Offsets, ends: Offsets, held: list[Held]) -> Offsets:
         options = self._options
         logs = {log.owner: log for log in held}
-        # New partitions begin at their first record.
+        # New partitions start at their first record.
         froms = {owner: starts.get(owner, logs[owner].start_offset) for owner in ends}
-        # A query that is to stop at its target must not wait for more than that.
+        # A query that stops at its target must not wait for more than that.
         if self._delay is not None and self._target is None and self._delay.holds_back(froms, ends):
             return starts
         if options.max_offsets_per_trigger is not None:
@@ -163,17 +163,17 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on nothing is read that is not there yet."""
+        """From now on only what exists already is read."""
         self._target = {log.owner: log.end_offset for log in self._holdings.look()}
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
-        """How far there was something to read when Spark last asked, whatever the limits."""
+        """How far data was available when Spark last asked, whatever the limits."""
         return to_json(self._latest) if self._latest else None
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Split]:
-        """The splits of a micro-batch; the same records each time it is asked for. Raises: DataLossError."""
+        """The splits of a micro-batch; the same records on every call. Raises: DataLossError."""
         options, holdings = self._options, self._holdings
         ranges = stream_ranges(from_json(start), from_json(end), holdings.look(), options)
         return plan_splits(

@@ -1,4 +1,4 @@
-"""What a write goes to: the store, opened when nobody else has it, and its topics as tasks have to know them."""
+"""The target of a write: the store, opened when no other process has it, and its topics as tasks need to know them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ __all__ = ["Target", "TopicTarget", "check_is_seen", "open_store", "plan_target"
 
 Result = TypeVar("Result")
 
-# How often a lock is looked at that somebody holds.
+# How often a held lock is checked.
 LOCK_POLL_SECONDS = 0.05
 
 
 class TopicTarget(NamedTuple):
-    """A topic, as a task has to know it: how batches for it are made."""
+    """A topic, as a task needs to know it: how its batches are made."""
 
     partition_count: int
     codec: str
@@ -49,9 +49,9 @@ class TopicTarget(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A store, as a task has to know it. ``identity`` tells it from any other at the same path on another machine.
+    """A store, as a task needs to know it. ``identity`` tells it from any other at the same path on another machine.
 
-    ``new`` is what topics become that are not there yet; None where they are not made.
+    ``new`` is the template for topics that do not exist yet; None if they are not created.
     """
 
     path: str
@@ -69,22 +69,22 @@ class Target(NamedTuple):
             found = self.new
         if found is None:
             raise TopicNotFoundError(
-                f"there is no topic {name!r} in {self.path}: make it, or set the option partitions to have it made"
+                f"there is no topic {name!r} in {self.path}: create it, or set the option partitions to have it created"
             )
         return found
 
 
 def topic_to_make(name: str) -> None:
-    """Raises: ConfigError where a write makes no such topic."""
+    """Raises: ConfigError if a write never creates such a topic."""
     validate_topic(name)
     if is_internal(name):
-        raise ConfigError(f"topic {name!r} is kept by kstore, and not written to by others")
+        raise ConfigError(f"topic {name!r} belongs to kstore and cannot be written to")
 
 
 def plan_target(options: WriteOptions, *, fs: FileSystem = SYSTEM_FS, clock: Clock = SYSTEM_CLOCK) -> Target:
-    """Looks at the store before any task runs; makes it, and the topic of the options, where ``partitions`` is set.
+    """Checks the store before any task runs; creates it, and the topic of the options, if ``partitions`` is set.
 
-    Raises: LogNotFoundError, NotALogError, TopicNotFoundError; LockedError where somebody has it open for writing.
+    Raises: LogNotFoundError, NotALogError, TopicNotFoundError; LockedError if another process has it open for writing.
     """
     path = Path(options.path)
     new = None if options.partitions is None else _topic_target(options, options.partitions, {})
@@ -92,7 +92,7 @@ def plan_target(options: WriteOptions, *, fs: FileSystem = SYSTEM_FS, clock: Clo
         if new is None:
             raise LogNotFoundError(
                 errno.ENOENT,
-                "there is no store: set the option partitions to have it made, with its topics",
+                "there is no store: set the option partitions to have it created, with its topics",
                 options.path,
             )
         open_store(options, fs=fs, clock=clock).close()
@@ -104,13 +104,13 @@ def plan_target(options: WriteOptions, *, fs: FileSystem = SYSTEM_FS, clock: Clo
     target = Target(options.path, identity_of(fs, path), topics, new)
     if options.topic is not None:
         target.topic(options.topic)
-    # Rather now than when all tasks have run.
+    # Better now than after all tasks have run.
     _when_free(options, lambda: probe_lock(path))
     return target
 
 
 def make_topic(store: Store, options: WriteOptions, name: str) -> None:
-    """Makes a topic that is not there. Raises: TopicNotFoundError without the option; as ``Store.create_topic``."""
+    """Creates a missing topic. Raises: TopicNotFoundError without the option; as ``Store.create_topic``."""
     if options.partitions is None:
         raise TopicNotFoundError(f"there is no topic {name!r} in {options.path} any more")
     topic_to_make(name)
@@ -141,11 +141,11 @@ def identity_of(fs: FileSystem, path: Path) -> MetaProperties | None:
     try:
         return read_meta_properties(fs, path / META_PROPERTIES)
     except CorruptFileError:
-        return None  # the store leaves it as it is, and says so
+        return None  # the store leaves it unchanged, and reports it
 
 
 def check_is_seen(target: Target, *, fs: FileSystem = SYSTEM_FS) -> None:
-    """In a task: whether this machine sees the store that the driver has looked at. Raises: StorageError."""
+    """In a task: checks that this machine sees the store that the driver has seen. Raises: StorageError."""
     path, host = Path(target.path), socket.gethostname()
     shared = "the store must be on a file system that the driver and all executors share"
     if not fs.exists(path):
@@ -157,9 +157,9 @@ def check_is_seen(target: Target, *, fs: FileSystem = SYSTEM_FS) -> None:
 
 
 def open_store(options: WriteOptions, *, fs: FileSystem = SYSTEM_FS, clock: Clock = SYSTEM_CLOCK) -> Store:
-    """The store, open for writing, without background work: it is closed again in a moment.
+    """The store, open for writing for a moment, without background work.
 
-    Raises: LockedError where somebody else has it for longer than ``lockTimeout``; as ``Store``.
+    Raises: LockedError if another process has it for longer than ``lockTimeout``; as ``Store``.
     """
     return _when_free(options, lambda: Store(options.path, background=False, fs=fs, clock=clock))
 
@@ -173,7 +173,7 @@ def _when_free(options: WriteOptions, attempt: Callable[[], Result]) -> Result:
             if time.monotonic() >= due:
                 raise LockedError(
                     error.errno,
-                    f"{error.strerror}: a write of Spark's needs the store for itself while it is committed. Close it "
+                    f"{error.strerror}: a Spark write needs the store for itself while it is committed. Close it "
                     f"there (waited {options.lock_timeout_ms} ms: lockTimeout)",
                     error.filename,
                 ) from error

@@ -1,6 +1,6 @@
-"""What a write is asked for: its options and the columns of its DataFrame, checked, as plain values.
+"""The options of a write and the columns of its DataFrame, checked, as plain values.
 
-Columns are those of Spark's own Kafka sink, and so are the texts of what is wrong with them::
+Columns are those of Spark's own Kafka sink, and so are the texts of their errors::
 
     value       string or binary                                required
     key         string or binary
@@ -9,7 +9,7 @@ Columns are those of Spark's own Kafka sink, and so are the texts of what is wro
     headers     array<struct<key:string,value:binary>>
     timestamp   timestamp, or double (seconds)
 
-All other columns are passed over, so that what was read can be written.
+All other columns are ignored, so that what was read can be written.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ TRUNCATE = "truncate"
 # A batch of records, before compression: a seek decodes one, and a task holds one for each partition.
 BATCH_BYTES = 128 << 10
 BATCH_BYTES_MAX = 64 << 20
-# For the commit of a driver that was killed, which may outlive it for a moment.
+# For the commit of a killed driver, which may outlive it for a moment.
 LOCK_TIMEOUT_MS = 10_000
-# Longer than any job runs: behind it a staged file is nobody's.
+# Longer than any job runs: an older staged file has no owner.
 STAGING_RETENTION_MS = 7 * 86_400_000
 TXN_APP_ID_BYTES_MAX = 1000
 
@@ -80,11 +80,11 @@ TYPES: dict[str, tuple[DataType, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write. ``partitions`` None: topics are not made; ``topic`` None: each row names its own.
+    """The options of a write. ``partitions`` None: topics are not created; ``topic`` None: each row names its own.
 
-    ``truncates``: what an overwrite means. ``app_id``: the name under which batches are known for what they are, by
-    default that of the query; a batch write has none, or a ``version`` with it. ``codec`` is for topics that take what
-    producers send.
+    ``truncates``: what an overwrite means. ``app_id``: the name under which repeated batches are recognised, by default
+    that of the query; a batch write has none, or one with a ``version``. ``codec`` is for topics that accept the
+    producer's codec.
     """
 
     path: str
@@ -100,10 +100,10 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool, overwrite: bool = False) -> Self:
-        """Reads and checks all options, the keys without regard to case; ``overwrite`` is what Spark asks for.
+        """Parses and checks all options; the keys ignore case; ``overwrite`` is what Spark asks for.
 
-        Raises: ConfigError for an unknown option, a value that cannot be, options that contradict each other, an
-        overwrite that nobody has confirmed, and a place that cannot be written to.
+        Raises: ConfigError for an unknown option, an invalid value, options that contradict each other, an unconfirmed
+        overwrite, and a place that cannot be written to.
         """
         given = Options(options)
         check_names(given.names(), NAMES, whose="the kstore sink")
@@ -115,7 +115,7 @@ class WriteOptions:
             asked = 'outputMode("complete")' if streaming else 'mode("overwrite")'
             append = 'outputMode("append")' if streaming else 'mode("append")'
             raise ConfigError(
-                f"{asked} would delete every record that is in the topic: write with {append}, or confirm it with the "
+                f"{asked} would delete every record of the topic: write with {append}, or confirm it with the "
                 f'option "overwrite" set to "{TRUNCATE}"'
             )
         return cls(
@@ -150,7 +150,7 @@ def _path(given: Options) -> str:
 def _check_topic(topic: str) -> None:
     validate_topic(topic)
     if is_internal(topic):
-        raise ConfigError(f"topic {shown(topic)} is kept by kstore, and not written to by others")
+        raise ConfigError(f"topic {shown(topic)} belongs to kstore and cannot be written to")
 
 
 def _app_id(given: Options, *, streaming: bool) -> str | None:
@@ -166,12 +166,12 @@ def _app_id(given: Options, *, streaming: bool) -> str | None:
 
 def _to_version(name: str, text: str) -> int:
     if not re.fullmatch("[0-9]{1,19}", text.strip()) or int(text) > INT64_MAX:
-        raise ConfigError(f"{name} is {shown(text)}, expected a whole number from 0 on")
+        raise ConfigError(f"{name} is {shown(text)}, expected a whole number, at least 0")
     return int(text)
 
 
 def check_sink_columns(schema: StructType, *, topic: str | None) -> tuple[str, ...]:
-    """The columns of a DataFrame that a write uses. Raises: ConfigError with the text that Spark's Kafka sink has."""
+    """The columns of a DataFrame that a write uses. Raises: ConfigError with the text of Spark's Kafka sink."""
     fields = {field.name: field.dataType for field in schema.fields}
     if topic is None and "topic" not in fields:
         raise ConfigError(

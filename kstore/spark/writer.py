@@ -1,8 +1,8 @@
 """The writers that Spark asks for: ``write`` in the tasks, ``commit`` and ``abort`` on the driver.
 
-A writer holds plain values only: it is made in one process on the driver, pickled, and used in others. A stream's
-commit runs on yet another object, which knows no more than the options, the messages and the batch's number; who the
-writer is comes with the messages.
+A writer holds only plain values: it is created in one process on the driver, pickled, and used in others. A stream's
+commit runs on yet another object, which knows only the options, the messages and the batch's number; the messages carry
+the writer's identity.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 __all__ = ["KStoreStreamWriter", "KStoreWriter", "Staged", "stage"]
 
-# What Spark tells a task of a stream, and nobody else.
+# What Spark tells only a task of a stream.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the driver: who writes, and what it has staged, None for no rows."""
+    """A task's message to the driver: the writer, and what it has staged, None for no rows."""
 
     writer_id: str
     file: StagedFile | None
 
 
 class Task(NamedTuple):
-    """Which task this is, in Spark's numbers; ``query_id`` and ``batch_id`` only a stream's task has."""
+    """A task in Spark's numbers; ``query_id`` and ``batch_id`` only in a stream."""
 
     partition: int
     attempt: int
@@ -70,7 +70,7 @@ def current_task() -> Task:
 
 
 class KStoreWriter(DataSourceArrowWriter):
-    """``df.write.format("kstore").mode("append")``: all of it is there when it returns, or nothing."""
+    """``df.write.format("kstore").mode("append")``: writes all rows by the time it returns, or none."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         """Raises: ConfigError, TopicNotFoundError, LogNotFoundError, LockedError, StorageError."""
@@ -98,7 +98,7 @@ class KStoreWriter(DataSourceArrowWriter):
 
 
 class KStoreStreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("kstore")``: each row of a query once, whatever dies when."""
+    """``df.writeStream.format("kstore")``: writes each row of a query once, whatever dies at any time."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         """Raises: as ``KStoreWriter``."""
@@ -115,7 +115,7 @@ class KStoreStreamWriter(DataSourceStreamArrowWriter):
         return Staged(writer_id, stage(iterator, self._options, self._columns, self._target, name, task.partition))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # Without messages there were no rows, and nothing that could be there twice.
+        # Without messages there were no rows, and nothing to repeat.
         writer_ids = {message.writer_id for message in messages if isinstance(message, Staged)}
         if len(writer_ids) > 1:
             raise ConfigError(f"one batch of {len(writer_ids)} queries")
@@ -127,7 +127,7 @@ class KStoreStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _files(messages: Iterable[WriterCommitMessage | None]) -> list[StagedFile]:
-    """What was staged, in the order of the tasks; of those that failed there is no message."""
+    """What was staged, in the order of the tasks; failed ones have no message."""
     return [message.file for message in messages if isinstance(message, Staged) and message.file is not None]
 
 
@@ -142,10 +142,10 @@ def stage(
     fs: FileSystem = SYSTEM_FS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> StagedFile | None:
-    """Encodes a task's rows and stages them under ``name``; None where there are none.
+    """Encodes a task's rows and stages them under ``name``; None if there are none.
 
-    Raises: InvalidRecordError, RecordTooLargeError, TopicNotFoundError, DiskFullError, StorageError; then nothing is
-    left.
+    Raises: InvalidRecordError, RecordTooLargeError, TopicNotFoundError, DiskFullError, StorageError; then nothing
+    remains.
     """
     check_is_seen(target, fs=fs)
     staging = StagingFile(fs, Path(target.path), name)
@@ -163,7 +163,7 @@ def stage(
                 size_max=known.size_max,
                 codec=known.codec,
                 level=known.level,
-                # Not all tasks begin with the same one.
+                # Not all tasks start with the same one.
                 first_partition=task_partition,
             )
         return found
@@ -182,7 +182,7 @@ def stage(
 
 
 def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-    """The rows for each topic, in their order."""
+    """The rows for each topic, in order."""
     if topic is not None:
         yield topic, batch
         return
@@ -200,7 +200,7 @@ def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str | 
 
 
 def _used(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Only the columns that are written; a time in seconds as a timestamp."""
+    """Only the columns that are written, with a time in seconds as a timestamp."""
     pa = import_pyarrow()
     rows = batch.select([name for name in columns if name != "topic"])
     if "timestamp" in columns and pa.types.is_floating(rows.column("timestamp").type):

@@ -1,1 +1,1 @@
-"""What a log knows of itself, and keeps in small files."""
+"""A log's own state, kept in small files."""

@@ -1,17 +1,17 @@
 """``kstore.compaction``: how far a log is compacted, and which segments the one that is being swapped in replaces.
 
     line 1   version 2
-    line 2   first_dirty <offset>                 below it each key was compacted
+    line 2   first_dirty <offset>                 every key below it was compacted
     line 3   swap <base> <base> ...               the new segment has the first base; it replaces all of them
              swap                                 none
-    line 4   state_generation <generation>        with a swap: of kstore.state, before that stores what the swap changes
-    then     <name> ...                           fields of later releases; passed over
+    line 4   state_generation <generation>        with a swap: of kstore.state, before the swap changes it
+    then     <name> ...                           fields of later releases; ignored
     last     crc <8 hex digits>                   CRC-32C of the lines before it
 
-Replaced atomically and durably. It is no place of record: without it a log is compacted from its start again, and the
+Replaced atomically and durably. It is not authoritative: without it a log is compacted from its start again, and the
 range of an unfinished swap is found from the new segment, as Kafka does. A swap named here counts only if a
 ``.log.swap`` of that base is in the directory. Version 1, which has no later fields, is read; a later version is
-refused and left as it is.
+refused and left unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KSTORE_COMPACTION = "kstore.compaction"
 # A swap of as many segments as a log can have in one directory, 20 digits each.
 SIZE_MAX = 4 << 20
 VERSION = 2
-# What every version keeps: its number first, and last the CRC of all before.
+# Common to all versions: the number first, and last the CRC of everything before.
 ENVELOPE = re.compile(rb"version ([0-9]{1,9})\n(.*)crc ([0-9a-f]{8})\n", re.DOTALL)
 FORM = re.compile(
     rb"first_dirty ([0-9]{1,19})\nswap((?: [0-9]{1,19})*)\n"
@@ -49,9 +49,9 @@ CRC_LINE_SIZE = len(b"crc 00000000\n")
 
 
 class CompactionState(NamedTuple):
-    """``swap`` are the bases that the new segment, of the first of them, replaces; () for none.
+    """``swap`` are the bases that the new segment, which has the first of them, replaces; () for none.
 
-    ``generation`` is that of the record of ``kstore.state`` when the swap was noted; -1 where nothing says so.
+    ``generation`` is that of the record of ``kstore.state`` when the swap was noted; -1 if unknown.
     """
 
     first_dirty: int
@@ -60,7 +60,7 @@ class CompactionState(NamedTuple):
 
 
 def read_compaction_state(fs: FileSystem, path: Path) -> CompactionState | None:
-    """What the file says; None if it does not exist or cannot be believed.
+    """The contents of the file; None if it does not exist or is not valid.
 
     Raises: StorageError; UnsupportedFormatError for a later version.
     """
@@ -85,7 +85,7 @@ def read_compaction_state(fs: FileSystem, path: Path) -> CompactionState | None:
 
 
 def remembered_dirt(fs: FileSystem, directory: Path) -> int | None:
-    """Where the last pass over the log in ``directory`` ended: kstore's, or else that of the broker whose log it is.
+    """Where the last pass over the log in ``directory`` ended: kstore's, or else the broker's.
 
     Raises: as ``read_compaction_state``.
     """

@@ -1,4 +1,5 @@
-"""What Kafka's own files beside a partition directory say of it: the checkpoints and the clean marker of its store."""
+"""What Kafka's own files beside a partition directory say about it: the checkpoints and the clean marker of its
+store."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class KafkaMarks(NamedTuple):
-    """``clean``: the store was closed in order. Offsets are None where no checkpoint names the partition."""
+    """``clean``: the store was closed cleanly. Offsets are None if no checkpoint names the partition."""
 
     clean: bool = False
     recovery_point: int | None = None
@@ -35,19 +36,19 @@ def read_kafka_marks(fs: FileSystem, directory: Path) -> KafkaMarks:
         try:
             return read_offset_checkpoint(fs, store / name).get(owner)
         except (CorruptFileError, StorageError) as error:
-            logger.warning("%s: passed over: %s", store / name, error)
+            logger.warning("%s: ignored: %s", store / name, error)
             return None
 
     return KafkaMarks(fs.exists(store / CLEAN_SHUTDOWN), offset_in(RECOVERY_POINTS), offset_in(LOG_START_OFFSETS))
 
 
 def forget_clean_shutdown(fs: FileSystem, directory: Path) -> None:
-    """Takes the store's clean marker away, durably: the partition in ``directory`` is about to change.
+    """Removes the store's clean marker, durably: the partition in ``directory`` is about to change.
 
-    A broker that finds the marker believes every log beside it to be whole, and looks at none. Raises: StorageError.
+    A broker that finds the marker assumes that every log beside it is whole, and checks none. Raises: StorageError.
     """
     if topic_partition(directory.name) is None or not fs.exists(directory.parent / CLEAN_SHUTDOWN):
         return
     fs.unlink(directory.parent / CLEAN_SHUTDOWN)
     fs.sync_dir(directory.parent)
-    logger.info("%s: taken away, since a log beside it changes", directory.parent / CLEAN_SHUTDOWN)
+    logger.info("%s: removed, since a log beside it changes", directory.parent / CLEAN_SHUTDOWN)

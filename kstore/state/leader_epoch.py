@@ -1,7 +1,7 @@
-"""The leader epochs of a log: which epoch wrote from which offset on (LeaderEpochFileCache).
+"""The leader epochs of a log: which epoch wrote from which offset (LeaderEpochFileCache).
 
-Epochs and offsets both rise from entry to entry; an epoch lasts up to where the next one begins. Each change is on disk
-when it returns; what fails to be written has not happened. Not thread-safe: the log's lock guards it.
+Epochs and offsets both increase from entry to entry; an epoch lasts up to the start of the next one. Each change is on
+disk when it returns; a failed write changes nothing. Not thread-safe: the log's lock guards it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LeaderEpochCache:
     def __init__(
         self, fs: FileSystem, path: PathLike, entries: Iterable[EpochEntry] = (), *, mode: int = 0o600
     ) -> None:
-        """``entries`` are those of the file; of entries that contradict each other the later ones are believed."""
+        """``entries`` are those of the file; of contradictory entries the later ones are kept."""
         self._fs = fs
         self._path = path
         self._mode = mode
@@ -44,10 +44,10 @@ class LeaderEpochCache:
         return self._entries[-1].epoch if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Notes that ``epoch`` writes from ``start_offset`` on; whether that was new.
+        """Records that ``epoch`` writes from ``start_offset``; returns whether that was new.
 
-        Of the latest epoch only an earlier start is. Entries of an epoch, or with a start, that is as high or higher
-        are removed: what they tell of was truncated.
+        For the latest epoch only an earlier start is new. Entries with an equal or higher epoch or start are removed:
+        they describe truncated data.
 
         Raises: ValueError for a negative number; DiskFullError, StorageError.
         """
@@ -62,8 +62,8 @@ class LeaderEpochCache:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
         """The epoch that ``epoch`` stands for, and the offset at which it ends.
 
-        The latest ends at the log's end; one that wrote nothing ends where the next one begins, and stands for the one
-        before it, if there is one. Both are -1 for a negative epoch, or one above the latest: nothing is known of it.
+        The latest ends at the log's end; one that wrote nothing ends where the next one starts, and stands for the one
+        before it, if there is one. Both are -1 for a negative epoch, or one above the latest: it is unknown.
         """
         entries = self._entries
         if epoch < 0 or not entries or epoch > entries[-1].epoch:
@@ -74,11 +74,11 @@ class LeaderEpochCache:
         return EpochEntry(entries[above - 1].epoch if above else epoch, entries[above].start_offset)
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forgets the epochs that begin at ``end_offset`` or behind it: the log was cut there."""
+        """Forgets the epochs that start at or after ``end_offset``: the log was cut there."""
         self._store(self._entries[: bisect_left(self._entries, end_offset, key=by_start)])
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forgets what lies below ``start_offset``, where the log begins now; the epoch at it begins there."""
+        """Forgets what is below ``start_offset``, the log's new start; the epoch at it starts there."""
         above = bisect_right(self._entries, start_offset, key=by_start)
         if above:
             first = EpochEntry(self._entries[above - 1].epoch, start_offset)
@@ -89,7 +89,7 @@ class LeaderEpochCache:
         self._store([])
 
     def replace(self, entries: Iterable[EpochEntry]) -> None:
-        """Knows just ``entries``, which were made anew from the log."""
+        """Keeps only ``entries``, which were rebuilt from the log."""
         self._store(rising(entries))
 
     def _store(self, entries: list[EpochEntry]) -> None:
@@ -99,7 +99,7 @@ class LeaderEpochCache:
 
 
 def assign(entries: list[EpochEntry], new: EpochEntry) -> list[EpochEntry]:
-    """``entries`` with ``new``, or themselves where it says nothing new."""
+    """``entries`` with ``new``, or unchanged if it adds nothing."""
     latest = entries[-1] if entries else None
     if latest is not None and latest.epoch == new.epoch and latest.start_offset <= new.start_offset:
         return entries

@@ -1,9 +1,9 @@
-"""``kstore.state``: what one log knows of itself, kept so that any crash leaves a believable record.
+"""``kstore.state``: one log's own state, kept so that every crash leaves a valid record.
 
 at    size  what
    0  1024  the two slots of version 1, 512 bytes each; zero since version 2
 1024   512  live: the durable end, stored without a sync after each append, for readers in other processes
-1536   512  shared: where the log ends, of processes that share it (``shared_slot``)
+1536   512  shared: where the log ends, for processes that share it (``shared_slot``)
 2048  1024  slot 0 \\ the record, written to the two slots in turn and synced each time: a torn write spoils one slot,
 3072  1024  slot 1 / and the other still holds the record before it
 
@@ -12,9 +12,9 @@ record, version 2, at the start of a slot
   0     4  magic             bytes   "KST1"
   4     2  version           uint16  2
   6     2  size              uint16  of the whole record, the CRC included
-  8     8  generation        int64   rises by one with each write; the higher valid slot is the record
+  8     8  generation        int64   increases by one with each write; the higher valid slot is the record
  16     1  durability        uint8   0 sync, 1 interval, 2 os: of the last writer
- 17     1  flags             uint8   bit 0: closed in order, the clean mark below holds; bit 1: there were leader
+ 17     1  flags             uint8   bit 0: closed cleanly, the clean mark below holds; bit 1: there were leader
                                     epochs, so that their file exists
  18     1  lost_count        uint8   at most 16
  19     1  accepted_count    uint8   at most 32
@@ -26,28 +26,28 @@ record, version 2, at the start of a slot
  48    16  boot_id           bytes   the machine's boot in which the record was written
  64     8  clean_base        int64   clean mark: base offset of the active segment
  72     8  clean_inode       int64   inode, size and modification time of its .log; where one does not fit,
- 80     8  clean_size        int64   the mark is not believed
+ 80     8  clean_size        int64   the mark is not valid
  88     8  clean_mtime_ns    int64
  96     8  txn_bytes         int64   size of the .txnindex files, from the log start's segment up to that of the
-                                    recovery point, which counts only if closed in order; -1 unknown
+                                    recovery point, which counts only if closed cleanly; -1 unknown
 104    16  lost                      for each: first and last offset, int64, of records that were durable and are gone
   -    16  accepted                  for each: first and last offset, int64, of a loss that the user has accepted
-  -    16  unconfirmed               for each: first and last offset, int64, of damage above each durable end known
-  -     -  later fields              passed over
+  -    16  unconfirmed               for each: first and last offset, int64, of damage above every known durable end
+  -     -  later fields              ignored
   -     4  crc               uint32  CRC-32C of all bytes before it
 
-Magic, version, size, generation and CRC stay where they are in every later version, so that a record of a version that
-this one does not know is told from damage and refused (``UnsupportedFormatError``). A later field that an older writer
-may drop is appended; one that it must not drop raises the version. Version 1 is read, and replaced at the first open
-for writing; it lies at the start of its slot:
+Magic, version, size, generation and CRC keep their places in every later version, so that a record of an unknown
+version is distinguished from damage and refused (``UnsupportedFormatError``). A later field that an older writer may
+drop is appended; one that it must not drop raises the version. Version 1 is read, and replaced at the first open for
+writing; it is at the start of its slot:
 
   0  4 magic   4  2 version 1   6  1 durability   7  1 flags   8  8 generation   16  8 recovery_point
  24  8 log_start_offset   32  8 durable_end   40 16 boot_id   56 32 clean_base, inode, size, mtime_ns
- 88  8 size of all .txnindex files, if closed in order   96  4 CRC-32C of bytes 0 to 95
+ 88  8 size of all .txnindex files, if closed cleanly    96  4 CRC-32C of bytes 0 to 95
 
 live, at the start of its slot
   0     4  magic             bytes   "KSL1"
-  4     8  generation        int64   of the record it belongs to; another one's live slot is not believed
+  4     8  generation        int64   of the record it belongs to; another one's live slot is not valid
  12     8  durable_end       int64
  20     4  crc               uint32  CRC-32C of bytes 0 to 19
 """
@@ -92,13 +92,13 @@ LIVE_POSITION = OLD_SLOTS_SIZE
 SLOTS_POSITION = 2048
 SLOT_SIZE = 1024
 FILE_SIZE = 4096
-# How often a reader looks again at a live slot that the writer was just storing; a store takes nanoseconds.
+# How many times a reader rereads a live slot that the writer was just storing; a store takes nanoseconds.
 TORN_MAX = 8
 # No writer reaches it by counting, and a writer that starts below it never reaches the end of int64.
 GENERATION_MAX = 1 << 62
 LOST_MAX = 16
 ACCEPTED_MAX = 32
-# It takes a power cut inside a write to make one.
+# Only a power cut inside a write causes one.
 UNCONFIRMED_MAX = 8
 UNKNOWN_TXN_BYTES = -1
 ENVELOPE = struct.Struct(">4sHHq")
@@ -122,7 +122,7 @@ def _as_int64(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """One record of ``kstore.state``; the module's table says what each field means."""
+    """One record of ``kstore.state``; the module's table describes the fields."""
 
     durability: Durability = "sync"
     clean: bool = False
@@ -142,7 +142,7 @@ class LogState:
     has_epochs: bool = False
 
     def fits(self, base_offset: int, stat: FileStat) -> bool:
-        """Whether the clean mark holds for the active segment that was found."""
+        """Whether the clean mark matches the active segment that was found."""
         return (
             self.clean
             and self.clean_base == base_offset
@@ -152,7 +152,7 @@ class LogState:
         )
 
     def encode(self) -> bytes:
-        """The record, as it stands at the start of a slot."""
+        """The record, as it is at the start of a slot."""
         assert _are_ranges(self.lost, LOST_MAX), self.lost
         assert _are_ranges(self.accepted, ACCEPTED_MAX), self.accepted
         assert _are_ranges(self.unconfirmed, UNCONFIRMED_MAX), self.unconfirmed
@@ -183,7 +183,7 @@ class LogState:
 
     @staticmethod
     def decode(slot: bytes) -> LogState | None:
-        """The record of version 2 in ``slot``, or None where its bytes are not a whole, believable one.
+        """The record of version 2 in ``slot``, or None if its bytes are not a whole, valid one.
 
         Raises: UnsupportedFormatError: the record is whole, and of a later version.
         """
@@ -219,7 +219,7 @@ class LogState:
 
     @staticmethod
     def decode_old(slot: bytes) -> LogState | None:
-        """The record of version 1 in ``slot``, or None where its bytes are not a whole, believable one."""
+        """The record of version 1 in ``slot``, or None if its bytes are not a whole, valid one."""
         if len(slot) < OLD_RECORD.size + CRC.size:
             return None
         magic, version, durability, flags, generation, *rest = OLD_RECORD.unpack_from(slot)
@@ -227,12 +227,12 @@ class LogState:
         if magic != MAGIC or version != 1 or crc != crc32c(slot[: OLD_RECORD.size]):
             return None
         if not flags & CLEAN_FLAG:
-            rest[-1] = UNKNOWN_TXN_BYTES  # version 1 knew it only of a log that was closed in order
+            rest[-1] = UNKNOWN_TXN_BYTES  # version 1 knew it only for a log that was closed cleanly
         return _believable(durability, flags, generation, rest)
 
 
 def _are_ranges(ranges: Sequence[OffsetSpan], count_max: int) -> bool:
-    """Whether these are ranges of offsets, rising and apart from each other, and not too many."""
+    """Whether these are ranges of offsets, increasing and not adjacent, and not too many."""
     return (
         len(ranges) <= count_max
         and all(0 <= first <= last for first, last in ranges)
@@ -241,7 +241,7 @@ def _are_ranges(ranges: Sequence[OffsetSpan], count_max: int) -> bool:
 
 
 def _believable(durability: int, flags: int, generation: int, rest: Sequence[Any]) -> LogState | None:
-    """The record of these fields, ``rest`` from the recovery point on; None where no writer has written them."""
+    """The record of these fields, ``rest`` from the recovery point; None if no writer produces them."""
     if not 0 <= durability < len(DURABILITIES):
         return None
     state = LogState(DURABILITIES[durability], bool(flags & CLEAN_FLAG), generation, *rest)
@@ -253,13 +253,13 @@ def _believable(durability: int, flags: int, generation: int, rest: Sequence[Any
 def _newest(data: bytes) -> LogState | None:
     """The record of the highest generation. Raises: as ``LogState.decode``."""
     states = [LogState.decode(data[at : at + SLOT_SIZE]) for at in (SLOTS_POSITION, SLOTS_POSITION + SLOT_SIZE)]
-    # A record of version 1 outlives a crash in the middle of its replacement; its generation is the lower one then.
+    # A record of version 1 survives a crash in the middle of its replacement; it then has the lower generation.
     states += [LogState.decode_old(data[at : at + OLD_SLOT_SIZE]) for at in (0, OLD_SLOT_SIZE)]
     return max((state for state in states if state is not None), key=lambda state: state.generation, default=None)
 
 
 def _live(data: bytes, generation: int) -> int:
-    """The durable end in the live slot, NO_OFFSET where it is torn or belongs to another record."""
+    """The durable end in the live slot, NO_OFFSET if it is torn or belongs to another record."""
     live = data[LIVE_POSITION : LIVE_POSITION + LIVE.size + CRC.size]
     if len(live) < LIVE.size + CRC.size:
         return NO_OFFSET
@@ -279,7 +279,7 @@ def _current(data: bytes) -> LogState | None:
 
 
 def _torn(data: bytes) -> bool:
-    """Whether the live slot is half stored, or of a record that was stored while ``data`` was read."""
+    """Whether the live slot is half stored, or belongs to a record that was stored while ``data`` was read."""
     live = data[LIVE_POSITION : LIVE_POSITION + LIVE.size + CRC.size]
     if not any(live):
         return False
@@ -292,10 +292,10 @@ def _torn(data: bytes) -> bool:
 
 
 def read_state(fs: FileSystem, path: Path) -> LogState | None:
-    """The record in ``path`` with its durable end raised to the live one; None where there is none to be believed.
+    """The record in ``path`` with its durable end raised to the live one; None if none is valid.
 
     Takes no lock and never writes. A live slot that stays torn (its writer died while it stored it) counts as absent;
-    one that is just being stored is read again, lest the log seem to end where it ended long ago.
+    one that is being stored is read again, lest the log seem to end where it ended long ago.
 
     Raises: StorageError; UnsupportedFormatError for a record of a later version.
     """
@@ -314,7 +314,7 @@ def read_state(fs: FileSystem, path: Path) -> LogState | None:
 
 
 def stored_version(fs: FileSystem, path: Path) -> int | None:
-    """The version of the newest record in ``path``, which may be one that this kstore cannot read; None without one.
+    """The version of the newest record in ``path``, even if this kstore cannot read it; None without one.
 
     Takes no lock and never writes. Raises: StorageError.
     """
@@ -331,7 +331,7 @@ def stored_version(fs: FileSystem, path: Path) -> int | None:
 
 
 def state_file_bytes(state: LogState) -> bytes:
-    """A whole ``kstore.state`` that holds ``state`` in the slot of its generation."""
+    """A whole ``kstore.state`` with ``state`` in the slot of its generation."""
     slots = [bytes(SLOT_SIZE), bytes(SLOT_SIZE)]
     slots[state.generation % 2] = state.encode().ljust(SLOT_SIZE, b"\0")
     return bytes(SLOTS_POSITION) + b"".join(slots)
@@ -347,16 +347,16 @@ class StateFile:
         self._is_new = is_new
         self._mapping: Mapping | None = None
         self._generation = current.generation if current is not None else 0
-        # The record that stands; None where there is none to be believed.
+        # The current record; None if none is valid.
         self.current = current
 
     @classmethod
     def open(cls, fs: FileSystem, path: Path, *, mode: int) -> StateFile:
-        """Opens the file, or creates it with ``mode``: bytes and name are durable when a record is stored.
+        """Opens the file, or creates it with ``mode``: bytes and name are durable once a record is stored.
 
-        A file of version 1 becomes one of version 2, which says the same; a crash on the way leaves one or the other.
+        A file of version 1 becomes one of version 2 with the same contents; a crash in between leaves one or the other.
 
-        Raises: StorageError; UnsupportedFormatError for a record of a later version, and nothing is written then.
+        Raises: StorageError; UnsupportedFormatError for a record of a later version, without writing.
         """
         if not fs.exists(path):
             file = fs.open(path, write=True, create=True, mode=mode)
@@ -371,12 +371,12 @@ class StateFile:
             file.close()
             raise UnsupportedFormatError(error.reason, path=path) from None
         if current is not None and current.generation >= GENERATION_MAX:
-            # No later record could outrank it: a generation that cannot be counted on from is not believed, and goes.
+            # No later record could outrank it: a generation that cannot be incremented is not valid, and goes.
             current = None
             file.write_all([bytes(FILE_SIZE)], 0)
             file.fdatasync()
         if len(data) < FILE_SIZE:
-            # Cut by other hands, or by a crash while it was created. It is mapped whole, so it must be whole.
+            # Cut by another program, or by a crash while it was created. It is mapped whole, so it must be whole.
             file.write_all([bytes(FILE_SIZE - len(data))], len(data))
         file.close()
         opened = cls(fs, path, current)
@@ -385,7 +385,7 @@ class StateFile:
         return opened
 
     def _replace_old(self) -> None:
-        """Stores what a file of version 1 says as version 2, and only then takes the old record away."""
+        """Stores the contents of a version 1 file as version 2, and only then removes the old record."""
         if self.current is not None:
             self.store(self.current)
         self._write(0, bytes(OLD_SLOTS_SIZE))
@@ -397,17 +397,17 @@ class StateFile:
         file.close()
 
     def says(self, state: LogState) -> bool:
-        """Whether the record that stands says the same as ``state``, whatever its generation."""
+        """Whether the current record has the same contents as ``state``, whatever its generation."""
         return self.current is not None and replace(self.current, generation=state.generation) == state
 
     def store(self, state: LogState) -> None:
-        """Makes ``state`` the record, durably; the generation is counted on here.
+        """Makes ``state`` the record, durably; increments the generation.
 
-        Raises: StorageError; the record before it still stands then.
+        Raises: StorageError; then the previous record still holds.
         """
         state = replace(state, generation=self._generation + 1)
         slot = state.encode().ljust(SLOT_SIZE, b"\0")
-        # The slot of the record that stands is never written to.
+        # The slot of the current record is never written to.
         self._write(SLOTS_POSITION + SLOT_SIZE * (state.generation % 2), slot)
         if self._is_new:
             self._fs.sync_dir(self.path.parent)
@@ -416,7 +416,7 @@ class StateFile:
         self._generation = state.generation
 
     def reload(self) -> None:
-        """Takes in the record that another process has stored. Raises: StorageError."""
+        """Reads the record that another process has stored. Raises: StorageError."""
         self.current = _current(read_file(self._fs, self.path, FILE_SIZE))
         self._generation = self.current.generation if self.current is not None else 0
 
@@ -431,7 +431,7 @@ class StateFile:
         self._mapping.store(LIVE_POSITION, live + CRC.pack(crc32c(live)))
 
     def close(self) -> None:
-        """Gives the memory back; writes nothing."""
+        """Releases the memory; writes nothing."""
         if self._mapping is not None:
             self._mapping.close()
             self._mapping = None

@@ -12,7 +12,7 @@ at  size  field                           meaning
        4    offset_delta           int32  last offset - first offset of that batch
        8    timestamp              int64  ms; of that batch, or of the marker that came after it
        4    coordinator_epoch      int32  of the last marker; -1 none
-       8    current_txn_first_offset int64  where the open transaction begins; -1 none open
+       8    current_txn_first_offset int64  where the open transaction starts; -1 none open
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ProducerEntry", "SnapshotCrcError", "decode_snapshot", "encode_snaps
 SNAPSHOT_HEADER = struct.Struct(">hIi")
 SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 VERSION = 1
-# Version and CRC are what the CRC leaves out.
+# The CRC does not cover version and CRC.
 CRC_START = 6
 assert SNAPSHOT_HEADER.size == 10
 assert SNAPSHOT_ENTRY.size == 46
@@ -40,7 +40,7 @@ assert struct.calcsize(">hI") == CRC_START
 
 
 class ProducerEntry(NamedTuple):
-    """What a log knows of one producer (Kafka: ProducerStateEntry). Times in ms; -1 stands for none."""
+    """What a log knows of one producer (Kafka: ProducerStateEntry). Times in ms; -1 means none."""
 
     producer_id: int
     producer_epoch: int
@@ -53,7 +53,7 @@ class ProducerEntry(NamedTuple):
 
 
 class SnapshotCrcError(CorruptFileError):
-    """A snapshot whose bytes are not those that were written."""
+    """A snapshot whose bytes are not as they were written."""
 
     def __init__(self, stored: int, computed: int) -> None:
         self.stored = stored
@@ -65,7 +65,7 @@ def decode_snapshot(data: Buffer) -> list[ProducerEntry]:
     """The entries of a whole snapshot file, in its order.
 
     Raises:
-        CorruptFileError: ``data`` is too short, or is not exactly as long as its count says.
+        CorruptFileError: ``data`` is too short, or its length does not match its count.
         SnapshotCrcError: the CRC differs; it has both of them.
         CorruptFileError: another version
     """
@@ -87,7 +87,7 @@ def decode_snapshot(data: Buffer) -> list[ProducerEntry]:
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """The bytes of a whole snapshot file that holds ``entries`` in their order."""
+    """The bytes of a whole snapshot file with ``entries`` in their order."""
     packed = [SNAPSHOT_ENTRY.pack(*entry) for entry in entries]
     covered = len(packed).to_bytes(4, "big") + b"".join(packed)
     return struct.pack(">hI", VERSION, crc32c(covered)) + covered

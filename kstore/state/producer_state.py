@@ -1,7 +1,7 @@
 """What a log knows of its producers: who wrote last, and which transactions are open.
 
-Kept from the batches as they pass, in the order of their offsets, from the newest snapshot on (ProducerStateManager).
-Not thread-safe: the log's lock guards it.
+Built from the batches as they pass, in offset order, starting from the newest snapshot (ProducerStateManager). Not
+thread-safe: the log's lock guards it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the oldest open transaction, None where none is open."""
+        """The first offset of the oldest open transaction, None if none is open."""
         return min(self._open.values(), default=None)
 
     @property
@@ -47,18 +47,18 @@ class ProducerState:
         return [self.producers[producer_id] for producer_id in sorted(self._open, key=self._open.__getitem__)]
 
     def entries(self) -> list[ProducerEntry]:
-        """What a snapshot holds: of each producer's batches the newest."""
+        """The contents of a snapshot: the newest of each producer's batches."""
         return [to_entry(producer) for producer in self.producers.values()]
 
     def update(self, batch: Batch) -> AbortedTransaction | None:
-        """Takes ``batch`` into account, unchecked, as ``apply``.
+        """Adds ``batch``, unchecked, like ``apply``.
 
-        Raises: CorruptDataError for a control batch whose marker cannot be read; nothing has changed then.
+        Raises: CorruptDataError for a control batch whose marker cannot be read; then nothing has changed.
         """
         return None if batch.producer_id < 0 else self.apply(producer_batch(batch))
 
     def apply(self, batch: ProducerBatch) -> AbortedTransaction | None:
-        """Takes ``batch`` into account; returns what its abort marker adds to the transaction index, if it is one."""
+        """Adds ``batch``; returns the entry that an abort marker adds to the transaction index, if it is one."""
         if batch.is_control and batch.end is None:
             return None
         producer_id = batch.producer_id
@@ -75,12 +75,12 @@ class ProducerState:
         return AbortedTransaction(producer_id, first_offset, batch.last_offset, last_stable_offset)
 
     def recall(self, producer_id: int, earlier: Iterable[RememberedBatch]) -> None:
-        """Remembers batches of a known producer that came before those that are remembered."""
+        """Remembers batches of a known producer that precede the remembered ones."""
         known = self.producers[producer_id]
         self.producers[producer_id] = known._replace(batches=remembered((*earlier, *known.batches)))
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forgets who has written nothing for ``expiration_ms``; how many these were."""
+        """Forgets producers that have written nothing for ``expiration_ms``; returns their number."""
         gone = [
             producer.producer_id for producer in self.producers.values() if is_expired(producer, now_ms, expiration_ms)
         ]
@@ -104,7 +104,7 @@ def to_entry(producer: Producer) -> ProducerEntry:
 
 
 def to_producer(entry: ProducerEntry) -> Producer:
-    """What a snapshot's entry says of a producer."""
+    """The producer of a snapshot's entry."""
     batches: tuple[RememberedBatch, ...] = ()
     if entry.last_offset >= 0:
         batches = (RememberedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp),)

@@ -1,16 +1,17 @@
 """Where a log ends, for the processes that share it: one record in memory that all of them map.
 
-It lies in ``kstore.state`` at 1536, behind the live slot, and is stored under the short lock, so that whoever has that
-finds it whole, unless its holder died while it stored it. Nothing in it is ever synced, or believed by who comes first.
+It is in ``kstore.state`` at 1536, after the live slot, and is stored under the short lock, so a process with that lock
+finds it whole, unless its writer died while storing it. Nothing in it is ever synced, and the first process that opens
+the log ignores it.
 
  at  size  field
   0     4  magic                    bytes   "KSS1"
-  4     2  version                  uint16  2; kstore.state version 1 has 0 here. Of another one all but these two
-                                            fields is unknown: who finds it must not touch the log
-  6     2  flags                    uint16  bit 0: being changed; 1: poisoned; 2: nothing goes behind the last segment;
-                                            3: what is told of the active segment is known
-  8     8  change_count             int64   rises when segments come or go
- 16     8  cut_count                int64   rises when the end is cut
+  4     2  version                  uint16  2; kstore.state version 1 has 0 here. In another version all but these two
+                                            fields are unknown: a process that finds one must not touch the log
+  6     2  flags                    uint16  bit 0: being changed; 1: poisoned; 2: nothing follows the last segment;
+                                            3: the fields of the active segment are known
+  8     8  change_count             int64   increases when segments come or go
+ 16     8  cut_count                int64   increases when the end is cut
  24     8  generation               int64   of the record of ``kstore.state``
  32     8  epoch                    int64   the latest leader epoch, -1 for none
  40     8  end_offset, base_offset, position, durable_end: as published
@@ -59,7 +60,7 @@ CHANGING, POISONED, SEALED, TAIL_KNOWN = 1, 2, 4, 8
 
 
 class SharedState(NamedTuple):
-    """The record; the module's table says what each field means."""
+    """The record; the module's table describes the fields."""
 
     flags: int = 0
     change_count: int = 0
@@ -80,7 +81,7 @@ class SharedState(NamedTuple):
 
     @property
     def known(self) -> tuple[int, int, int, int, int, int]:
-        """What ``SegmentTail.take_in`` takes, beside the position."""
+        """What ``SegmentTail.take_in`` takes, besides the position."""
         return self[9:15]
 
     def encode(self) -> bytes:
@@ -89,19 +90,19 @@ class SharedState(NamedTuple):
 
     @staticmethod
     def decode(data: bytes) -> SharedState | None:
-        """The record, None where it is not whole, or of another version."""
+        """The record, None if it is not whole, or of another version."""
         if len(data) < SIZE or CRC.unpack_from(data, SLOT.size)[0] != crc32c(data[:-4]):
             return None
         magic, version, *fields = SLOT.unpack_from(data)
         return SharedState(*fields) if (magic, version) == (MAGIC, VERSION) else None
 
 
-# One of a whole tuple of its fields, in a third of the time.
+# One made from a whole tuple of its fields, in a third of the time.
 shared_state = partial(tuple.__new__, SharedState)
 
 
 def in_use_by_others(version: int, path: Path) -> LockedError:
-    """The error for a log that members with another ``version`` of the format have open."""
+    """The error for a log that processes with another ``version`` of the format have open."""
     return LockedError(
         errno.EAGAIN,
         f"the processes that share the log use version {version} of its state, expected {VERSION}: all of them must"
@@ -111,26 +112,26 @@ def in_use_by_others(version: int, path: Path) -> LockedError:
 
 
 class SharedSlot:
-    """The mapped record. A store of it cannot fail."""
+    """The mapped record. Storing it cannot fail."""
 
     def __init__(self, fs: FileSystem, path: Path) -> None:
-        """Maps the record in ``path``, a ``kstore.state`` that is there. Raises: StorageError."""
+        """Maps the record in ``path``, an existing ``kstore.state``. Raises: StorageError."""
         self._path = path
         self._file = fs.open(path, write=True)
         self._mapping = self._file.map(FILE_SIZE)
 
     def read(self) -> bytes:
-        """As it stands; without the short lock it may be half stored."""
+        """The present record; without the short lock it may be half stored."""
         return self._mapping.read(POSITION, SIZE)
 
     def load(self, data: bytes) -> SharedState | None:
-        """The record in ``data``, which was read in a turn; None where the writer died while it stored it.
+        """The record in ``data``, which was read in a turn; None if the writer died while storing it.
 
-        Raises: LockedError where members with another version of the format use the log.
+        Raises: LockedError if processes with another version of the format use the log.
         """
         seen = SharedState.decode(data)
         if seen is None and len(data) >= HEAD.size:
-            # It stands in each record of those members, so also in one that is half stored.
+            # Each record of those processes has it, even a half-stored one.
             magic, version = HEAD.unpack_from(data)
             if magic == MAGIC and version != VERSION:
                 raise in_use_by_others(max(version, 1), self._path)

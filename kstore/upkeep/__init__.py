@@ -1,1 +1,1 @@
-"""Looking after logs: verify, recover, explain, mirror, hand over, count."""
+"""Maintenance of logs: verify, recover, explain, mirror, hand over, count."""

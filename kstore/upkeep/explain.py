@@ -1,6 +1,6 @@
-"""Explaining a lookup: the way from an offset, or a time, to a record, step by step.
+"""Explaining a lookup: the path from an offset, or a time, to a record, step by step.
 
-The same indexes are asked that a read asks; nothing is written and no lock is taken.
+It uses the same indexes as a read; nothing is written and no lock is taken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Explanation", "Step", "explain_offset", "explain_time"]
 
 
 class Step(NamedTuple):
-    """One step: what was looked at, what that told in words, and as values."""
+    """One step: what was looked at, and what that showed, in words and as values."""
 
     what: str
     text: str
@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Explanation:
-    """The steps of one lookup; ``record`` is None where there is none to be found."""
+    """The steps of one lookup; ``record`` is None if none was found."""
 
     steps: list[Step] = field(default_factory=list)
     record: Record | None = None
@@ -42,7 +42,7 @@ class Explanation:
 
 
 def explain_offset(log: Log, offset: int) -> Explanation:
-    """How a read of ``offset`` finds its record, or the first one behind it.
+    """How a read of ``offset`` finds its record, or the first one after it.
 
     Raises: OffsetOutOfRangeError, ClosedError, StorageError.
     """
@@ -59,7 +59,7 @@ def explain_offset(log: Log, offset: int) -> Explanation:
         _add_segment(explanation, segment, limit, f"the last with a base offset <= {offset}", end)
         if _explain_in_segment(explanation, segment, offset, limit, bound.offset):
             return explanation
-        explanation.add("next", f"no record from {offset} on in this segment", segment=segment.base_offset)
+        explanation.add("next", f"no record at or after {offset} in this segment", segment=segment.base_offset)
         offset = end
     explanation.add("end", f"offset {offset} is the log's end: the next record gets it", offset=offset)
     return explanation
@@ -101,7 +101,7 @@ def _add_log(explanation: Explanation, log: Log) -> Published:
     bound = log.read_bound(committed=False)
     explanation.add(
         "log",
-        f"{log.path}: offsets {log.start_offset} to {bound.offset} can be read, of a log that ends at {log.end_offset}",
+        f"{log.path}: offsets {log.start_offset} to {bound.offset} can be read; the log ends at {log.end_offset}",
         path=str(log.path),
         start_offset=log.start_offset,
         high_watermark=bound.offset,
@@ -123,12 +123,12 @@ def _add_segment(explanation: Explanation, segment: LogSegment, limit: int, why:
 
 
 def _slot_words(index: OffsetIndex | TimeIndex, slot: int) -> tuple[str, str]:
-    """Where the search went, and in words how."""
+    """Where the search went, and a description."""
     warm_slot = max(index.entry_count - 1 - WARM_BYTES // index.entry_size, 0)
     if not index.entry_count:
         return "empty", "it has no entries"
     if slot < 0:
-        return "warm" if warm_slot == 0 else "cold", f"all {index.entry_count:,} entries lie behind it"
+        return "warm" if warm_slot == 0 else "cold", f"all {index.entry_count:,} entries are after it"
     section = "warm" if slot >= warm_slot else "cold"
     where = f"the last {WARM_BYTES:,} bytes" if section == "warm" else f"before the last {WARM_BYTES:,} bytes"
     return section, f"slot {slot:,} of {index.entry_count:,}, in the {section} part ({where})"
@@ -164,13 +164,13 @@ def _explain_in_segment(
         explanation.add("index", f"cannot be used, so the segment is walked from its start: {error}")
     located = segment.locate(offset, limit)
     if located.position < entry_position:
-        explanation.add("index", "what stands there contradicts the entry: it is not believed", position=entry_position)
+        explanation.add("index", "the data there contradicts the entry, which is ignored", position=entry_position)
         entry_position = 0
     for item in segment.walk_from(Located(entry_position, 0, 0), limit):
         if isinstance(item, Damage):
             explanation.add(
                 "damage",
-                f"position {item.position:,}: {item.reason}; the read goes on at position {item.stop:,}",
+                f"position {item.position:,}: {item.reason}; the read continues at position {item.stop:,}",
                 position=item.position,
                 stop=item.stop,
                 reason=item.reason,

@@ -1,6 +1,6 @@
-"""Recovering logs on demand: what opening would do is said, and then done, or only said.
+"""Recovering logs on demand: what opening would do is reported, and then done, or only reported.
 
-A dry run is the real recovery over a file system that keeps its changes in memory: it cannot say one thing and do
+A dry run is the real recovery over a file system that keeps its changes in memory: it cannot report one thing and do
 another.
 """
 
@@ -46,10 +46,10 @@ Accept = Sequence[OffsetSpan] | Literal["all"]
 
 
 class Rebuild(NamedTuple):
-    """What to rebuild beside what recovery rebuilds: every ``.index`` and ``.timeindex`` that is missing or wrong, and
-    the files ``damaged``, transaction indexes and producer snapshots that a verification has found to be wrong.
+    """What to rebuild besides what recovery rebuilds: every missing or wrong ``.index`` and ``.timeindex``, and the
+    files ``damaged``, transaction indexes and producer snapshots that a verification has found wrong.
 
-    ``index_interval_bytes`` is the setting that the log was written with; None: as its store says, else Kafka's 4096.
+    ``index_interval_bytes`` is the setting with which the log was written; None: that of its store, else Kafka's 4096.
     """
 
     damaged: Sequence[str] = ()
@@ -64,9 +64,9 @@ def plan_recovery(
     accept: Accept = (),
     rebuild: Rebuild | None = None,
 ) -> RecoveryReport:
-    """What ``recover_log`` would find and do; nothing is changed, no lock is taken.
+    """What ``recover_log`` would find and do; changes nothing and takes no lock.
 
-    Raises: LockedError where a writer is at work, LogNotFoundError, NotALogError, NotLostError, StorageError.
+    Raises: LockedError if a writer is at work, LogNotFoundError, NotALogError, NotLostError, StorageError.
     """
     context = _context(directory, fs, rebuild)
     probe_log(context.directory)
@@ -89,15 +89,15 @@ def recover_log(
     accept: Accept = (),
     rebuild: Rebuild | None = None,
 ) -> RecoveryReport:
-    """Recovers the log where it was not closed in order, and closes it in order, durably.
+    """Recovers the log if it was not closed cleanly, and closes it cleanly, durably.
 
     Args:
-        accept: ranges of damaged or lost offsets that reads are to pass over from now on (``Log.accept_loss``), or
-            "all" there are; what is accepted is no damage in the report.
-        rebuild: what to rebuild in a log that was closed in order, too; durable on return.
+        accept: ranges of damaged or lost offsets that reads will skip (``Log.accept_loss``), or "all"; accepted ones
+            are not damage in the report.
+        rebuild: what to rebuild, also in a cleanly closed log; durable on return.
 
-    Raises: LockedError, LogNotFoundError, NotALogError, DiskFullError (no room to set aside what must be cut: nothing
-    is cut then), NotLostError and LossLimitError (the log is recovered all the same), StorageError.
+    Raises: LockedError, LogNotFoundError, NotALogError, DiskFullError (no space to set aside what must be cut: then
+    nothing is cut), NotLostError and LossLimitError (the log is recovered anyway), StorageError.
     """
     context = _context(directory, fs, rebuild)
     lock = lock_log(context.directory, mode=context.config.file_mode)
@@ -118,7 +118,7 @@ def recover_log(
 
 
 class _Recovered(NamedTuple):
-    """A log as its recovery has left it."""
+    """A log after its recovery."""
 
     context: SegmentContext
     segments: LogSegments
@@ -148,7 +148,7 @@ def _note_accepted(report: RecoveryReport, first: int, last: int) -> None:
         for damage in report.corrupt
         for part in accepted.unaccepted(damage.first, damage.last)
     ]
-    report.notes.append(f"the loss of offsets {first} to {last} is accepted: reads pass over them")
+    report.notes.append(f"the loss of offsets {first} to {last} is accepted: reads skip them")
 
 
 def _rebuild_indexes(loaded: Loaded, rebuild: Rebuild, advance: Advance | None) -> None:
@@ -174,11 +174,11 @@ def _rebuild_indexes(loaded: Loaded, rebuild: Rebuild, advance: Advance | None) 
         parsed = parse_segment_name(name)
         if parsed is not None and (parsed.suffix, parsed.state) == (SNAPSHOT_SUFFIX, ""):
             loaded.producers.remove_snapshot(parsed.base_offset)
-            loaded.report.notes.append(f"{name} was wrong, and is removed: the log has what it should hold")
+            loaded.report.notes.append(f"{name} was wrong and was removed: the log has its contents")
 
 
 def topic_index_interval(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> int:
-    """``index_interval_bytes`` of the topic whose partition ``directory`` is, as far as its store's file tells it."""
+    """``index_interval_bytes`` of the topic whose partition ``directory`` is, if its store's file has it."""
     default = LogConfig().index_interval_bytes
     owner = topic_partition(directory.name)
     path = directory.parent / KSTORE_TOPICS

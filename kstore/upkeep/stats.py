@@ -1,8 +1,8 @@
 """Statistics of logs on disk: sizes, times, batches, codecs, transactions; with ``deep`` also keys and ratios.
 
-Headers are read and records left alone, which is why it is fast and why it says little about damage: whether every byte
-is as it was written, says ``upkeep.verify``. With ``deep`` each batch is checked, decompressed and counted record by
-record. Nothing is written and no lock is taken. Memory and time are bounded by the files' sizes, whatever is in them.
+Only headers are read, which is why it is fast and why it finds little damage: ``upkeep.verify`` checks whether every
+byte is as written. With ``deep`` each batch is checked, decompressed and counted record by record. Nothing is written
+and no lock is taken. Memory and time are bounded by the files' sizes, whatever their contents.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ __all__ = [
     "total",
 ]
 
-# A log that is nothing but damage must not fill the memory with findings.
+# A completely damaged log must not fill the memory with findings.
 FINDINGS_MAX = 100
-# How far it is, is said in steps of this size.
+# Progress is reported in steps of this size.
 STEP_BYTES = 4 << 20
 # Two neighbouring buckets of a distribution differ by at most 1/16.
 BUCKET_BITS = 4
@@ -63,7 +63,7 @@ class Bar(NamedTuple):
 
 
 class Distribution:
-    """How values, 0 and above, are distributed: count, sum and extremes exactly, all else to 1/16, in little memory."""
+    """The distribution of values, 0 and above: count, sum and extremes exactly, the rest to 1/16, in little memory."""
 
     __slots__ = ("_counts", "count", "maximum", "minimum", "sum")
 
@@ -73,7 +73,7 @@ class Distribution:
         self._counts: dict[int, int] = {}
 
     def add(self, value: int, count: int = 1) -> None:
-        """Takes in ``value``, ``count`` times."""
+        """Adds ``value``, ``count`` times."""
         self.count += count
         self.sum += value * count
         if value > self.maximum:
@@ -93,7 +93,7 @@ class Distribution:
             self._counts[bucket] = self._counts.get(bucket, 0) + count
 
     def percentile(self, percent: float) -> int:
-        """A value that ``percent`` of all do not exceed, at most 1/16 too high; 0 where there are none."""
+        """A value that ``percent`` of all do not exceed, at most 1/16 too high; 0 without values."""
         rank = max(-(-self.count * percent // 100), 1)
         seen = 0
         for bucket in sorted(self._counts):
@@ -103,7 +103,7 @@ class Distribution:
         return 0
 
     def histogram(self) -> list[Bar]:
-        """Bars by powers of two, from the lowest to the highest that has values, empty ones between them too."""
+        """Bars by powers of two, from the lowest to the highest with values, including empty ones in between."""
         by_bits: dict[int, int] = {}
         for bucket, count in self._counts.items():
             bits = _bucket_end(bucket).bit_length()
@@ -124,9 +124,10 @@ def _bucket_end(bucket: int) -> int:
 
 @dataclass(slots=True)
 class CodecStats:
-    """The batches of one codec. The sizes of their records are 0 where nobody looked (without ``deep``; formats 0, 1).
+    """The batches of one codec. The sizes of their records are 0 if unknown (without ``deep``; formats 0, 1).
 
-    ``size``: bytes of whole batches; ``records_size``: of their records as stored; ``uncompressed_size``: as they were.
+    ``size``: bytes of whole batches; ``records_size``: of their records as stored; ``uncompressed_size``: before
+    compression.
     """
 
     batch_count: int = 0
@@ -136,7 +137,7 @@ class CodecStats:
 
     @property
     def ratio(self) -> float | None:
-        """How many times smaller compression made the records; None where nobody looked."""
+        """How many times smaller compression made the records; None if unknown."""
         return self.uncompressed_size / self.records_size if self.records_size else None
 
     def merge(self, other: CodecStats) -> None:
@@ -148,7 +149,7 @@ class CodecStats:
 
 @dataclass(slots=True)
 class RecordStats:
-    """Records one by one, those of control batches left out. A tombstone has a key, and no value."""
+    """Records counted one by one, except those of control batches. A tombstone has a key, and no value."""
 
     record_count: int = 0
     keyed_count: int = 0
@@ -184,21 +185,20 @@ class RecordStats:
 
 @dataclass(slots=True)
 class Stats:
-    """What was counted of a segment, a log, or all logs together. Sizes are bytes, times ms since the epoch.
+    """The counts of a segment, a log, or all logs together. Sizes are bytes, times ms since the epoch.
 
-    ``record_count`` is what the batches say, markers of transactions too. ``start_offset`` and ``end_offset``, behind
-    the last batch, are NO_OFFSET where there is none, and of several logs together. ``records`` is None without
-    ``deep``. ``fenced_count``, ``lost_count`` and ``accepted_count`` are offsets: in damaged batches that were met, of
-    records that were durable and that no batch holds, and of losses that the user has accepted. ``findings`` are the
-    first FINDINGS_MAX of ``damage_count``. ``segments`` are in the order of offsets, and empty where they were not
-    asked for.
+    ``record_count`` is that of the batches' headers, including markers of transactions. ``start_offset`` and
+    ``end_offset``, after the last batch, are NO_OFFSET if there is none, and for several logs together. ``records`` is
+    None without ``deep``. ``fenced_count``, ``lost_count`` and ``accepted_count`` are offsets: those in damaged
+    batches, those of durable records that no batch holds, and those whose loss the user has accepted. ``findings`` are
+    the first FINDINGS_MAX of ``damage_count``. ``segments`` are in offset order, and empty unless requested.
     """
 
     path: str
     log_count: int = 0
     segment_count: int = 0
     size: int = 0
-    # By the suffix of the file: the segments' small files, and "" for what waits for removal or was set aside.
+    # By the suffix of the file: the segments' small files, and "" for files to be removed or set aside.
     side_sizes: dict[str, int] = field(default_factory=dict)
     start_offset: int = NO_OFFSET
     end_offset: int = NO_OFFSET
@@ -227,7 +227,7 @@ class Stats:
 
     @property
     def is_sound(self) -> bool:
-        """Whether no damage was met; without ``deep`` that says little."""
+        """Whether no damage was found; without ``deep`` that means little."""
         return not self.damage_count
 
     def add_finding(self, finding: Finding) -> None:
@@ -236,7 +236,7 @@ class Stats:
             self.findings.append(finding)
 
     def add_loss(self, finding: Finding, losses: LossRanges) -> None:
-        """Counts damage of batches, or lost ones, but for what of it is accepted."""
+        """Counts damaged or lost batches, except accepted ones."""
         for part in split_loss(finding, losses):
             if part.severity == "damage":
                 self.add_finding(part)
@@ -277,7 +277,7 @@ class Stats:
             self.last_timestamp = last
 
     def merge(self, other: Stats) -> None:
-        """Takes in what was counted of another segment or log; offsets are left to who knows what they mean."""
+        """Adds the counts of another segment or log; the caller sets the offsets, whose meaning it knows."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in DISTRIBUTIONS:
@@ -333,12 +333,12 @@ def log_stats(
 ) -> Stats:
     """Statistics of the log in ``directory``, a partition's, which may be in use.
 
-    What cannot be read is a finding, and does not keep it from the rest.
+    What cannot be read is a finding, and does not prevent the rest.
 
     Args:
         deep: also check, decompress and count every record.
         with_segments: keep those of each segment too.
-        advance: hears how many more bytes of ``.log`` were gone over.
+        advance: receives the number of further ``.log`` bytes processed.
     """
     log = Stats(str(directory), log_count=1)
     try:
@@ -380,7 +380,7 @@ def log_stats(
 
 
 def _losses(fs: FileSystem, directory: Path, names: DirectoryNames, log: Stats) -> LossRanges:
-    """What the log knows of its losses."""
+    """The log's own record of its losses."""
     losses = NO_LOSSES
     if KSTORE_STATE in names.others:
         try:
@@ -392,7 +392,7 @@ def _losses(fs: FileSystem, directory: Path, names: DirectoryNames, log: Stats) 
 
 
 def _size(fs: FileSystem, path: str) -> int:
-    """A file's size; one that has gone meanwhile, or is out of reach, has none."""
+    """A file's size; 0 for one that has disappeared meanwhile, or is out of reach."""
     try:
         return fs.stat(path).size
     except StorageError:
@@ -461,7 +461,7 @@ def segment_stats(
 
 
 def _note_lost(segment: Stats, losses: LossRanges, start: int, stop: int, position: int) -> None:
-    """Counts what is known to be lost of offsets that no batch holds."""
+    """Counts the known lost offsets that no batch holds."""
     if losses.lost and start < stop:
         for first, last in clipped(losses.lost, start, stop):
             segment.add_loss(Finding("damage", "lost", segment.path, LOST, position, first, last), losses)
@@ -477,15 +477,15 @@ def _damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:
 
 
 def _first_offset(batch: Batch) -> int:
-    """Without a look at its records: a compressed message set knows only its last offset."""
+    """Without reading its records: a compressed message set knows only its last offset."""
     return batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
 
 
 def _note_batch(segment: Stats, file: File, position: int, header: Batch) -> None:
-    """Counts a batch of which only the header was read. Raises: CorruptDataError; nothing was counted then."""
+    """Counts a batch of which only the header was read. Raises: CorruptDataError; then nothing was counted."""
     batch, records = header, segment.records
     if records is not None or header.magic != MAGIC_V2 or header.is_control:
-        # How many messages a compressed set has, and what a marker says, is in their records.
+        # The number of messages in a compressed set, and the type of a marker, are in their records.
         batch = _whole(file, position, header)
     codec = batch.codec
     first_timestamp = batch.max_timestamp
@@ -515,7 +515,7 @@ def _whole(file: File, position: int, header: Batch) -> Batch:
     """The batch with its records. Raises: CorruptDataError."""
     if header.size > READ_BATCH_BYTES_MAX:
         raise CorruptRecordError(
-            f"a batch of {header.size} bytes, of which at most {READ_BATCH_BYTES_MAX} are looked into"
+            f"a batch of {header.size} bytes, of which at most {READ_BATCH_BYTES_MAX} are examined"
         )
     batch = parse_batch(file.pread(header.size, position))
     batch.ensure_valid()
@@ -523,7 +523,7 @@ def _whole(file: File, position: int, header: Batch) -> Batch:
 
 
 def _note_records(records: RecordStats, batch: RecordBatch) -> tuple[int, int]:
-    """Counts the records of a batch; the bytes that they take, and took before compression."""
+    """Counts the records of a batch, and their bytes as stored and before compression."""
     header = batch.header
     stored = batch.data[BATCH_HEADER_BYTES:]
     payload: memoryview | bytes = stored

@@ -1,7 +1,7 @@
 """Arrow batches to files that other programs read, and back: Parquet and CSV.
 
 Parquet keeps everything. CSV has no headers (a cell holds one value), and its keys and values are text, or base64 in
-columns named ``key_base64`` and ``value_base64``; a cell without quotes and without anything in it is null.
+columns named ``key_base64`` and ``value_base64``; an empty cell without quotes is null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Compression = Literal["none", "snappy", "gzip", "lz4", "zstd"]
 CSV_COLUMNS = ("offset", "timestamp", "timestampType", "key", "value")
 BYTES_COLUMNS = ("key", "value")
 BASE64 = "_base64"
-# What a producer of records is given; the rest of a table is an append's to say.
+# The columns of a record to append; the append assigns the rest of a table.
 RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
 BATCH_RECORDS = 1 << 16
 CSV_BLOCK_BYTES = 4 << 20
@@ -46,9 +46,9 @@ def write_table(
     compression: Compression = "zstd",
     advance: Callable[[int], None] = lambda count: None,
 ) -> int:
-    """Writes the batches as one table; returns how many rows it has. ``advance`` is told of rows as they are written.
+    """Writes the batches as one table; returns the number of rows. ``advance`` receives the rows as they are written.
 
-    Raises: InvalidRecordError for bytes that are no text in CSV without ``base64``.
+    Raises: InvalidRecordError for bytes that are not text in CSV without ``base64``.
     """
     writer = _parquet_writer(out, schema, compression) if form == "parquet" else _csv_writer(out, schema, base64)
     count = 0
@@ -63,7 +63,7 @@ def write_table(
 
 
 def table_rows(file: BinaryIO, form: TableForm) -> int | None:
-    """How many rows the table in ``file`` has, where the format says so in advance."""
+    """The number of rows in the table in ``file``, if the format gives it in advance."""
     if form != "parquet":
         return None
     with _only_tables(form):
@@ -73,9 +73,9 @@ def table_rows(file: BinaryIO, form: TableForm) -> int | None:
 
 
 def read_table(file: BinaryIO, form: TableForm) -> Iterator[pa.RecordBatch]:
-    """The columns of a table that records have: value, and if they are there key, timestamp and headers.
+    """The columns of a table that records have: value and, if present, key, timestamp and headers.
 
-    Raises: InvalidRecordError for a file that is no such table, MissingExtraError.
+    Raises: InvalidRecordError for a file that is not such a table, MissingExtraError.
     """
     with _only_tables(form):
         yield from (_read_parquet if form == "parquet" else _read_csv)(file)
@@ -83,7 +83,7 @@ def read_table(file: BinaryIO, form: TableForm) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _only_tables(form: TableForm) -> Iterator[None]:
-    """Raises: InvalidRecordError where Arrow cannot read what is there."""
+    """Raises: InvalidRecordError if Arrow cannot read the data."""
     pa = import_pyarrow()
     try:
         yield
@@ -178,4 +178,4 @@ def _decoded(text: str | None) -> bytes | None:
     try:
         return b64decode(text, validate=True)
     except ValueError as error:
-        raise InvalidRecordError(f"no base64: {error}") from None
+        raise InvalidRecordError(f"not base64: {error}") from None

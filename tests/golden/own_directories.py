@@ -29,7 +29,7 @@ def values(log: kstore.Log) -> list[list[Any]]:
 
 
 def write_closed(root: Path) -> Expected:
-    """Three segments each, with deleted records at the start, closed in order."""
+    """Three segments each, with deleted records at the start, closed cleanly."""
     for durability in ("sync", "interval", "os"):
         with kstore.Log(root / durability, durability=durability, segment_bytes=1024) as log:
             for number in range(30):
@@ -85,7 +85,7 @@ def write_shared(root: Path) -> Expected:
 
 
 def write_queue(root: Path) -> Expected:
-    """Items that are done, leased, delayed and waiting, and one that was given back; closed in order."""
+    """Items that are done, leased, delayed and waiting, and one that was given back; closed cleanly."""
     with kstore.open(root) as store:
         queue = store.queue("jobs")
         for number in range(20):
@@ -130,7 +130,7 @@ def write_transactions(root: Path) -> Expected:
 
 
 def write_compacted(root: Path) -> Expected:
-    """A log of which the older segments are compacted; closed in order."""
+    """A log of which the older segments are compacted; closed cleanly."""
     with kstore.open(root) as store:
         store.create_topic(
             "state", partitions=1, cleanup_policy="compact", segment_bytes=1024, min_cleanable_dirty_ratio=0

@@ -32,7 +32,7 @@ def expected() -> dict[str, Any]:
 
 
 def copied(name: str, target: Path) -> Path:
-    """A private, writable copy of a log or a store, closed in order where the original was."""
+    """A private, writable copy of a log or a store, closed cleanly where the original was."""
     copy = target / "copy"
     shutil.copytree(golden_root() / "own1" / name, copy, copy_function=shutil.copyfile)
     for state in copy.rglob("kstore.state"):

@@ -7,7 +7,7 @@ import pytest
 from kstore.upkeep.verify import verify, verify_log
 from tests.golden_data import golden_partitions, golden_root
 
-# What is damaged in each case, where it is not a batch; a tail is what stands behind the last whole batch.
+# What is damaged in each case, where it is not a batch; a tail is what stands after the last whole batch.
 KINDS: dict[str, set[str]] = {
     "flipped-in-last-batch-0": {"tail"},
     "garbage-tail-0": {"tail"},

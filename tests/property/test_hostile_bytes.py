@@ -156,7 +156,7 @@ def read_each(
 ) -> int:
     """Opens the log with each variant of the file ``name``; returns how many there were.
 
-    The file keeps its inode and times, so that a log that was closed in order still looks like one.
+    The file keeps its inode and times, so that a log that was closed cleanly still looks like one.
     """
     path = directory / name
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in directory.iterdir()}

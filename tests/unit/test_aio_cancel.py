@@ -529,7 +529,7 @@ def test_what_is_opened_and_closed(tmp_path: Path, cancel: Cancel, tried: Tried)
         async def check(point: int, ended: Ended) -> None:
             assert ended.is_cancelled or ended.is_last
             assert all(store.closed for store in stores)
-            # All of it was closed in order, and the lock is free.
+            # All of it was closed cleanly, and the lock is free.
             assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
             kstore.open(tmp_path / "data").close()
 

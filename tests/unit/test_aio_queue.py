@@ -317,7 +317,7 @@ def test_a_get_is_cancelled_where_its_item_cannot_be_given_back(
             with monkeypatch.context() as patched:
                 patched.setattr(queue.sync, "nack", full)
                 await at_every_point("done", get, check)
-            assert "could not be given back: " in caplog.text
+            assert "could not be returned: " in caplog.text
             # It comes back when its lease is over.
             assert (await queue.get(timeout=300)).value == b"a"
 

@@ -127,7 +127,7 @@ def test_an_empty_batch_needs_a_base_offset() -> None:
         ({"producer_id": 5, "producer_epoch": 0}, "a base sequence of -1 for producer id 5"),
         ({"producer_id": 5, "producer_epoch": 0, "is_transactional": True}, "a base sequence of -1"),
         ({"base_offset": 21}, "offset delta -1"),
-        ({"last_offset": 22}, "last offset 22, expected the last record's at least"),
+        ({"last_offset": 22}, "last offset 22, expected at least the last record's"),
         ({"base_offset": 20 - 2**31}, "offset delta"),
     ],
 )

@@ -107,7 +107,7 @@ def test_records_are_deleted_below_an_offset(tmp_path: Path, capsys: pytest.Capt
 def test_checkpoints_of_a_broker_and_damaged_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "checkpoints", str(golden_root() / "clean"))
     assert status == 0
-    assert "closed in order: yes" in out
+    assert "closed cleanly: yes" in out
     rows = run(capsys, "checkpoints", str(golden_root() / "clean"), "--format", "json")[1].splitlines()
     assert all({"recovery_point", "high_watermark"} <= json.loads(row).keys() for row in rows)
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nbad\n")

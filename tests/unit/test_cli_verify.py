@@ -49,7 +49,7 @@ def test_recover_says_and_then_does(damaged: Path, capsys: pytest.CaptureFixture
     report = json.loads(capsys.readouterr().out)
     assert (report["dry_run"], report["corrupt"][0][:2]) == (False, [81, 121])
     assert main(["recover", str(damaged)]) == 0
-    assert "closed in order" in capsys.readouterr().out
+    assert "closed cleanly" in capsys.readouterr().out
 
 
 def test_explain_shows_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

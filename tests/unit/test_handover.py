@@ -73,7 +73,7 @@ def tmp_path(directory: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Two logs, closed in order: a-0 begins at offset 7, inside a segment; b-0 has several segments."""
+    """Two logs, closed cleanly: a-0 begins at offset 7, inside a segment; b-0 has several segments."""
     root = tmp_path / "store"
     with Log(root / "a-0") as log:
         for number in range(10):
@@ -437,7 +437,7 @@ def test_a_writer_or_a_broker_at_work_is_an_error(store: Path, name: str, dry_ru
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Path:
-    """A store that a broker closed in order."""
+    """A store that a broker closed cleanly."""
     return Path(shutil.copytree(golden_root() / "clean", tmp_path / "brokers", copy_function=shutil.copyfile))
 
 

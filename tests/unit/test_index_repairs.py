@@ -42,7 +42,7 @@ SPOILED: dict[str, Spoil] = {
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
-    """Four sealed segments and an active one, closed in order."""
+    """Four sealed segments and an active one, closed cleanly."""
     path = tmp_path / "log"
     with Log(path, durability="os", clock=ManualClock(TIME), **SETTINGS) as log:
         number = 0

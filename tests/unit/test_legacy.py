@@ -155,7 +155,7 @@ def test_a_field_longer_than_the_message_is_refused(at: int) -> None:
 def test_bytes_behind_the_value_are_refused() -> None:
     data = bytearray(message(0, b"hello", timestamp=TIME) + b"\0")
     struct.pack_into(">i", data, 8, len(data) - 12)
-    with pytest.raises(CorruptRecordError, match="1 bytes behind the value"):
+    with pytest.raises(CorruptRecordError, match="1 bytes after the value"):
         list(parse_legacy(data).records())
 
 

@@ -1,4 +1,4 @@
-"""Opening a log that was not closed in order, or that was damaged: what is cut, fenced, rebuilt and said."""
+"""Opening a log that was not closed cleanly, or that was damaged: what is cut, fenced, rebuilt and said."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_the_command_lists_the_jobs_and_hands_their_options_on(capfd: pytest.Cap
         (["stats", "--every", "soon", "{store}"], "--every is 'soon'"),
         (["stats", "--every", "0s", "{store}"], "expected a time above 0"),
         (["stats", "--top-keys", "-1", "{store}"], "--top-keys is -1"),
-        (["compact", "{store}", "{store}"], "is there already"),
+        (["compact", "{store}", "{store}"], "exists already"),
         (["compact", "{store}", "hdfs://somewhere/x"], "no local path"),
         (["compact", "--config", "segment_bites=5", "{store}", "b"], "segment_bites"),
         (["repartition", "--topic", "orders", "--partitions", "0", "{store}", "b"], "--partitions is 0"),
@@ -610,10 +610,10 @@ def test_the_last_segment_of_a_log_that_was_not_closed_is_its_next_writer_s(tmp_
     last = sorted(log.glob("*.log"))[-1]
     last.with_suffix(".index").unlink()
     (problem,) = {each.problem for each in rebuild_indexes.rebuild_indexes(None, [str(log)]) if each.problem}
-    assert "not closed in order" in problem
+    assert "not closed cleanly" in problem
 
 
 def test_an_url_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=re.escape("hdfs://x/y is no local path")):
+    with pytest.raises(ConfigError, match=re.escape("hdfs://x/y is not a local path")):
         rebuild_indexes.rebuild_indexes(None, ["hdfs://x/y"])
     assert SYSTEM_FS.exists(tmp_path)

@@ -57,9 +57,9 @@ def test_what_is_asked_for_by_name_has_to_be_there() -> None:
     assert chosen(places, Topics()) == places
     assert chosen(places, Topics(subscribe=("a",))) == places[:2]
     assert chosen(places, Topics(pattern="none")) == []
-    with pytest.raises(TopicNotFoundError, match="there is no topic c, which option subscribe asks for"):
+    with pytest.raises(TopicNotFoundError, match="there is no topic c, which option subscribe names"):
         chosen(places, Topics(subscribe=("a", "c")))
-    with pytest.raises(TopicNotFoundError, match=r"there are no partitions \{b-1\}, which option assign asks for"):
+    with pytest.raises(TopicNotFoundError, match=r"there are no partitions \{b-1\}, which option assign names"):
         chosen(places, Topics(assign=(A0, TopicPartition("b", 1))))
     assert chosen(places, Topics(subscribe=("a", "c")), must_exist=False) == places[:2]
 
@@ -134,7 +134,7 @@ def test_bounds_that_do_not_fit(given: dict[str, str], message: str) -> None:
     [
         ({"startingOffsets": '{"a":{"0":4}}'}, "offset [4, 10) for topic partition a-0: it holds [10, 100)", (10, 100)),
         ({"endingOffsets": '{"a":{"0":120}}'}, "offset [100, 120) for topic partition a-0", (10, 100)),
-        ({"endingOffsets": '{"a":{"0":5}}'}, "The end offset 5 for a-0 is below the first one there is, 10.", None),
+        ({"endingOffsets": '{"a":{"0":5}}'}, "The end offset 5 for a-0 is below the first existing one, 10.", None),
         (
             {"startingOffsets": '{"a":{"0":2}}', "endingOffsets": '{"a":{"0":5}}'},
             "Could not read records in offset [2, 5) for topic partition a-0",

@@ -327,7 +327,7 @@ def test_a_store_without_topics_reads_as_nothing(tmp_path: Path) -> None:
 def test_where_nothing_is_the_error_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(LogNotFoundError, match=r"no log, and no directory of logs.*nowhere"):
         make_reader(tmp_path / "nowhere").partitions()
-    with pytest.raises(LogNotFoundError, match=r"nothing has a name like this.*nowhere"):
+    with pytest.raises(LogNotFoundError, match=r"nothing matches this pattern.*nowhere"):
         make_reader(tmp_path / "nowhere*").partitions()
     filled(tmp_path / "orders-0", 1).close()
     with pytest.raises(TopicNotFoundError, match="there is no topic payments"):

@@ -79,7 +79,7 @@ def test_a_schema_of_the_user_picks_columns() -> None:
             [("headers", MapType(StringType(), BinaryType()))],
             r"column 'headers' of the schema is map<string,binary>, expected array<struct",
         ),
-        ([("offset", LongType()), ("offset", LongType())], r"a column is asked for twice: offset, offset"),
+        ([("offset", LongType()), ("offset", LongType())], r"a column was requested twice: offset, offset"),
     ],
 )
 def test_a_schema_that_is_none_of_a_log(fields: list[tuple[str, DataType]], message: str) -> None:
@@ -94,7 +94,7 @@ def test_columns_that_may_be_null_are_not_promised_without() -> None:
 
 
 def test_no_columns_are_an_error() -> None:
-    with pytest.raises(ConfigError, match="no columns are asked for"):
+    with pytest.raises(ConfigError, match="no columns were requested"):
         spark_schema(())
     with pytest.raises(ConfigError, match="did you mean 'value'"):
         spark_schema(("valu",))

@@ -59,7 +59,7 @@ def test_every_option_is_taken_whatever_its_case() -> None:
         ({"paths": '["/a"]'}, "no option 'paths', did you mean 'path'"),
         ({"path": "s3://bucket/data"}, "s3:// cannot be written to: appending to a log needs"),
         ({"topic": "a/b"}, "topic name 'a/b'"),
-        ({"topic": "__consumer_offsets"}, "kept by kstore"),
+        ({"topic": "__consumer_offsets"}, "belongs to kstore"),
         ({"partitions": "0"}, "partitions must be positive"),
         ({"partitions": "many"}, "partitions is 'many', expected a whole number"),
         ({"batchBytes": "1g"}, "batchBytes"),
@@ -69,7 +69,7 @@ def test_every_option_is_taken_whatever_its_case() -> None:
         ({"txnVersion": "1"}, "txnAppId and txnVersion are both needed"),
         ({"txnAppId": "", "txnVersion": "1"}, "txnAppId is ''"),
         ({"txnAppId": "x" * 1001, "txnVersion": "1"}, "1 to 1000 bytes"),
-        ({"txnAppId": "job", "txnVersion": "-1"}, "txnVersion is '-1', expected a whole number from 0 on"),
+        ({"txnAppId": "job", "txnVersion": "-1"}, "txnVersion is '-1', expected a whole number, at least 0"),
         ({"txnAppId": "job", "txnVersion": str(2**63)}, "txnVersion"),
         ({"txnAppId": "job", "txnVersion": "9" * 5000}, "txnVersion"),
         ({"lockTimeout": "soon"}, "lockTimeout"),
@@ -93,7 +93,7 @@ def test_a_stream_has_a_name_and_no_version() -> None:
 def test_an_overwrite_needs_its_confirmation(streaming: bool) -> None:
     assert parsed({"Overwrite": "TRUNCATE"}, streaming=streaming, overwrite=True).truncates
     assert not parsed({"Overwrite": "truncate"}, streaming=streaming).truncates
-    with pytest.raises(ConfigError, match="would delete every record that is in the topic"):
+    with pytest.raises(ConfigError, match="would delete every record of the topic"):
         parsed(streaming=streaming, overwrite=True)
 
 

@@ -377,7 +377,7 @@ def test_a_store_that_an_application_has_open_is_locked_before_any_task_runs(pat
             lambda: stream_commit(options(path), 0, messages),
             lambda: KStoreWriter(schema_of(), options(path, topic="new", partitions="1"), False),
         ):
-            with pytest.raises(LockedError, match=r"locked by .*Spark's needs the store for itself .* \(waited 0 ms"):
+            with pytest.raises(LockedError, match=r"locked by .*Spark write needs the store .* \(waited 0 ms"):
                 call()
     stream_commit(options(path), 0, messages)
     assert all_values(path) == [b"a"]

@@ -344,7 +344,7 @@ def test_a_batch_that_says_it_is_huge_is_not_read(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 << 20
-    assert f"of which at most {READ_BATCH_BYTES_MAX} are looked into" in found.findings[0].reason
+    assert f"of which at most {READ_BATCH_BYTES_MAX} are examined" in found.findings[0].reason
 
 
 @pytest.mark.promise("hostile file")

@@ -80,13 +80,13 @@ def test_kept_old_messages_stay_old(magic: int, codec: str) -> None:
 
 
 def test_kept_offsets_below_the_end_are_refused() -> None:
-    with pytest.raises(InvalidOffsetError, match="batch 0 begins at offset 10, expected at least 11"):
+    with pytest.raises(InvalidOffsetError, match="batch 0 starts at offset 10, expected at least 11"):
         kept(log_batch(10), 11)
 
 
 @pytest.mark.parametrize("second", [0, 12], ids=["back", "overlapping"])
 def test_kept_offsets_must_rise(second: int) -> None:
-    with pytest.raises(InvalidOffsetError, match=f"batch 1 begins at offset {second}, expected at least 13"):
+    with pytest.raises(InvalidOffsetError, match=f"batch 1 starts at offset {second}, expected at least 13"):
         kept(log_batch(10) + log_batch(second))
 
 

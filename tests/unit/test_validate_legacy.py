@@ -151,7 +151,7 @@ def test_an_old_message_stamped_by_its_producer_is_refused(codec_id: int) -> Non
 def test_a_wrapper_is_measured_again_after_it_was_built_anew() -> None:
     inner = message(1, 0, bytes(5000))
     data = message(1, 0, CODECS_BY_NAME["gzip"].compress(inner, None), key=None, attributes=1)
-    with pytest.raises(RecordTooLargeError, match="a compressed message, built anew, of 50"):
+    with pytest.raises(RecordTooLargeError, match="a compressed message, rebuilt, of 50"):
         append(data, LogConfig(max_message_bytes=1000, compression_type="uncompressed"))
 
 

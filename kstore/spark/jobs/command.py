@@ -1,6 +1,6 @@
-"""What all jobs have in common on the command line: options, sessions, errors and exit statuses.
+"""What all jobs share on the command line: options, sessions, errors and exit statuses.
 
-It goes without click, so that ``spark-submit`` runs a job wherever kstore and pyspark are.
+It does not use click, so that ``spark-submit`` runs a job wherever kstore and pyspark are installed.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = [
 
 Checked = TypeVar("Checked")
 
-# As those of every command (kstore.cli.status, a layer above).
+# The same as for every command (kstore.cli.status, a layer above).
 OK = 0
 DAMAGED = FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 
-# The last line of a Python traceback that Spark hands on.
+# The last line of a Python traceback that Spark passes on.
 RAISED = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Shows defaults, and leaves the examples as they are."""
+    """Shows defaults, and leaves the examples unchanged."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, argparse.SUPPRESS, False, []) or not action.help:
@@ -58,7 +58,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 def job_parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """The parser of a job, with the options that all of them have."""
+    """The parser of a job, with the options that all jobs share."""
     parser = argparse.ArgumentParser(
         prog=f"kstore spark {name}",
         description=description,
@@ -67,19 +67,21 @@ def job_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
         allow_abbrev=False,
     )
     spark = parser.add_argument_group("Spark and storage")
-    spark.add_argument("--master", metavar="URL", help="Of Spark. Default: that of spark-submit, else this machine.")
     spark.add_argument(
-        "--conf", action="append", default=[], metavar="KEY=VALUE", help="A setting of Spark; may be given more often."
+        "--master", metavar="URL", help="Spark's master. Default: that of spark-submit, else this machine."
+    )
+    spark.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="A setting of Spark; repeatable."
     )
     spark.add_argument(
         "--storage-option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="An option for the store's library (fsspec, HDFS); may be given more often.",
+        help="An option for the store's library (fsspec, HDFS); repeatable.",
     )
     spark.add_argument(
-        "--format", choices=("text", "json"), default="text", help="Of the summary; json: one object a line."
+        "--format", choices=("text", "json"), default="text", help="The format of the summary; json: one object a line."
     )
     return parser
 
@@ -90,10 +92,10 @@ def run(
     check: Callable[[argparse.Namespace], Checked],
     work: Callable[[SparkSession, Checked], int],
 ) -> int:
-    """Runs a job; the exit status. ``check`` makes of the options what ``work`` needs, before there is a session."""
+    """Runs a job; the exit status. ``check`` turns the options into what ``work`` needs, before a session starts."""
     try:
         options = parser.parse_args(arguments)
-    except SystemExit as end:  # --help, or bad usage, which it has told of
+    except SystemExit as end:  # --help, or bad usage, already reported
         return end.code if isinstance(end.code, int) else USAGE
     try:
         conf = key_values("--conf", options.conf)
@@ -133,7 +135,7 @@ def _text(error: KstoreError) -> str:
 
 
 def _of_spark(error: Exception) -> str | None:
-    """What a task that failed says, of all that Spark says about it; None for an error that is not Spark's."""
+    """The error of a failed task, out of all that Spark prints about it; None for an error that is not Spark's."""
     try:
         from pyspark.errors import PySparkException
     except ImportError:
@@ -147,7 +149,7 @@ def _of_spark(error: Exception) -> str | None:
 
 @contextmanager
 def _session(name: str, master: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
-    """A session, stopped at the end if nobody had it before."""
+    """A session, stopped at the end unless it existed before."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -177,7 +179,7 @@ def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def storage_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What ``--storage-option`` says; JSON values are what they say. Raises: ConfigError."""
+    """The values of ``--storage-option``; JSON values are decoded. Raises: ConfigError."""
     found: dict[str, Any] = {}
     for name, text in key_values("--storage-option", options.storage_option).items():
         try:
@@ -188,7 +190,7 @@ def storage_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def settings_of(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Settings of topics, in Kafka's spelling or kstore's; as the other commands take them. Raises: ConfigError."""
+    """Settings of topics, in Kafka's spelling or kstore's, as in the other commands. Raises: ConfigError."""
     found: dict[str, Any] = {}
     for name, text in key_values(option, texts).items():
         found[name.strip().replace(".", "_")] = _setting(text.strip())
@@ -211,7 +213,7 @@ def size_of(option: str, text: str) -> int:
 
 
 def summary(form: str, title: str, fields: dict[str, Any]) -> None:
-    """Prints what a job did, at its end."""
+    """Prints a job's results at its end."""
     if form == "json":
         print(json.dumps({"type": "summary", "job": title, **fields}, default=str))
         return

@@ -1,7 +1,7 @@
 """``compact``: the last record of each key, as a DataFrame, as Parquet, or as new logs beside the old ones.
 
-Keys are those of one partition, as everywhere in Kafka. Which record is the last one is found from keys and offsets
-alone; values move once. New logs keep the offsets, begin and end where the old ones do, so consumers' positions hold.
+Keys are those of one partition, as everywhere in Kafka. The last record of a key is found from keys and offsets alone;
+values move once. New logs keep the offsets and have the old start and end, so consumers' positions hold.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ examples:
   kstore spark compact --to parquet --topic customers data/ customers/  a table
   spark-submit kstore/spark/jobs/compact.py data/ compacted/
 
-"kstore compact" does it in place, for logs that one machine can go through.
+"kstore compact" does it in place, for logs that one machine can handle.
 
 exit status:
   0  done
@@ -54,8 +54,8 @@ def compact(
     """The last record of each key of each partition, with all columns of the data source; in no order.
 
     Args:
-        keep_tombstones: of a key whose last record has no value, that record; else nothing.
-        keep_keyless: records without a key, all of them; else none.
+        keep_tombstones: keep the last record of a key even if it has no value.
+        keep_keyless: keep all records without a key.
     """
     options = dict(storage_options or {})
     ranges = ranges_of(places_of(urls, options, topics), options, isolation_level)
@@ -79,7 +79,7 @@ def _compacted(
     keys = frame([*owner, "key", "offset"]).where("key is not null")
     last = keys.groupBy(*owner, "key").agg(f.max("offset").alias("offset")).select(*owner, "offset")
     records = frame(COLUMNS)
-    # On offsets, which are short, not on keys.
+    # By offsets, which are short, not by keys.
     found = records.where("key is not null").join(last, [*owner, "offset"], "left_semi").select(*COLUMNS)
     if not keep_tombstones:
         found = found.where("value is not null")
@@ -145,20 +145,20 @@ class _Checked(NamedTuple):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = job_parser("compact", "Keep of the logs at PATHS the last record of each key, in OUT.", EXAMPLES)
+    parser = job_parser("compact", "Write the last record of each key in the logs at PATHS to OUT.", EXAMPLES)
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
-    add("out", metavar="OUT", help="A directory that is not there: a new store, or a table.")
-    add("--to", choices=("store", "parquet"), default="store", help="What OUT is.")
-    add("--topic", action="append", default=[], help="This topic; may be given more often. Default: all.")
+    add("out", metavar="OUT", help="A directory that does not exist: a new store, or a table.")
+    add("--to", choices=("store", "parquet"), default="store", help="The kind of OUT.")
+    add("--topic", action="append", default=[], help="This topic; repeatable. Default: all.")
     add(
         "--isolation-level",
         choices=("read_committed", "read_uncommitted"),
         default="read_committed",
-        help="read_committed: no records of transactions that were aborted, and nothing behind an open one.",
+        help="read_committed: no records of aborted transactions, and nothing after an open one.",
     )
-    add("--keep-tombstones", action="store_true", help="Of a key that was deleted, the record that says so.")
-    add("--drop-keyless", action="store_true", help="Leave out the records that have no key; else they stay.")
+    add("--keep-tombstones", action="store_true", help="Keep the tombstone of a deleted key.")
+    add("--drop-keyless", action="store_true", help="Leave out records without a key; by default they stay.")
     add(
         "--config",
         action="append",
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # By its name: what is sent to the executors is then found there by its module.
+    # Imported by name, so that executors find pickled functions by their module.
     from kstore.spark.jobs import compact as job
 
     sys.exit(job.main())

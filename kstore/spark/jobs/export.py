@@ -1,7 +1,8 @@
-"""``export``: the records of logs as Parquet files by date or hour, each once, however often it is ended and run.
+"""``export``: the records of logs as Parquet files by date or hour, each once, however often it is stopped and rerun.
 
 The directories are named as Hive's, so Spark reads the whole as one table with the columns ``date`` and ``hour``, and
-Delta Lake takes it over as it is. A run exports what came since the last one. How it keeps count: ``export_state``.
+Delta Lake takes it over unchanged. A run exports what is new since the last one. For its bookkeeping see
+``export_state``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 EXAMPLES = """
 examples:
-  kstore spark export --by date data/ lake/              again, to add what has come since
+  kstore spark export --by date data/ lake/              run it again to add new records
   kstore spark export --by hour --topic orders --columns offset,timestamp,value data/ hdfs://name-node:8020/lake
   spark-submit kstore/spark/jobs/export.py --by date data/ lake/
 
@@ -50,18 +51,18 @@ The result is a table: spark.read.parquet("lake/"). For Delta Lake:
   CONVERT TO DELTA parquet.`lake/` PARTITIONED BY (date DATE)                --by date
   CONVERT TO DELTA parquet.`lake/` PARTITIONED BY (date DATE, hour INT)      --by hour
 
-A run that was ended goes on where it was when it is started again with the same options.
+A stopped run continues where it was when it is started again with the same options.
 
 exit status:
   0  everything up to the logs' ends is exported
-  1  damage was left out (--on-corrupt skip); or it failed, and another run goes on
+  1  damage was skipped (--on-corrupt skip); or it failed, and another run continues
   2  bad usage
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """How records are exported; ConfigError for what cannot be."""
+    """How records are exported; raises ConfigError for an invalid combination."""
 
     by: By = "date"
     columns: tuple[str, ...] = COLUMNS
@@ -84,7 +85,7 @@ class ExportOptions:
                 raise ConfigError(f"{name} is {value!r}, expected one of {', '.join(map(repr, known))}")
 
     def kept(self) -> dict[str, Any]:
-        """What must be the same in all runs of an export."""
+        """The settings that all runs of an export must share."""
         return {
             "by": self.by,
             "columns": list(self.columns),
@@ -94,7 +95,8 @@ class ExportOptions:
 
 
 class Export(NamedTuple):
-    """What a run did. ``resumed`` of its stretches were done before; ``corrupt``: the damage left out, a line each."""
+    """The results of a run. ``resumed`` of its stretches were done before; ``corrupt``: the skipped damage, a line
+    each."""
 
     run: int
     stretches: int
@@ -115,10 +117,10 @@ def export(
     storage_options: Mapping[str, Any] | None = None,
     out_storage_options: Mapping[str, Any] | None = None,
 ) -> Export:
-    """Exports what the logs at ``urls`` have and ``out`` does not; first what an earlier run began.
+    """Exports what the logs at ``urls`` have and ``out`` lacks; first completes an earlier run.
 
-    Raises: ConfigError; LockedError where another export works in ``out``; DataLossError where records went
-    before they were exported; NotALogError, StorageError. What a task meets is pyspark's PythonException.
+    Raises: ConfigError; LockedError if another export works in ``out``; DataLossError if records were removed before
+    they were exported; NotALogError, StorageError. An error in a task is pyspark's PythonException.
     """
     options = options or ExportOptions()
     from_options, to_options = dict(storage_options or {}), dict(out_storage_options or {})
@@ -140,7 +142,9 @@ def export(
             if number in state.receipts:
                 continue
             if place is None:
-                raise ConfigError(f"{planned.topic}-{planned.partition} is missing, of which an export was begun")
+                raise ConfigError(
+                    f"{planned.topic}-{planned.partition} is missing, although an export of it was started"
+                )
             tasks.append(
                 ExportTask(
                     state.run,
@@ -183,7 +187,8 @@ def _plan(
     from_options: Mapping[str, Any],
     lost: list[str],
 ) -> list[Planned]:
-    """The stretches from where the last run ended; what retention has removed before is an error, or ``lost``."""
+    """The stretches from the end of the last run; what retention has removed before is an error, or goes to
+    ``lost``."""
     plan: list[Planned] = []
     for place in places:
         known = next_offsets.get((place.topic, place.partition))
@@ -192,9 +197,9 @@ def _plan(
         if begin > end:
             raise OffsetOutOfRangeError(begin, start_offset=start, end_offset=end)
         if begin < start:
-            text = f"{place.topic}-{place.partition}: offsets {begin} to {start - 1} went before they were exported"
+            text = f"{place.topic}-{place.partition}: offsets {begin} to {start - 1} were removed before their export"
             if options.fail_on_data_loss:
-                raise DataLossError(f"{text}; --allow-data-loss goes on without them")
+                raise DataLossError(f"{text}; --allow-data-loss continues without them")
             lost.append(text)
         found = stretches_of(place, from_options, max(begin, start), end, size_max=options.task_bytes)
         plan += [Planned(place.topic, place.partition, each.start, each.stop, each.size) for each in found]
@@ -219,19 +224,21 @@ def _parser() -> argparse.ArgumentParser:
     add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
     add("out", metavar="OUT", help="The directory of the export; local, or a URL.")
     add("--by", choices=get_args(By), default="date", help="A directory for each date, or date and hour, in UTC.")
-    add("--topic", action="append", default=[], help="This topic; may be given more often. Default: all.")
+    add("--topic", action="append", default=[], help="This topic; repeatable. Default: all.")
     add("--columns", metavar="NAME,...", default=",".join(COLUMNS), help="Which columns.")
     add(
         "--isolation-level",
         choices=("read_committed", "read_uncommitted"),
         default="read_committed",
-        help="read_committed: no records of transactions that were aborted, and nothing behind an open one.",
+        help="read_committed: no records of aborted transactions, and nothing after an open one.",
     )
-    add("--on-corrupt", choices=("raise", "skip"), default="raise", help="At damage: end, or go on behind it.")
-    add("--allow-data-loss", action="store_true", help="Go on where records were removed before they were exported.")
+    add("--on-corrupt", choices=("raise", "skip"), default="raise", help="At damage: stop, or continue after it.")
+    add("--allow-data-loss", action="store_true", help="Continue if records were removed before they were exported.")
     add("--compression", choices=COMPRESSIONS, default="zstd", help="Of Parquet.")
-    add("--task-size", metavar="SIZE", default="128m", help="So much of the logs in a task, and in its files.")
-    add("--out-storage-option", action="append", default=[], metavar="KEY=VALUE", help="As --storage-option, of OUT.")
+    add("--task-size", metavar="SIZE", default="128m", help="How much of the logs a task, and its files, cover.")
+    add(
+        "--out-storage-option", action="append", default=[], metavar="KEY=VALUE", help="Like --storage-option, for OUT."
+    )
     return parser
 
 
@@ -286,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # By its name: what is sent to the executors is then found there by its module.
+    # Imported by name, so that executors find pickled functions by their module.
     from kstore.spark.jobs import export as job
 
     sys.exit(job.main())

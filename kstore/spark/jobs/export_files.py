@@ -1,4 +1,4 @@
-"""What a task of ``export`` does: the records of one stretch into Parquet files, one or more for each date or hour."""
+"""The work of an ``export`` task: the records of one stretch to Parquet files, one or more for each date or hour."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ By = Literal["none", "date", "hour"]
 
 HOUR_US = 3_600_000_000
 UNIT_US = {"date": 24 * HOUR_US, "hour": HOUR_US}
-# Hive's name for no value: of records without a timestamp, and of times that no date is for.
+# Hive's name for no value: for records without a timestamp, and for times outside the calendar.
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 YEARS_MAX_US = int((datetime(9999, 12, 31, 23, tzinfo=UTC) - EPOCH) / timedelta(microseconds=1))
-# Records of many days in one stretch must not take all files that a process may have open.
+# Records of many days in one stretch must not use all files that a process may have open.
 OPEN_FILES_MAX = 64
 ROW_GROUP_RECORDS = 1 << 17
 COPY_BYTES = 8 << 20
@@ -54,10 +54,10 @@ class ExportTask(NamedTuple):
 
 
 def export_stretch(task: ExportTask) -> Receipt:
-    """Writes the files of a stretch, puts them into their places, and then says so.
+    """Writes the files of a stretch, moves them to their places, and then writes the receipt.
 
-    Whoever does it again puts files with the same records in the place of the first. Raises: CorruptBatchError with
-    ``on_corrupt`` "raise", OffsetOutOfRangeError where records were removed since it was planned; StorageError.
+    A repetition replaces the files with ones of the same records. Raises: CorruptBatchError with ``on_corrupt``
+    "raise", OffsetOutOfRangeError if records were removed since planning; StorageError.
     """
     out = open_remote(task.out, storage_options=task.out_storage_options)
     with tempfile.TemporaryDirectory(prefix="kstore-export-") as scratch:
@@ -70,7 +70,7 @@ def export_stretch(task: ExportTask) -> Receipt:
 
 
 def _write(task: ExportTask, files: _Files) -> list[str]:
-    """Reads the stretch; the damage that was left out."""
+    """Reads the stretch; returns the skipped damage."""
     wanted = [name for name in task.columns if name not in ("topic", "partition")]
     names = wanted if task.by == "none" or "timestamp" in wanted else [*wanted, "timestamp"]
     with open_place(task.place, task.storage_options) as log:
@@ -93,7 +93,7 @@ def _line(lost: CorruptRange) -> str:
 
 
 def by_time(batch: pa.RecordBatch, by: By) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each date, or hour, with the directory that they belong in; their order is kept."""
+    """The rows of each date, or hour, with their directory; their order is kept."""
     if by == "none" or not batch.num_rows:
         yield "", batch
         return
@@ -102,7 +102,7 @@ def by_time(batch: pa.RecordBatch, by: By) -> Iterator[tuple[str, pa.RecordBatch
     borders = np.flatnonzero(np.diff(units)) + 1
     found = np.unique(units)
     if len(found) == len(borders) + 1:
-        # As a rule: times rise, and a batch is of one or two hours.
+        # The usual case: times increase, and a batch covers one or two hours.
         starts = [0, *borders.tolist()]
         for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
             yield directory_of(int(units[start]), by), batch.slice(start, stop - start)
@@ -120,7 +120,7 @@ def directory_of(unit: int, by: By) -> str:
 
 
 class _Written(NamedTuple):
-    """A file on the way, for ``directory`` of the export."""
+    """A file that is being written, for ``directory`` of the export."""
 
     path: Path
     directory: str
@@ -183,7 +183,7 @@ class _Files:
         file.add(self._completed(rows))
 
     def _completed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """With the columns that were asked for, in their order."""
+        """Adds the requested columns, in their order."""
         count, place = rows.num_rows, self._task.place
         more = {
             "topic": lambda: pa.repeat(pa.scalar(place.topic, pa.string()), count),
@@ -202,16 +202,16 @@ class _Files:
 
 
 def _put(out: Location, planned: Planned, written: _Written) -> ExportedFile:
-    """Brings a file to its place, where it is as a whole or not at all."""
+    """Moves a file to its place, atomically."""
     fs = out.fs
     name = file_name(planned, written.part)
     target = out / written.directory / name if written.directory else out / name
     fs.make_dirs(target.path.parent)
     if out.local is None and out.url.partition("://")[0] in OBJECT_STORES:
-        # An upload there shows nothing before its end.
+        # An upload there is invisible until its end.
         size = fs.put(target.path, _chunks(written.path))
     else:
-        # Not beside its place: what a killed task leaves of it, readers would take for a file of records.
+        # Not beside its place: readers would take the rest of a killed task for a file of records.
         waiting = out / STATE_DIRECTORY / f"{name}.{uuid.uuid4().hex}"
         size = fs.put(waiting.path, _chunks(written.path))
         fs.rename(waiting.path, target.path)

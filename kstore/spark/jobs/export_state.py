@@ -1,13 +1,13 @@
-"""What an export directory knows of itself, in ``_kstore_export``, which Spark passes by: plans, receipts, manifests.
+"""The state of an export directory, in ``_kstore_export``, which Spark ignores: plans, receipts, manifests.
 
     settings.json            what is exported, and how: the same in every run
     000007.plan.json         the stretches of run 7, fixed before any of them is read
-    000007.00000042.json     the receipt of its stretch 42: all its files are in their places
-    000007.json              run 7 is committed: its files, and from which offsets on run 8 reads
+    000007.00000042.json     the receipt of its stretch 42: all its files are in place
+    000007.json              run 7 is committed: its files, and the offsets where run 8 starts
 
-Each of these is there as a whole or not at all. A file of records is named after the offsets of its stretch, so that
-who does a stretch again replaces its files and adds none. A run that was ended is gone on with by its plan, whatever
-the log has got since; so a record is in one file at most at any time, and in exactly one when a run is committed.
+Each of these is written atomically. A file of records is named after the offsets of its stretch, so that repeating a
+stretch replaces its files and adds none. A stopped run continues by its plan, whatever the log has gained since; so at
+any time at most one file holds a record, and exactly one when a run is committed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ExportedFile(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """A stretch that is done. ``corrupt`` tells of the damage that was left out, a line each."""
+    """A completed stretch. ``corrupt`` lists the skipped damage, a line each."""
 
     number: int
     files: list[ExportedFile]
@@ -57,15 +57,16 @@ class Receipt(NamedTuple):
 
 
 def file_name(planned: Planned, part: int) -> str:
-    """The name of a stretch's file; not one that begins with a "_" or a ".", which Spark passes by."""
+    """The name of a stretch's file; it does not start with "_" or ".", since Spark ignores such files."""
     return f"part-{planned.topic}-{planned.partition}-{planned.start:020d}-{planned.stop:020d}-{part:04d}.parquet"
 
 
 class ExportState:
-    """The state of the export in ``out``. One export works there at a time: on local disks a lock sees to that."""
+    """The state of the export in ``out``. Only one export may work there at a time: on local disks a lock ensures
+    that."""
 
     def __init__(self, out: Location) -> None:
-        """Reads what is there. Raises: LockedError, CorruptFileError, StorageError."""
+        """Reads the existing state. Raises: LockedError, CorruptFileError, StorageError."""
         self.out = out
         self._directory = out / STATE_DIRECTORY
         self._lock: DirectoryLock | None = None
@@ -75,9 +76,9 @@ class ExportState:
         self.receipts: dict[int, Receipt] = {}
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Makes the directory ready, and finds where to go on.
+        """Prepares the directory, and finds where to continue.
 
-        Raises: ConfigError where an export with other settings is there; LockedError, CorruptFileError, StorageError.
+        Raises: ConfigError if an export with other settings exists; LockedError, CorruptFileError, StorageError.
         """
         fs = self.out.fs
         fs.make_dirs(self._directory.path)
@@ -96,7 +97,7 @@ class ExportState:
         self._load()
 
     def end(self) -> None:
-        """Lets go of the directory."""
+        """Releases the directory."""
         if self._lock is not None:
             self._lock.release()
 
@@ -122,19 +123,19 @@ class ExportState:
             for run, number in receipts:
                 if run == self.run:
                     self.receipts[number] = self._receipt(number)
-        # What a run left that was ended behind its commit, or in the middle of a file.
+        # Left by a run that stopped after its commit, or in the middle of a file.
         stale = [f"{run:06d}.plan.json" for run in plans if run != self.run]
         stale += [f"{run:06d}.{number:08d}.json" for run, number in receipts if run != self.run]
         stale += [name for name in rest if name.startswith("part-") or name.endswith(UPLOAD_SUFFIX)]
         self._remove(stale)
 
     def fix(self, plan: list[Planned]) -> None:
-        """This run does ``plan``, and who goes on with it does."""
+        """Fixes ``plan`` for this run, and for a run that continues it."""
         self._write(f"{self.run:06d}.plan.json", {"stretches": plan})
         self.plan = plan
 
     def commit(self, receipts: Mapping[int, Receipt]) -> None:
-        """All stretches are done: the run is part of the export now."""
+        """All stretches are done: makes the run part of the export."""
         assert self.plan is not None, "a run has a plan"
         assert sorted(receipts) == list(range(len(self.plan))), "a receipt for each stretch"
         for planned in self.plan:
@@ -175,14 +176,12 @@ class ExportState:
     def _require(self, name: str) -> Any:
         found = self._read(name)
         if found is None:
-            raise StorageError(
-                None, "it was there and is gone: another export is at work", (self._directory / name).url
-            )
+            raise StorageError(None, "it has disappeared: another export is at work", (self._directory / name).url)
         return found
 
 
 def write_receipt(out: Location, run: int, receipt: Receipt) -> None:
-    """Says that a stretch is done: its files are in their places."""
+    """Records that a stretch is done: its files are in place."""
     content = {"files": receipt.files, "corrupt": receipt.corrupt}
     write_json(out / STATE_DIRECTORY / f"{run:06d}.{receipt.number:08d}.json", content)
 

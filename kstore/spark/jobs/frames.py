@@ -1,4 +1,4 @@
-"""Records of logs as DataFrames for jobs that rewrite them: what the data source gives, and an order that lasts."""
+"""Records of logs as DataFrames for jobs that rewrite them: the data source's columns, and a stable order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ORDER_TIME", "Range", "frame_of", "ranges_of"]
 
-# The latest time of all records of a partition up to this one: by it partitions mix, and each keeps its own order.
+# The latest time of a partition's records up to this one: partitions mix by it, and each keeps its own order.
 ORDER_TIME = "orderTime"
 
 
@@ -47,7 +47,7 @@ class _Reading(NamedTuple):
 def ranges_of(
     places: Sequence[LogPlace], storage_options: Mapping[str, Any], isolation_level: IsolationLevel
 ) -> list[Range]:
-    """What can be read of each log, from now on fixed. Raises: StorageError, NotALogError."""
+    """What can be read of each log, fixed now. Raises: StorageError, NotALogError."""
     return [Range(place, *readable(place, storage_options, isolation_level)) for place in places]
 
 
@@ -61,7 +61,7 @@ def frame_of(
     with_order_time: bool = False,
     task_bytes: int = TASK_BYTES,
 ) -> DataFrame:
-    """The records of ``ranges`` with ``columns`` of the data source's, and ORDER_TIME (ms) if that is asked for."""
+    """The records of ``ranges`` with ``columns`` of the data source's, and ORDER_TIME (ms) if requested."""
     stretches = [
         stretch
         for each in ranges
@@ -99,7 +99,7 @@ def _latest_time(storage_options: dict[str, Any], stretch: Stretch) -> int:
         try:
             file = location.reading.open(f"{location.path}/{segment_name(segment.base_offset, LOG_SUFFIX)}")
         except FileMissingError:
-            continue  # retention took it: reading will say so
+            continue  # retention deleted it: reading will report that
         for item in walk_headers(file, file.size(), next_offset=segment.base_offset, offset_stop=segment.offset_stop):
             if not isinstance(item, Damage):
                 latest = max(latest, item[1].max_timestamp)

@@ -1,4 +1,4 @@
-"""The logs that a job is about: listed in the driver, opened in the tasks."""
+"""The logs of a job: listed in the driver, opened in the tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class LogAt(NamedTuple):
-    """A log's directory, by the URL that it is reached by, or its path."""
+    """A log's directory, by its URL or path."""
 
     url: str
     storage_options: tuple[tuple[str, Any], ...] = ()
@@ -39,12 +39,12 @@ class LogAt(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """For people: a password is left out."""
+        """For people: without a password."""
         return self.location.url
 
 
 class Segment(NamedTuple):
-    """A ``.log`` of ``size`` bytes; offsets at or above ``offset_stop`` are the next one's."""
+    """A ``.log`` of ``size`` bytes; offsets at or above ``offset_stop`` belong to the next one."""
 
     base_offset: int
     offset_stop: int
@@ -61,16 +61,16 @@ class Stretch(NamedTuple):
 
 
 def find_all_logs(urls: Iterable[str], storage_options: Mapping[str, Any]) -> list[LogAt]:
-    """Every log at ``urls``, each a log or a directory of them, whatever it is named.
+    """Every log at ``urls``, each a log or a directory of them, whatever its name.
 
-    Raises: NotALogError, ConfigError for a log that is there twice, StorageError.
+    Raises: NotALogError, ConfigError for a log that appears twice, StorageError.
     """
     found: dict[str, LogAt] = {}
     options = tuple(sorted(storage_options.items()))
     for url in urls:
         location = open_remote(url, storage_options=storage_options)
         for path in find_logs(location.path, fs=location.reading):
-            # As it was given, for whoever opens it again: what is shown has no password.
+            # As given, for opening it again: what is shown has no password.
             inner = str(path)[len(str(location.path)) :]
             at = LogAt(str(path) if location.local is not None else url.rstrip("/") + inner, options)
             if at.url in found:
@@ -80,9 +80,9 @@ def find_all_logs(urls: Iterable[str], storage_options: Mapping[str, Any]) -> li
 
 
 def places_of(urls: Sequence[str], storage_options: Mapping[str, Any], topics: Sequence[str] = ()) -> list[LogPlace]:
-    """The logs at ``urls`` of ``topics``, of all but internal ones where none is named.
+    """The logs at ``urls`` of ``topics``, by default of all but internal ones.
 
-    Raises: as ``find_places``; ConfigError for a topic that there is not.
+    Raises: as ``find_places``; ConfigError for a topic that does not exist.
     """
     places = find_places(urls, storage_options=storage_options, named=topics)
     if not topics:
@@ -105,12 +105,12 @@ def segments_of(location: Location) -> list[Segment]:
 
 
 def writer_at_work(location: Location) -> bool:
-    """Whether a writer holds the log, as far as can be known: not of one on another machine."""
+    """Whether a writer holds the log, as far as known: not of one on another machine."""
     return is_live(location.reading, location.path)
 
 
 def readable(place: LogPlace, storage_options: Mapping[str, Any], isolation_level: IsolationLevel) -> tuple[int, int]:
-    """The first offset of a log, and the one behind the last that can be read. Raises: StorageError, NotALogError."""
+    """The first offset of a log, and the one after the last that can be read. Raises: StorageError, NotALogError."""
     with open_place(place, storage_options) as log:
         return log.start_offset, log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
 
@@ -118,7 +118,7 @@ def readable(place: LogPlace, storage_options: Mapping[str, Any], isolation_leve
 def stretches_of(
     place: LogPlace, storage_options: Mapping[str, Any], start: int, stop: int, *, size_max: int
 ) -> list[Stretch]:
-    """Offsets ``start`` to ``stop`` of a log, cut where segments begin, about ``size_max`` bytes each or a segment.
+    """Offsets ``start`` to ``stop`` of a log, cut at segment starts, about ``size_max`` bytes or a segment each.
 
     Raises: StorageError.
     """
@@ -135,5 +135,5 @@ def stretches_of(
 
 
 def local_or_url(url: str) -> str:
-    """A local path from the root on, since the executors may be somewhere else; an URL as it is."""
+    """An absolute local path, since the executors may have another directory; a URL unchanged."""
     return url if is_remote(url) else str(open_remote(url).path)

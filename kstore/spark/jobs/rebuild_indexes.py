@@ -1,8 +1,8 @@
-"""``rebuild-indexes``: indexes that are missing or damaged, made anew from the batches; a segment a task.
+"""``rebuild-indexes``: rebuilds missing or damaged indexes from the batches; a segment a task.
 
-They get the bytes that appending makes. Only on local disks: an index is written in place. The logs' locks are held,
-so a log that somebody writes to is refused. The last segment of a log that was not closed in order is left to the next
-writer, who makes its indexes anew anyway.
+They get the bytes that appending writes. Only on local disks: an index is written in place. The job holds the logs'
+locks, so it refuses a log that another process writes to. The last segment of a log that was not closed cleanly is left
+to the next writer, which rebuilds its indexes anyway.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rebuilt", "main", "rebuild_indexes"]
 
-# What a verification calls them.
+# Their names in a verification.
 SUFFIXES = {"index": INDEX_SUFFIX, "timeindex": TIME_INDEX_SUFFIX, "txnindex": TXN_INDEX_SUFFIX}
 SCHEMA = "log string, segment bigint, file string, before bigint, after bigint, changed boolean, problem string"
 
@@ -64,15 +64,15 @@ examples:
 
 exit status:
   0  the indexes are in order
-  1  some could not be made anew
-  2  bad usage: an URL, too
+  1  some could not be rebuilt
+  2  bad usage, also for a URL
 """
 
 
 class Rebuilt(NamedTuple):
-    """An index file that was made anew: its size ``before``, -1 where it was missing, and ``after``.
+    """A rebuilt index file: its size ``before``, -1 if it was missing, and ``after``.
 
-    ``problem`` says why it was not; "" as a rule.
+    ``problem`` says why it was not rebuilt; usually "".
     """
 
     log: str
@@ -85,7 +85,7 @@ class Rebuilt(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The indexes of one segment that are to be made anew, by suffix."""
+    """The indexes of one segment to rebuild, by suffix."""
 
     directory: str
     base_offset: int
@@ -103,12 +103,13 @@ def rebuild_indexes(
     index_interval_bytes: int | None = None,
     task_bytes: int = TASK_BYTES,
 ) -> list[Rebuilt]:
-    """Makes the indexes of the logs at ``paths`` anew, those that are missing or damaged, or with ``every`` all.
+    """Rebuilds the indexes of the logs at ``paths``: those that are missing or damaged, or with ``every`` all.
 
-    ``index_interval_bytes`` is the setting that the logs were written with; by default what their store says of their
-    topic, and else Kafka's 4096.
+    ``index_interval_bytes`` is the setting with which the logs were written; by default that of their topic in the
+    store, and else Kafka's 4096.
 
-    Raises: ConfigError for an URL; LockedError for a log that somebody writes to, before any is changed; StorageError.
+    Raises: ConfigError for a URL; LockedError for a log that another process writes to, before any is changed;
+    StorageError.
     """
     check_local(paths)
     logs = [Path(at.url) for at in find_all_logs([local_or_url(path) for path in paths], {})]
@@ -119,7 +120,7 @@ def rebuild_indexes(
         pieces = [(log, piece, size) for log in logs for piece, size in _pieces(log)]
         kinds = spread_objects(spark, grouped(pieces, lambda each: each[2], task_bytes), _damaged)
         if every:
-            # Transaction indexes that are right stay: they may list what compaction has removed.
+            # Correct transaction indexes stay: they may list what compaction has removed.
             kinds = [tuple(sorted({"index", "timeindex", *found})) for found in kinds]
         rebuilt: list[Rebuilt] = []
         for (log, piece, size), found in zip(pieces, kinds, strict=True):
@@ -127,7 +128,7 @@ def rebuild_indexes(
             if not suffixes:
                 continue
             if piece.is_last and not _is_closed(log):
-                problem = "the log was not closed in order: its next writer makes this anew"
+                problem = "the log was not closed cleanly: its next writer rebuilds this"
                 for suffix in suffixes:
                     name = segment_name(piece.base_offset, suffix)
                     rebuilt.append(Rebuilt(str(log), piece.base_offset, name, -1, -1, False, problem))
@@ -143,7 +144,7 @@ def rebuild_indexes(
 
 
 def report(spark: SparkSession, rebuilt: Sequence[Rebuilt]) -> DataFrame:
-    """What was made anew, as a DataFrame."""
+    """The rebuilt indexes, as a DataFrame."""
     return spark.createDataFrame([tuple(each) for each in rebuilt], SCHEMA)
 
 
@@ -151,7 +152,7 @@ def check_local(paths: Sequence[str]) -> None:
     """Raises: ConfigError."""
     for path in paths:
         if is_remote(path):
-            raise ConfigError(f"{path} is no local path: an index is written in place, which only disks can do")
+            raise ConfigError(f"{path} is not a local path: an index is written in place, which only disks support")
 
 
 def _pieces(log: Path) -> list[tuple[Piece, int]]:
@@ -168,13 +169,13 @@ def _is_closed(log: Path) -> bool:
 
 
 def _damaged(item: tuple[Path, Piece, int]) -> tuple[str, ...]:
-    """Which indexes of a segment are wrong, missing, or empty where they should not be."""
+    """The indexes of a segment that are wrong, missing, or empty although they should not be."""
     log, piece, size = item
     verified = verify_piece(piece)
     kinds = {damage.kind for damage in verified.log.damages} & SUFFIXES.keys()
     if verified.unlisted:
-        kinds.add("txnindex")  # an entry too many hides nothing
-    # An empty one says nothing wrong, and is of no use. The last time of a segment is always in its index.
+        kinds.add("txnindex")  # a surplus entry hides nothing
+    # An empty one is not wrong, but useless. The last time of a segment is always in its index.
     for kind, size_max in (("index", topic_index_interval(log)), ("timeindex", 0)):
         path = log / segment_name(piece.base_offset, SUFFIXES[kind])
         if size > size_max and path.exists() and not path.stat().st_size:
@@ -183,7 +184,7 @@ def _damaged(item: tuple[Path, Piece, int]) -> tuple[str, ...]:
 
 
 def _rebuild(wanted: _Wanted) -> list[Rebuilt]:
-    """Makes the indexes of one segment anew."""
+    """Rebuilds the indexes of one segment."""
     directory = Path(wanted.directory)
     config = LogConfig(file_mode=wanted.mode, index_interval_bytes=wanted.index_interval_bytes)
     context = SegmentContext(SYSTEM_FS, directory, config, SYSTEM_CLOCK, HandleCache(8), LogCounters())
@@ -254,7 +255,7 @@ class _Checked(NamedTuple):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = job_parser("rebuild-indexes", "Make the indexes of the logs at PATHS anew that are damaged.", EXAMPLES)
+    parser = job_parser("rebuild-indexes", "Rebuild the missing or damaged indexes of the logs at PATHS.", EXAMPLES)
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs, on local disks.")
     add("--all", action="store_true", help="All indexes, not only those that are missing or damaged.")
@@ -262,7 +263,7 @@ def _parser() -> argparse.ArgumentParser:
         "--index-interval-bytes",
         type=int,
         metavar="N",
-        help="What the logs were written with. Default: as the store's topics say, else 4096.",
+        help="The value with which the logs were written. Default: that of the store's topics, else 4096.",
     )
     return parser
 
@@ -302,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # By its name: what is sent to the executors is then found there by its module.
+    # Imported by name, so that executors find pickled functions by their module.
     from kstore.spark.jobs import rebuild_indexes as job
 
     sys.exit(job.main())

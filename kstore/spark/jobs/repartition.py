@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "repartition", "slot_of"]
 
-# So many records without a key follow each other into one partition: batches stay large.
+# How many consecutive records without a key go into one partition: batches stay large.
 KEYLESS_RUN = 1000
 TYPES = {
     "key": "binary",
@@ -67,9 +67,9 @@ def repartition(
     settings: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[Written]:
-    """Writes ``topic`` of the logs at ``urls`` as the new store ``out`` with so many ``partitions``.
+    """Writes ``topic`` of the logs at ``urls`` as the new store ``out`` with ``partitions`` partitions.
 
-    Timestamps stay and are those of the records' creation; ``settings`` are the new topic's own.
+    Timestamps stay and become the records' creation times; ``settings`` are the new topic's own.
 
     Raises: ConfigError; and as ``rewrite.write_store``.
     """
@@ -125,14 +125,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = job_parser("repartition", "Rewrite a topic of the logs at PATHS as the new store OUT.", EXAMPLES)
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
-    add("out", metavar="OUT", help="A directory that is not there.")
+    add("out", metavar="OUT", help="A directory that does not exist.")
     add("--topic", required=True, help="Which topic.")
-    add("--partitions", type=int, required=True, metavar="N", help="How many partitions it has then.")
+    add("--partitions", type=int, required=True, metavar="N", help="The new number of partitions.")
     add(
         "--isolation-level",
         choices=("read_committed", "read_uncommitted"),
         default="read_committed",
-        help="read_committed: no records of transactions that were aborted, and nothing behind an open one.",
+        help="read_committed: no records of aborted transactions, and nothing after an open one.",
     )
     add(
         "--config",
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # By its name: what is sent to the executors is then found there by its module.
+    # Imported by name, so that executors find pickled functions by their module.
     from kstore.spark.jobs import repartition as job
 
     sys.exit(job.main())

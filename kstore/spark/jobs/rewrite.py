@@ -1,7 +1,7 @@
-"""Writes DataFrames of records as a new store: a partition a task, and the store appears when all of it is there.
+"""Writes DataFrames of records as a new store: a partition a task; the store appears when it is complete.
 
 The tasks write beside the place of the store, in ``OUT.part``, so driver and executors must share that file system: one
-machine, or a mount. A run that was ended leaves ``OUT.part``, which the next one replaces.
+machine, or a mount. A stopped run leaves ``OUT.part``, which the next one replaces.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 __all__ = ["SLOT", "Target", "Written", "check_out", "write_store"]
 
-# The column that says which of the targets a record is for.
+# The column that names a record's target.
 SLOT = "slot"
-# What the new store is made in, and in it, what marks it as ours.
+# The directory in which the new store is built, and the name in it that marks it as ours.
 PART_SUFFIX = ".part"
 PART_MARK = ".kstore-spark-job"
 ATTEMPTS = ".attempts"
 BATCH_BYTES = 256 << 10
 BATCH_RECORDS = 5000
 RESULT_SCHEMA = "slot int, directory string, records bigint, size bigint"
-# A log takes what another one held: its times, and its largest record.
+# A log takes everything that another one held: its times, and its largest record.
 TAKES_ALL = {"message_timestamp_after_max_ms": UNLIMITED, "max_message_bytes": 2**30, "retention_ms": -1}
 
 
 class Target(NamedTuple):
-    """A partition that is written. With ``start`` and ``stop`` records keep their offsets, and these are the log's."""
+    """A partition to write. With ``start`` and ``stop`` records keep their offsets, and these bound the log."""
 
     owner: TopicPartition
     start: int | None = None
@@ -55,7 +55,7 @@ class Target(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A partition that was written."""
+    """A written partition."""
 
     owner: TopicPartition
     records: int
@@ -63,12 +63,12 @@ class Written(NamedTuple):
 
 
 def check_out(out: str) -> Path:
-    """The path for a new store. Raises: ConfigError where there is something, or for an URL."""
+    """The path for a new store. Raises: ConfigError if it exists, or for a URL."""
     if is_remote(out):
-        raise ConfigError(f"{out} is no local path: logs are written in place, which only disks can do")
+        raise ConfigError(f"{out} is not a local path: logs are written in place, which only disks support")
     path = open_remote(out).path
     if SYSTEM_FS.exists(path) and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"{path} is there already: a new store needs a directory of its own")
+        raise ConfigError(f"{path} exists already: a new store needs a directory of its own")
     return path
 
 
@@ -79,8 +79,8 @@ def write_store(
 
     Columns beside SLOT and ``order``: key, value, timestamp, headers, and offset where targets keep them.
 
-    Raises: ConfigError, LockedError where another job writes there; StorageError where the executors write somewhere
-    else. What a task meets is pyspark's PythonException.
+    Raises: ConfigError, LockedError if another job writes there; StorageError if the executors write to another place.
+    An error in a task is pyspark's PythonException.
     """
     part = out.with_name(out.name + PART_SUFFIX)
     _begin(part)
@@ -116,12 +116,12 @@ def write_store(
 
 
 def _begin(part: Path) -> None:
-    """An empty directory to write in; what an earlier run left there goes."""
+    """An empty directory to write in; removes what an earlier run left there."""
     if SYSTEM_FS.exists(part):
         if not (part / PART_MARK).exists():
-            raise FileInTheWayError(errno.EEXIST, "expected nothing, or what an ended job left", str(part))
+            raise FileInTheWayError(errno.EEXIST, "expected nothing, or what a stopped job left", str(part))
         if (part / ATTEMPTS).exists():
-            DirectoryLock(part / ATTEMPTS, kind="rewrite").release()  # nobody is at work there
+            DirectoryLock(part / ATTEMPTS, kind="rewrite").release()  # no job is at work there
         shutil.rmtree(part)
     make_directory(SYSTEM_FS, part, mode=0o700)
     (part / PART_MARK).touch()
@@ -129,7 +129,7 @@ def _begin(part: Path) -> None:
 
 
 def _adopt(part: Path, targets: Sequence[Target], settings: Mapping[str, Any]) -> None:
-    """Makes the directory of logs a store that closes in order, with the settings that its topics were asked for."""
+    """Turns the directory of logs into a cleanly closed store, with the requested settings of its topics."""
     with Store(part, background=False) as store:
         if settings:
             for topic in sorted({target.owner.topic for target in targets}):
@@ -137,7 +137,7 @@ def _adopt(part: Path, targets: Sequence[Target], settings: Mapping[str, Any]) -
 
 
 def _write_nothing(part: Path, target: Target, settings: Mapping[str, Any]) -> Path:
-    """A partition that no record is for."""
+    """Writes a partition without records."""
     writer = _PartitionWriter(part / ATTEMPTS, target, settings)
     writer.close()
     return writer.directory
@@ -149,7 +149,7 @@ def _write_nothing(part: Path, target: Target, settings: Mapping[str, Any]) -> P
 def _write_slots(
     directory: str, targets: list[Target], settings: dict[str, Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Writes the rows, which come slot after slot, each to the log of its slot."""
+    """Writes the rows, which are sorted by slot, each to the log of its slot."""
     writer: _PartitionWriter | None = None
     current = -1
     results = []
@@ -233,14 +233,14 @@ class _PartitionWriter:
         self.records += len(values)
 
     def close(self) -> None:
-        """All is on disk. The log ends where the one ends that it was made from."""
+        """Puts everything on disk. The log ends where its source ends."""
         stop = self._target.stop
         if stop is not None and self._log.end_offset < stop:
             self._log.append_batches(build_batch([], base_offset=stop - 1), assign_offsets=False)
         self._log.close()
 
     def abandon(self) -> None:
-        """Takes it away again: the task failed."""
+        """Removes it: the task failed."""
         self._log.close()
         shutil.rmtree(self.directory.parent, ignore_errors=True)
 

@@ -1,6 +1,6 @@
-"""Brings work over plain values to the executors: a task for each group of items, and what comes of it as a DataFrame.
+"""Runs work over plain values on the executors: a task for each group of items, and the results as a DataFrame.
 
-``mapInArrow`` over a small DataFrame, so that it runs wherever Spark runs, Spark Connect included.
+It uses ``mapInArrow`` over a small DataFrame, so that it runs wherever Spark runs, including Spark Connect.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["TASK_BYTES", "grouped", "spread", "spread_objects"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# A task costs 30 to 40 ms, and what it reads is read again where it fails.
+# A task costs 30 to 40 ms, and a failed one reads its data again.
 TASK_BYTES = 128 << 20
-# A task for each item opens files: so many small items are one task at most.
+# A task opens a file for each item: at most this many small items form one task.
 TASK_ITEMS = 64
 
 
 def grouped(items: Iterable[Item], size_of: Callable[[Item], int], size_max: int = TASK_BYTES) -> list[list[Item]]:
-    """The items in their order, as many together as ``size_max`` bytes hold, and at least one."""
+    """The items in order, grouped up to ``size_max`` bytes, and at least one."""
     groups: list[list[Item]] = []
     room = 0
     for item in items:
@@ -45,7 +45,7 @@ def spread(
     work: Callable[[Item], Iterable[pa.RecordBatch]],
     schema: str,
 ) -> DataFrame:
-    """What ``work`` gives for every item, a Spark task for each group; ``schema`` is Spark's text for it.
+    """The results of ``work`` for every item, a Spark task for each group; ``schema`` is Spark's text for it.
 
     ``work`` is a function of a module, or a ``partial`` of one with plain values.
     """
@@ -64,7 +64,7 @@ def spread(
 def spread_objects(
     spark: SparkSession, groups: Sequence[Sequence[Item]], work: Callable[[Item], Result]
 ) -> list[Result]:
-    """What ``work`` gives for every item, in their order, in this process."""
+    """The results of ``work`` for every item, in order, in this process."""
     found = spread(spark, _numbered(groups), _Pickled(work), "number int, result binary").collect()
     return [pickle.loads(result) for _, result in sorted((row["number"], bytes(row["result"])) for row in found)]
 

@@ -1,7 +1,7 @@
 """``stats``: sizes, rates, and how batches and keys are distributed, over time; a segment a task.
 
-Counted is by ``upkeep.stats``, from the headers of batches alone, or with ``deep`` record by record. A batch counts
-for the interval of its latest record.
+``upkeep.stats`` counts, from the headers of batches alone, or with ``deep`` record by record. A batch counts for the
+interval of its latest record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "LogStatistics", "main", "stats"]
 
-# Of a log whose times are all over, so many intervals are told apart: no more is kept in memory.
+# For a log with scattered times, this many intervals are kept apart: memory stays bounded.
 INTERVALS_MAX = 100_000
 
 DISTRIBUTION = "struct<min: bigint, p50: bigint, p90: bigint, p99: bigint, max: bigint, mean: double>"
@@ -53,7 +53,7 @@ examples:
 
 exit status:
   0  everything was counted
-  1  damage: of what cannot be read nothing is counted
+  1  damage: unreadable data is not counted
   2  bad usage
 """
 
@@ -67,7 +67,7 @@ class _Item(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """What was counted of one segment, by the interval's number; -1: without a time."""
+    """The counts of one segment, by the interval's number; -1: without a time."""
 
     intervals: dict[int, Stats]
     findings: list[Finding]
@@ -75,7 +75,7 @@ class _Counted(NamedTuple):
 
 @dataclass
 class LogStatistics:
-    """What was counted, for each log and interval."""
+    """The counts for each log and interval."""
 
     spark: SparkSession
     every_ms: int
@@ -84,7 +84,7 @@ class LogStatistics:
 
     @cached_property
     def frame(self) -> DataFrame:
-        """A row for each log and interval: SCHEMA. ``time`` is when it begins; null for what has no time."""
+        """A row for each log and interval: SCHEMA. ``time`` is its start; null for data without a time."""
         rows = [
             _row(log, None if number < 0 else number * self.every_ms, self.every_ms, counted)
             for (log, number), counted in sorted(self.counted.items())
@@ -103,7 +103,7 @@ def stats(
 ) -> LogStatistics:
     """Counts the logs at ``urls``, each a log or a directory of logs, in intervals of ``every_ms``.
 
-    Raises: ConfigError, NotALogError, StorageError where a directory cannot be listed.
+    Raises: ConfigError, NotALogError, StorageError if a directory cannot be listed.
     """
     if every_ms <= 0:
         raise ConfigError(f"every_ms is {every_ms}, expected 1 or more")
@@ -183,7 +183,7 @@ def _time(time_ms: int | None) -> datetime | None:
     try:
         return None if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
-        return None  # in no year that has four digits
+        return None  # not a year of four digits
 
 
 def _spread_of(values: Distribution) -> tuple[Any, ...] | None:
@@ -223,12 +223,14 @@ class _Checked(NamedTuple):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = job_parser("stats", "Count what the logs at PATHS are made of, over time.", EXAMPLES)
+    parser = job_parser("stats", "Count what the logs at PATHS contain, over time.", EXAMPLES)
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
-    add("--every", metavar="TIME", default="1h", help="How long an interval is: 15m, 1h, 1d.")
+    add("--every", metavar="TIME", default="1h", help="The length of an interval: 15m, 1h, 1d.")
     add("--deep", action="store_true", help="Check, decompress and count every record too: keys, values, tombstones.")
-    add("--top-keys", type=int, default=0, metavar="N", help="And the N keys of each topic with the most records.")
+    add(
+        "--top-keys", type=int, default=0, metavar="N", help="Also list the N keys of each topic with the most records."
+    )
     add("--out", metavar="DIR", help="Write the table there, as Parquet; by Spark, to any file system.")
     return parser
 
@@ -287,7 +289,7 @@ def _work(spark: SparkSession, checked: _Checked) -> int:
 
 
 def _print(found: LogStatistics, form: str) -> None:
-    """A line for each interval, of all logs together."""
+    """A line for each interval, over all logs."""
     intervals: dict[int, Stats] = {}
     for (_, number), part in found.counted.items():
         intervals.setdefault(number, Stats("")).merge(part)
@@ -308,7 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # By its name: what is sent to the executors is then found there by its module.
+    # Imported by name, so that executors find pickled functions by their module.
     from kstore.spark.jobs import stats as job
 
     sys.exit(job.main())

@@ -1,6 +1,6 @@
 """``verify``: every CRC, offset, index entry and snapshot of whole directories of logs, a segment a task.
 
-It finds what ``kstore verify`` finds, but for producers in segments at whose beginning no snapshot stands
+It finds what ``kstore verify`` finds, except for producers in segments without a snapshot at their start
 (``kstore.upkeep.verify.pieces``). Nothing is written, and no lock is taken.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Verification", "main", "verify"]
 
-# Of one log: the rest is damage of the same kind, as a rule.
+# Per log: the rest is usually damage of the same kind.
 FINDINGS_SHOWN = 100
 
 SEGMENTS_SCHEMA = (
@@ -48,7 +48,7 @@ examples:
 
 exit status:
   0  everything is as it was written
-  1  damage, or what could not be read
+  1  damage, or unreadable data
   2  bad usage
 """
 
@@ -63,9 +63,9 @@ class _Item(NamedTuple):
 
 @dataclass
 class Verification:
-    """What was found: ``logs`` in their order, those of a store itself first where something is wrong with it.
+    """The findings: ``logs`` in order, a store's own first if it has any.
 
-    ``segments`` are DataFrame rows of SEGMENTS_SCHEMA; the two DataFrames are made when they are asked for.
+    ``segments`` are DataFrame rows of SEGMENTS_SCHEMA; the two DataFrames are created on demand.
     """
 
     spark: SparkSession
@@ -78,12 +78,12 @@ class Verification:
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """What was found, with the log."""
+        """The findings, each with its log."""
         return [(log.path, finding) for log in self.logs for finding in log.findings]
 
     @cached_property
     def report(self) -> DataFrame:
-        """A row for each thing that was found: FINDINGS_SCHEMA. Null: it is about no position, or no offsets."""
+        """A row for each finding: FINDINGS_SCHEMA. Null: no position, or no offsets."""
         rows = [
             (
                 log,
@@ -114,7 +114,7 @@ def verify(
 ) -> Verification:
     """Verifies the logs at ``urls``, each a log or a directory of logs, local or remote.
 
-    Raises: NotALogError, StorageError where a directory cannot be listed; what cannot be read is a finding.
+    Raises: NotALogError, StorageError if a directory cannot be listed; unreadable data is a finding.
     """
     options = dict(storage_options or {})
     logs = find_all_logs(urls, options)
@@ -171,12 +171,12 @@ class _Checked(NamedTuple):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = job_parser("verify", "Read every file of the logs at PATHS, and hold them against each other.", EXAMPLES)
+    parser = job_parser("verify", "Read every file of the logs at PATHS, and compare them with each other.", EXAMPLES)
     parser.add_argument("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
     parser.add_argument(
         "--report",
         metavar="DIR",
-        help="Write findings/ and segments/ there too, as Parquet; by Spark, to any file system.",
+        help="Also write findings/ and segments/ there, as Parquet; by Spark, to any file system.",
     )
     return parser
 
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # By its name: what is sent to the executors is then found there by its module.
+    # Imported by name, so that executors find pickled functions by their module.
     from kstore.spark.jobs import verify as job
 
     sys.exit(job.main())

@@ -1,9 +1,9 @@
 """Handing a directory of partitions from kstore to a Kafka broker (KRaft, 4.x), and back.
 
 report       what was, or would be, done
-store        the directory: who holds it, what is in it, one change after the other
-partition    one partition's log: opened and closed in order, read whole, its indexes held against it
-to_broker    from_broker    the two ways
+store        the directory: its holders, its contents, and one change after another
+partition    one partition's log: opened and closed cleanly, read whole, its indexes checked against it
+to_broker    from_broker    the two directions
 """
 
 from kstore.upkeep.handover.from_broker import from_broker

@@ -1,9 +1,9 @@
-"""From a broker that has stopped: every log opened and closed by kstore, then the broker's marker taken away.
+"""From a stopped broker: kstore opens and closes every log, then the broker's marker is removed.
 
-What the broker knew is in its checkpoints: the recovery point, and with the marker that the log ends there; and the log
-start offset. A ``kstore.state`` from before the broker's time is out of date and goes first. Logs that were closed in
-order come first, as long as the marker is there to be believed; the others are recovered without it. A crash on the
-way leaves a directory for which this can be done again.
+The broker's knowledge is in its checkpoints: the recovery point, which with the marker is the log's end, and the log
+start offset. A ``kstore.state`` from before the broker's time is out of date and goes first. Logs that were closed
+cleanly come first, while the marker is still valid; the others are recovered without it. After a crash in the middle
+this can be repeated for the directory.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def from_broker(
     fs: FileSystem = SYSTEM_FS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> HandoverReport:
-    """Makes the store of a stopped broker, or one partition in it, kstore's.
+    """Turns the store of a stopped broker, or one partition in it, into kstore's.
 
-    ``dry_run`` changes nothing, and lists what would be changed. Raises: LockedError (the broker lives, or a writer is
-    at work), LogNotFoundError, DiskFullError, SyncFailedError, StorageError. Damage does not raise: the report has it.
+    ``dry_run`` changes nothing, and lists the changes. Raises: LockedError (the broker runs, or a writer is at work),
+    LogNotFoundError, DiskFullError, SyncFailedError, StorageError. Damage does not raise: the report has it.
     """
     store = Store(fs, directory, "from-broker", dry_run=dry_run, mode=None)
     report = store.report
@@ -68,21 +68,21 @@ def from_broker(
             if is_log(partition.names):
                 partitions.append(partition)
             else:
-                report.left.append(f"{partition.path}: no log")
+                report.left.append(f"{partition.path}: not a log")
         for partition in partitions:
             _forget_old_state(store, partition)
         closed = [partition for partition in partitions if _is_closed(store, partition)]
         for partition in closed:
-            _take_over(store, partition, "closed in order: nothing to recover")
+            _take_over(store, partition, "closed cleanly: nothing to recover")
         if fs.exists(store.marker):
-            store.remove(store.marker, "kstore changes files from now on")
+            store.remove(store.marker, "kstore will change files")
             if not store.is_whole:
                 report.notes.append(
-                    f"the marker spoke for the other logs of {store.root} too: they are checked when opened"
+                    f"the marker covered the other logs of {store.root} too: they are checked when opened"
                 )
         for partition in partitions:
             if partition not in closed:
-                _take_over(store, partition, "not closed in order: recover it")
+                _take_over(store, partition, "not closed cleanly: recover it")
         report.partitions.sort()
         _list_what_is_left(store, partitions)
     return report
@@ -107,12 +107,12 @@ def _forget_old_state(store: Store, partition: Partition) -> None:
 
 
 def _is_closed(store: Store, partition: Partition) -> bool:
-    # In a dry run the state that is out of date is still there.
+    # In a dry run the outdated state still exists.
     return partition.is_closed() or (store.dry_run and _is_out_of_date(partition))
 
 
 def _take_over(store: Store, partition: Partition, detail: str) -> None:
-    """Opens and closes one log; its start is the later of what kstore and what the broker knew."""
+    """Opens and closes one log; its start is the later of kstore's and the broker's."""
     report = store.report
     checkpoint = partition.marks().log_start_offset or 0
     seen = [checkpoint, 0]
@@ -139,7 +139,7 @@ def _take_over(store: Store, partition: Partition, detail: str) -> None:
 
 
 def _list_what_is_left(store: Store, partitions: list[Partition]) -> None:
-    """Names what stays as it is: the broker's own files, and those of nobody that is known."""
+    """Names what stays unchanged: the broker's own files, and unknown ones."""
     report = store.report
     for name in (*CHECKPOINTS, META_PROPERTIES):
         if store.fs.exists(store.root / name):
@@ -151,6 +151,6 @@ def _list_what_is_left(store: Store, partitions: list[Partition]) -> None:
     report.left += [f"{path}: unknown" for path in unknown]
     if any(store.fs.exists(store.root / name) for name in CHECKPOINTS):
         report.notes.append(
-            "what the broker's checkpoints say is out of date from the next append on: kstore handover --to-broker"
-            " writes them anew before the broker may start again"
+            "the broker's checkpoints are out of date from the next append: kstore handover --to-broker"
+            " must rewrite them before the broker starts again"
         )

@@ -1,7 +1,7 @@
-"""One partition at a handover: opened and closed in order, read whole, and its indexes held against its batches.
+"""One partition at a handover: opened and closed cleanly, read whole, and its indexes checked against its batches.
 
-A broker that finds the marker of an orderly stop believes every index as it is: a wrong one makes it pass over records
-in silence. So each entry is checked, and the indexes of a segment where one lies are built anew.
+A broker that finds the marker of a clean stop trusts every index: a wrong one makes it skip records silently. So each
+entry is checked, and the indexes of a segment with a wrong one are rebuilt.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ LOCK_KIND = "handover"
 
 
 class Facts(NamedTuple):
-    """What is in a log: all of it was read.
+    """The contents of a log that was read whole.
 
-    ``whole_end`` is the offset behind the last batch of the last segment, or its base: where a broker goes on.
-    ``misindexed`` are the bases of the segments whose indexes lie or are missing.
+    ``whole_end`` is the offset after the last batch of the last segment, or its base: where a broker continues.
+    ``misindexed`` are the bases of the segments whose indexes are wrong or missing.
     """
 
     first_base: int
@@ -62,7 +62,7 @@ class Facts(NamedTuple):
 
 
 class Partition:
-    """The log in ``path``; nothing is kept open between two calls."""
+    """The log in ``path``; nothing stays open between two calls."""
 
     def __init__(self, fs: FileSystem, clock: Clock, owner: TopicPartition, path: Path, mode: int) -> None:
         self.owner = owner
@@ -70,7 +70,7 @@ class Partition:
         self._context = SegmentContext(fs, path, LogConfig(file_mode=mode), clock, HandleCache(8), LogCounters())
         self.names = classify(fs.list(path))
 
-    # --- what is known of it ----------------------------------------------------------------------------------------
+    # --- what is known about it --------------------------------------------------------------------------------------
 
     def state(self) -> LogState | None:
         return read_state(self._context.fs, self.path / KSTORE_STATE)
@@ -85,7 +85,7 @@ class Partition:
         return read_kafka_marks(self._context.fs, self.path)
 
     def state_fits(self) -> bool:
-        """Whether kstore closed the log in order, and nobody wrote to it since."""
+        """Whether kstore closed the log cleanly, and no other program has written to it since."""
         state, last = self.state(), self._last_segment()
         return (
             state is not None
@@ -94,7 +94,7 @@ class Partition:
         )
 
     def end_in_files(self) -> int | None:
-        """The offset behind the last batch, if the files end with a whole one."""
+        """The offset after the last batch, if the files end with a whole one."""
         last = self._last_segment()
         if last is None:
             return None
@@ -105,7 +105,7 @@ class Partition:
             self._context.handles.clear()
 
     def is_closed(self) -> bool:
-        """Whether the last writer, kstore or a broker, closed it in order: opening it scans nothing."""
+        """Whether the last writer, kstore or a broker, closed it cleanly: opening it scans nothing."""
         if self._context.fs.exists(self.path / KSTORE_STATE):
             return self.state_fits()
         marks = self.marks()
@@ -116,7 +116,7 @@ class Partition:
         return LogSegment(self._context, bases[-1]) if bases else None
 
     def look(self) -> tuple[int, int]:
-        """The start and the end offset as a reader finds them."""
+        """The start and the end offset that a reader sees."""
         view = LogView(self._context)
         try:
             return view.start_offset, view.published.offset
@@ -126,9 +126,9 @@ class Partition:
     # --- what changes it --------------------------------------------------------------------------------------------
 
     def open_and_close(self, action: Callable[[LogWriter], object] | None = None) -> RecoveryReport:
-        """Opens the log for writing, which recovers it, lets ``action`` at it, and closes it in order.
+        """Opens the log for writing, which recovers it, runs ``action`` on it, and closes it cleanly.
 
-        The store's lock is the caller's: ``Log`` would look at it, and refuse. Raises: as ``Log``.
+        The caller holds the store's lock: ``Log`` would check it, and refuse. Raises: as ``Log``.
         """
         lock = lock_past_lone_writers(self.path, kind=LOCK_KIND, mode=self._context.config.file_mode)
         try:
@@ -144,7 +144,7 @@ class Partition:
         return writer.loaded.report
 
     def take(self, end_offset: int) -> DirectoryLock:
-        """The lock of the log, which must end at ``end_offset`` still, closed in order. Raises: LockedError."""
+        """The lock of the log, which must still end at ``end_offset``, cleanly closed. Raises: LockedError."""
         lock = lock_past_lone_writers(self.path, kind=LOCK_KIND, mode=self._context.config.file_mode)
         state = self.state()
         if state is None or state.durable_end != end_offset or not self.state_fits():
@@ -153,7 +153,7 @@ class Partition:
         return lock
 
     def sync(self) -> None:
-        """Puts every file of every segment on disk: a marker will say that no reader needs to doubt them.
+        """Puts every file of every segment on disk: the marker will make readers trust them.
 
         Raises: SyncFailedError, StorageError.
         """
@@ -168,7 +168,7 @@ class Partition:
         fs.sync_dir(self.path)
 
     def rebuild_indexes(self, base_offset: int) -> None:
-        """Makes the offset and the time index of a segment anew."""
+        """Rebuilds the offset and the time index of a segment."""
         segment = LogSegment(self._context, base_offset)
         segment.activate(empty_indexes=True).rebuild()
         segment.seal()
@@ -178,7 +178,7 @@ class Partition:
     def read_through(self) -> Facts:
         """Checks every batch, record and index entry; changes nothing.
 
-        At the end of a log that no writer closed, what recovery would cut is passed over. Raises: StorageError.
+        At the end of a log that no writer closed, what recovery would cut is ignored. Raises: StorageError.
         """
         state = self.state()
         closed = self.is_closed()
@@ -194,7 +194,7 @@ class Partition:
                 following = segments[number + 1].base_offset if number + 1 < len(segments) else None
                 whole_end = self._read_segment(segment, following, published.offset, damage, epochs, misindexed)
             if not closed and segments and misindexed[-1:] == [segments[-1].base_offset]:
-                misindexed.pop()  # a writer that was killed did not finish them; opening the log does
+                misindexed.pop()  # a killed writer did not finish them; opening the log does
             if damage and not closed and damage[-1].last >= published.offset:
                 known_end = state.durable_end if state is not None else 0
                 if damage[-1].first >= known_end:
@@ -213,12 +213,12 @@ class Partition:
         epochs: EpochTrack,
         misindexed: list[int],
     ) -> int:
-        """Notes what is in one segment; the offset behind its last batch."""
+        """Records what is in one segment; returns the offset after its last batch."""
         path = str(segment.path(LOG_SUFFIX))
         stop = end_offset if following is None else following
         indexes = _IndexCheck(segment)
         whole_end = segment.base_offset
-        # To the end of the file: of a log that is not closed, a view passes over what it cannot read there.
+        # To the end of the file: in a log that is not closed, a view skips what it cannot read there.
         size = self._context.fs.stat(segment.path(LOG_SUFFIX)).size
         for item in segment.walk_from(START, size, offset_stop=stop):
             if isinstance(item, Damage):
@@ -241,9 +241,9 @@ class Partition:
 
 
 class _IndexCheck:
-    """Holds the two indexes of one segment against its batches, as these are noted in order.
+    """Checks the two indexes of one segment against its batches, which are noted in order.
 
-    Not whether they are what kstore would have written, but whether a lookup by them can pass over a record.
+    Checks not whether they are what kstore would have written, but whether a lookup can skip a record.
     """
 
     def __init__(self, segment: LogSegment) -> None:
@@ -264,13 +264,13 @@ class _IndexCheck:
         if offset is not None and offset < batch.base_offset:
             self._holds = False
         while self._next_time < len(self._times) and self._times[self._next_time].offset <= batch.last_offset:
-            # Everything before this batch lies before the entry's offset.
+            # Everything before this batch is below the entry's offset.
             if self._largest > self._times[self._next_time].timestamp:
                 self._holds = False
             self._next_time += 1
         self._largest = max(self._largest, batch.max_timestamp)
 
     def hold(self) -> bool:
-        """Whether no entry points where no batch begins, and the last time is that of the latest record."""
+        """Whether every entry points at the start of a batch, and the last time is that of the latest record."""
         latest = self._times[-1].timestamp if self._times else NO_TIMESTAMP
         return self._holds and not self._by_position and self._next_time == len(self._times) and latest >= self._largest

@@ -1,4 +1,4 @@
-"""What a handover did, or with a dry run would do."""
+"""What a handover did, or in a dry run would do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Step(NamedTuple):
 
 
 class PartitionReport(NamedTuple):
-    """One partition as it was handed over; ``topic_id`` is "" where none is known."""
+    """One partition as handed over; ``topic_id`` is "" if unknown."""
 
     name: str
     start_offset: int
@@ -43,9 +43,9 @@ class ForgottenLoss(NamedTuple):
 class HandoverReport:
     """What was found and done.
 
-    ``refused`` says why nothing was handed over; ``damage`` what is lost in the logs, ``cut`` what recovery set aside;
-    ``losses`` are those that only ``kstore.state`` listed; ``left`` names what was not touched; ``notes`` are for the
-    user to act upon.
+    ``refused`` says why nothing was handed over; ``damage`` is what the logs have lost, ``cut`` what recovery set
+    aside; ``losses`` are those that only ``kstore.state`` listed; ``left`` names what was not touched; ``notes`` are
+    for the user to act upon.
     """
 
     directory: str
@@ -62,5 +62,5 @@ class HandoverReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything was handed over, and nothing in it is damaged."""
+        """Whether everything was handed over, without damage."""
         return not self.refused and not self.damage

@@ -1,6 +1,6 @@
-"""The directory that is handed over: who holds it, what is in it, and one change after the other.
+"""The directory to hand over: its holders, its contents, and one change after another.
 
-A change goes through ``Store.do``, which lists it and, in a dry run, leaves it at that.
+A change goes through ``Store.do``, which lists it and, except in a dry run, makes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODE_BITS = 0o777
 
 
 class Store:
-    """The store at ``root``, of which ``owners`` are handed over: all its partitions, or the one that was named."""
+    """The store at ``root``, of which ``owners`` are handed over: all its partitions, or the named one."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Store:
         dry_run: bool,
         mode: int | None,
     ) -> None:
-        """Looks at ``directory``, a store or one partition of it; changes nothing.
+        """Examines ``directory``, a store or one partition of it; changes nothing.
 
-        Raises: LogNotFoundError, NotALogError (no directory), StorageError.
+        Raises: LogNotFoundError, NotALogError (not a directory), StorageError.
         """
         self.fs = fs
         self.dry_run = dry_run
@@ -61,7 +61,7 @@ class Store:
             self.owners = [owner] if owner in self.names.partitions and owner is not None else []
             if not self.owners:
                 self.report.refused.append(
-                    f"{path.name} is no name of a partition: a broker expects <topic>-<partition>, so rename it"
+                    f"{path.name} is not the name of a partition: a broker expects <topic>-<partition>, so rename it"
                 )
         elif not self.owners:
             self.report.refused.append(f"{path} holds no directory named <topic>-<partition>")
@@ -73,13 +73,13 @@ class Store:
             try:
                 is_dir = self.fs.stat(self.root / name, follow_symlinks=True).is_dir
             except StorageError:
-                is_dir = False  # a link that leads nowhere, or a name that has just gone
+                is_dir = False  # a link that leads nowhere, or a name that has just disappeared
             (directories if is_dir else files).append(name)
         return directories, files
 
     @property
     def is_whole(self) -> bool:
-        """Whether every log of the root is handed over, so that one marker can speak for all of them."""
+        """Whether every log of the root is handed over, so that one marker can cover all of them."""
         return len(self.owners) == len(self.names.partitions) and not any(
             name.endswith("-future") for name in self.names.marked
         )
@@ -89,7 +89,7 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps brokers and kstore's writers out of the root; in a dry run only looks whether one is there.
+        """Keeps brokers and kstore's writers out of the root; a dry run only checks whether one is there.
 
         Each partition's own lock is taken when it is opened. Raises: LockedError.
         """
@@ -106,7 +106,7 @@ class Store:
                 yield
             finally:
                 if not was_there:
-                    # As a broker does: another user's could not open a file that is left behind.
+                    # As a broker does: a broker of another user could not open a remaining file.
                     self.fs.unlink(lock_path)
 
     def do(self, kind: str, path: Path, detail: str, action: Callable[[], object]) -> None:
@@ -116,7 +116,7 @@ class Store:
             action()
 
     def remove(self, path: Path, why: str) -> None:
-        """Takes a name away, durably."""
+        """Removes a name durably."""
 
         def action() -> None:
             self.fs.unlink(path)
@@ -131,11 +131,11 @@ class Store:
         return self.root / CLEAN_SHUTDOWN
 
     def broker_epoch(self) -> int | None:
-        """The epoch in the marker of an orderly stop, None without a marker."""
+        """The epoch in the marker of a clean stop, None without a marker."""
         return read_broker_epoch(self.fs, self.marker)
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
-        """None where it cannot be read; a broker takes such a one for empty."""
+        """None if it cannot be read; a broker treats such a checkpoint as empty."""
         try:
             return read_offset_checkpoint(self.fs, self.root / name)
         except CorruptFileError as error:
@@ -143,7 +143,7 @@ class Store:
             return None
 
     def update_checkpoint(self, name: str, changes: Mapping[TopicPartition, int | None]) -> None:
-        """Sets the entries of some partitions, None to have none, and keeps those of all others."""
+        """Sets the entries of some partitions, None to remove one, and keeps those of all others."""
         path = self.root / name
         found = self.read_checkpoint(name)
         wanted = {owner: offset for owner, offset in {**(found or {}), **changes}.items() if offset is not None}
@@ -160,7 +160,7 @@ class Store:
     # --- modes ------------------------------------------------------------------------------------------------------
 
     def mode_for(self, path: Path) -> int:
-        """The mode of a file to be written: as asked for, as it was, or as its logs have it."""
+        """The mode for a file to be written: the requested one, the old one, or that of its logs."""
         if self.mode is not None:
             return self.mode
         if self.fs.exists(path):

@@ -1,13 +1,13 @@
-"""To a broker: the logs closed in order, then the broker's own files beside them, the marker of an orderly stop last.
+"""To a broker: the logs closed cleanly, then the broker's own files beside them, the marker of a clean stop last.
 
-A crash on the way leaves a directory without the marker: the next kstore or broker that opens it recovers. Order:
+A crash in the middle leaves a directory without the marker: the next kstore or broker that opens it recovers. Order:
 
-    1  the marker goes, if a log was not closed in order, so that it would be a lie
+    1  the marker goes if a log was not closed cleanly: it would be false
     2  every log is opened for writing and closed, and read whole; damage ends it here
     3  the marker goes in any case
-    4  the checkpoints in the root: the log starts, above all, which kstore keeps in kstore.state
-    5  in each partition: indexes that lie are built anew, everything is synced, topic id and leader epochs are written,
-       and kstore.state goes: what it says would be out of date after the broker's first append
+    4  the checkpoints in the root: above all the log starts, which kstore keeps in kstore.state
+    5  in each partition: wrong indexes are rebuilt, everything is synced, topic id and leader epochs are written,
+       and kstore.state goes: it would be out of date after the broker's first append
     6  the marker
 """
 
@@ -61,7 +61,7 @@ GROUP_WRITES = 0o060
 
 
 class Ready(NamedTuple):
-    """A partition that was closed in order and read, with its topic's id."""
+    """A cleanly closed and fully read partition, with its topic's id."""
 
     partition: Partition
     facts: Facts
@@ -78,13 +78,13 @@ def to_broker(
     fs: FileSystem = SYSTEM_FS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> HandoverReport:
-    """Makes a store of kstore's, or one partition in it, one that a stopped broker opens and serves.
+    """Turns a store of kstore's, or one partition in it, into one that a stopped broker opens and serves.
 
     Args:
-        topic_ids: the cluster's id of each topic; one that is not given is taken from a ``partition.metadata``.
+        topic_ids: the cluster's id of each topic; a missing one is taken from a ``partition.metadata``.
         mode: the mode of every file from now on, for a broker that runs as another user.
-        force: hand over logs with damage in them too.
-        dry_run: change nothing, and list what would be changed.
+        force: hand over damaged logs too.
+        dry_run: change nothing, and list the changes.
 
     The report's ``refused`` says why nothing was handed over. Raises: LockedError (a writer or a broker is at work),
     LogNotFoundError, DiskFullError, SyncFailedError, StorageError.
@@ -131,14 +131,14 @@ def _choose_ids(store: Store, given: Mapping[str, uuid.UUID]) -> dict[str, uuid.
 
 
 def _look_for_obstacles(store: Store) -> None:
-    """Notes what a broker would exit at, or delete, and what is no log."""
+    """Records names at which a broker would exit, or which it would delete, and what is not a log."""
     report = store.report
     report.refused += [f"{store.root / name}: a broker exits at a directory of this name" for name in store.names.odd]
     for owner in store.owners:
         path = store.path(owner)
         partition = Partition(store.fs, SYSTEM_CLOCK, owner, path, 0o600)
         if not is_log(partition.names):
-            report.refused.append(f"{path}: no log: it holds no segment")
+            report.refused.append(f"{path}: not a log: it holds no segment")
         report.refused += [f"{path}: {line}" for line in broker_chokes_on(partition.names.others)]
     report.left += [str(store.root / name) for name in (*store.names.marked, *store.names.brokers)]
 
@@ -149,9 +149,9 @@ def _look_for_obstacles(store: Store) -> None:
 def _close_in_order(store: Store, partitions: list[Partition]) -> None:
     unclosed = {partition.owner for partition in partitions if not partition.is_closed()}
     if unclosed and store.fs.exists(store.marker):
-        store.remove(store.marker, f"{min(unclosed)} was not closed in order")
+        store.remove(store.marker, f"{min(unclosed)} was not closed cleanly")
     for partition in partitions:
-        detail = "was not closed in order: recover and close it" if partition.owner in unclosed else "open and close it"
+        detail = "was not closed cleanly: recover and close it" if partition.owner in unclosed else "open and close it"
 
         def action(partition: Partition = partition) -> None:
             found = partition.open_and_close()
@@ -161,7 +161,7 @@ def _close_in_order(store: Store, partitions: list[Partition]) -> None:
         store.do("open", partition.path, detail, action)
     if unclosed and store.dry_run:
         store.report.notes.append(
-            "logs that were not closed in order are recovered first: their ends, and what is damaged, may differ then"
+            "logs that were not closed cleanly are recovered first: their ends and damage may then differ"
         )
 
 
@@ -192,15 +192,15 @@ def _read(store: Store, partitions: list[Partition], ids: Mapping[str, uuid.UUID
 
 
 def _roll_if_due(store: Store, ready: Ready, damage: list[CorruptRange]) -> Ready:
-    """Begins a new segment where the last one does not end with the last offset: a broker would go on at its end, and
-    give out offsets for a second time."""
+    """Starts a new segment if the last one does not end with the last offset: a broker would continue at its end, and
+    assign offsets a second time."""
     partition, facts, topic_id = ready
     newest = max(partition.names.bases[LOG_SUFFIX], default=0)
     lost = [found for found in damage if found.path == str(partition.path / segment_name(newest, LOG_SUFFIX))]
     end_offset = max([facts.end_offset, *(found.last + 1 for found in lost)])
     if facts.whole_end == end_offset and not lost:
         return ready
-    detail = f"a new segment at {end_offset}: in the last one a broker would go on at {facts.whole_end}"
+    detail = f"a new segment at {end_offset}: in the last one a broker would continue at {facts.whole_end}"
     store.do("roll", partition.path, detail, lambda: partition.open_and_close(LogWriter.roll))
     if store.dry_run:
         return ready
@@ -212,7 +212,7 @@ def _roll_if_due(store: Store, ready: Ready, damage: list[CorruptRange]) -> Read
 
 def _write_checkpoints(store: Store, ready: list[Ready]) -> None:
     facts = {one.partition.owner: one.facts for one in ready}
-    # A broker has entries there only for logs that begin inside a segment.
+    # A broker has entries there only for logs that start inside a segment.
     starts = {
         owner: found.start_offset if found.start_offset > found.first_base else None for owner, found in facts.items()
     }
@@ -229,7 +229,7 @@ def _write_partition(store: Store, ready: Ready) -> None:
         if not store.dry_run:
             stack.enter_context(partition.take(facts.end_offset))
         for base_offset in facts.misindexed:
-            detail = f"the indexes of segment {base_offset}, of which one lies or is missing"
+            detail = f"the indexes of segment {base_offset}, one of which is wrong or missing"
             store.do("rebuild", path, detail, lambda base=base_offset: partition.rebuild_indexes(base))  # type: ignore[misc]
         if not store.dry_run:
             partition.sync()
@@ -251,7 +251,7 @@ def _topic_id(fs: FileSystem, path: os.PathLike[str]) -> uuid.UUID | None:
 
 
 def _write_epochs(store: Store, ready: Ready) -> None:
-    """Writes the leader epochs as the batches have them: followers find out by them where logs part."""
+    """Writes the leader epochs of the batches: followers use them to find where logs diverge."""
     partition, facts, _ = ready
     path = partition.path / LEADER_EPOCHS
     try:
@@ -291,7 +291,7 @@ def _set_modes(store: Store) -> None:
 
 
 def _mark(store: Store, marker_epoch: int | None) -> None:
-    """Writes the marker, where it is true for every log in the root."""
+    """Writes the marker, if it is true for every log in the root."""
     if not store.is_whole and marker_epoch is None:
         store.report.notes.append(
             f"{store.root} holds other logs, which may not be closed: no marker is written, and the broker recovers"
@@ -300,7 +300,7 @@ def _mark(store: Store, marker_epoch: int | None) -> None:
         return
     epoch = NO_BROKER_EPOCH if marker_epoch is None else marker_epoch
     mode = store.mode_for(store.marker)
-    detail = "closed in order: the broker recovers nothing"
+    detail = "closed cleanly: the broker recovers nothing"
 
     def action() -> None:
         write_clean_shutdown(store.fs, store.marker, epoch, mode=mode)
@@ -311,12 +311,12 @@ def _mark(store: Store, marker_epoch: int | None) -> None:
 
 
 def _advise(store: Store) -> None:
-    """Notes what the user has to see to before the broker starts."""
+    """Notes what the user must do before the broker starts."""
     notes = store.report.notes
     meta = store.root / META_PROPERTIES
     if not store.fs.exists(meta):
         notes.append(
-            f"{store.root} has no meta.properties, without which a broker exits: run kafka-storage format, or give the"
+            f"{store.root} has no meta.properties, without which a broker exits: run kafka-storage format, or move the"
             " partitions' directories to a broker's own log directory"
         )
     notes.append("the cluster must know the topics by these ids, or the broker renames the directories to ...-stray")

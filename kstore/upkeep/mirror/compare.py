@@ -1,7 +1,7 @@
-"""Whether a copied ``.log`` fits its source, and the bytes that it lacks, with every batch checked on the way.
+"""Whether a copied ``.log`` fits its source, and the bytes that it lacks; every batch is checked on the way.
 
-A copy that is shorter than its source is a prefix of it, or a crash left something torn at its end: then it goes on
-behind the last whole batch that both have. Where whole batches follow that the source does not have, they diverge.
+A copy that is shorter than its source is a prefix of it, or a crash left a torn end: then the copy continues after the
+last whole batch that both have. If whole batches follow that the source does not have, they diverge.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kstore.types import OFFSET_MAX
 __all__ = ["Fit", "checked_chunks", "ends_equal", "fit", "plain_chunks"]
 
 COPY_BYTES = 1 << 20
-# The last batch lies within, unless it is larger than brokers take by default.
+# The last batch is within this, unless it is larger than brokers accept by default.
 LAST_BYTES = (1 << 20) + 4096
-# What a check may read ahead of what was handed out; beyond it, the bytes are read again.
+# How far a check may read ahead of what was yielded; beyond it, the bytes are read again.
 PENDING_BYTES_MAX = 8 << 20
 
 
 class Fit(NamedTuple):
-    """How a copy fits its source: it goes on at ``position``, where no batch is below ``next_offset``."""
+    """How a copy fits its source: it continues at ``position``, before which all batches are below ``next_offset``."""
 
     kind: Literal["same", "behind", "diverged"]
     position: int
@@ -46,9 +46,9 @@ def fit(source: File, source_size: int, target: File, target_size: int, base_off
 
 
 def _foreign_batch(source: File, target: File, position: int, stop: int, base_offset: int) -> int | None:
-    """The position of the first whole batch of the target, from ``position`` on, that the source does not have there.
+    """The position of the target's first whole batch, at or after ``position``, that the source lacks there.
 
-    A power cut may leave a hole in what was being appended, and whole batches of the source behind it.
+    A power cut may leave a hole in what was being appended, and whole batches of the source after it.
     """
     budget = SearchBudget(stop - position)
     while position < stop:
@@ -64,13 +64,13 @@ def _foreign_batch(source: File, target: File, position: int, stop: int, base_of
 
 
 def ends_equal(source: File, target: File, size: int) -> bool:
-    """Whether the first ``size`` bytes end with the same batch: enough where the copy is known to be whole."""
+    """Whether the first ``size`` bytes end with the same batch: enough if the copy is known to be whole."""
     at = max(size - LAST_BYTES, 0)
     return source.pread(size - at, at) == target.pread(size - at, at)
 
 
 def _common_size(one: File, other: File, stop: int) -> int:
-    """How many bytes are the same from the start on, up to ``stop``."""
+    """How many bytes are the same from the start, up to ``stop``."""
     for at in range(0, stop, COPY_BYTES):
         size = min(COPY_BYTES, stop - at)
         left, right = one.pread(size, at), other.pread(size, at)
@@ -80,7 +80,7 @@ def _common_size(one: File, other: File, stop: int) -> int:
 
 
 def _first_difference(left: bytes, right: bytes) -> int:
-    """Where two pieces differ first, by halving: each comparison is one of memory."""
+    """Where two pieces first differ, by halving: each comparison is one of memory."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
@@ -92,7 +92,7 @@ def _first_difference(left: bytes, right: bytes) -> int:
 
 
 def _boundary(source: File, stop: int, common: int, base_offset: int) -> tuple[int, int]:
-    """Position and offset behind the last batch, or damage, of the source that ends at or before ``common``."""
+    """Position and offset after the last batch, or damage, of the source that ends at or before ``common``."""
     position, next_offset = 0, base_offset
     for item in walk(source, 0, stop, next_offset=base_offset):
         if isinstance(item, Damage):
@@ -107,7 +107,7 @@ def _boundary(source: File, stop: int, common: int, base_offset: int) -> tuple[i
 
 
 def plain_chunks(source: File, start: int, stop: int, *, all_of_them: bool = True) -> Iterator[bytes]:
-    """Bytes ``start`` to ``stop``. Raises: TruncatedFileError where there are fewer, and ``all_of_them`` are needed."""
+    """Bytes ``start`` to ``stop``. Raises: TruncatedFileError if there are fewer, and ``all_of_them`` are needed."""
     while start < stop:
         data = source.pread(min(COPY_BYTES, stop - start), start)
         if not data:
@@ -127,9 +127,9 @@ def checked_chunks(
     offset_stop: int = OFFSET_MAX,
     found: Callable[[Damage], None],
 ) -> Iterator[bytes]:
-    """Bytes ``start`` to ``stop``, all of them and in order; ``found`` hears of what is damaged among them.
+    """Bytes ``start`` to ``stop``, all of them and in order; ``found`` receives the damage among them.
 
-    They are read once, as a rule: the check's own reads are handed out. Raises: TruncatedFileError, StorageError.
+    They are usually read once: the check's own reads are yielded. Raises: TruncatedFileError, StorageError.
     """
     tee = _Tee(source, start)
     for item in walk(tee, start, stop, next_offset=next_offset, offset_stop=offset_stop):

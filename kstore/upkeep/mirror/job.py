@@ -1,7 +1,7 @@
-"""Mirrors one log, or all of a directory's: compares, decides, copies what is missing, and goes on where it was.
+"""Mirrors one log, or all of a directory's: compares, decides, copies what is missing, and resumes.
 
-Batches are checked when they are copied; what is damaged is copied as it is, and reported. A segment that is kept is
-not read again. The source is never written to.
+Batches are checked when they are copied; damage is copied unchanged, and reported. A segment that is kept is not read
+again. The source is never written to.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["mirror", "size_of"]
 
 Advance = Callable[[int], None]
 
-# Retention may remove what is just being copied: then the log is looked at anew.
+# Retention may remove what is being copied: then the log is examined again.
 TRIES = 5
 
 
 class Options(NamedTuple):
-    """What the caller wants of a mirror."""
+    """The caller's options for a mirror."""
 
     delete: bool
     force: bool
@@ -43,7 +43,7 @@ class Options(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What to do for one segment: "keep" it, "settle" it, "copy" it, or "extend" it from ``position`` on."""
+    """What to do for one segment: "keep" it, "settle" it, "copy" it, or "extend" it from ``position``."""
 
     segment: SegmentFile
     kind: str
@@ -62,21 +62,21 @@ def mirror(
     fs: FileSystem = SYSTEM_FS,
     advance: Advance = lambda size: None,
 ) -> Iterator[MirroredLog]:
-    """Copies the log in ``source``, or every log of a directory of them, to ``target``; yields what each came to.
+    """Copies the log in ``source``, or every log of a directory, to ``target``; yields a result for each.
 
-    Both may be local paths or URLs (``files/remote``). A local target gets all that can be read of the source, also
-    from under a live writer; a store only sealed segments. Nothing is copied twice.
+    Both may be local paths or URLs (``files/remote``). A local target gets everything of the source that can be read,
+    also from under a live writer; an object store gets only sealed segments. Nothing is copied twice.
 
     Args:
         delete: remove from the target what retention has removed from the source.
-        force: where the target holds what the source does not, remove it from there on and copy anew.
-        dry_run: change nothing; say what would be done.
+        force: where the target differs from the source, remove it from there and copy again.
+        dry_run: change nothing; report what would be done.
         storage_options: for fsspec or HDFS.
         fs: the local disks, for tests.
-        advance: is told the bytes of ``size_of(source)`` as they are dealt with.
+        advance: receives the bytes of ``size_of(source)`` as they are processed.
 
-    Raises: ConfigError, NotALogError, LogNotFoundError, StorageError for ``source`` and ``target`` as a whole; what
-    ends one of many logs is in its ``error``, DivergedError and LockedError too.
+    Raises: ConfigError, NotALogError, LogNotFoundError, StorageError for ``source`` and ``target`` as a whole; the
+    error that ends one of many logs is in its ``error``, also DivergedError and LockedError.
     """
     origin = open_remote(source, storage_options=storage_options, local=fs)
     copy = open_remote(target, storage_options=storage_options, local=fs)
@@ -92,7 +92,7 @@ def mirror(
 
 
 def size_of(source: PathLike, *, storage_options: Mapping[str, Any] | None = None, fs: FileSystem = SYSTEM_FS) -> int:
-    """The bytes of all segments in ``source``; a look at its listings. Raises: as ``mirror``."""
+    """The bytes of all segments in ``source``, from its listings. Raises: as ``mirror``."""
     origin = open_remote(source, storage_options=storage_options, local=fs)
     names = _logs_in(origin)
     logs = [origin] if names is None else [origin / name for name in names]
@@ -108,7 +108,7 @@ def _is_same(one: Location, other: Location) -> bool:
 
 
 def _logs_in(at: Location) -> list[str] | None:
-    """The names of the logs in a directory of logs, None where it is a log itself."""
+    """The names of the logs in a directory of logs, None if it is a log itself."""
     stats = at.fs.list_stats(at.path)
     if is_log(classify(stats)):
         return None
@@ -134,7 +134,7 @@ def _mirror_log(origin: Location, copy: Location, options: Options, advance: Adv
 
 
 class _Job:
-    """One look at one log, and what follows from it."""
+    """One examination of one log, and its consequences."""
 
     def __init__(
         self, origin: Location, copy: Location, options: Options, advance: Advance, result: MirroredLog
@@ -180,7 +180,7 @@ class _Job:
         if not options.dry_run:
             target.remove(leftovers(there))
             if diverged is not None:
-                # Newest first: what a crash leaves of it is a prefix.
+                # Newest first: a crash leaves a prefix.
                 target.begin(start, durable_end=diverged)
                 target.remove(snapshots_from(there, diverged))
                 for base in reversed(gone):
@@ -197,9 +197,9 @@ class _Job:
     def _steps(
         self, source: SourceLog, target: Target, matching: Matching, there: list[SegmentFile]
     ) -> tuple[list[Step], int | None]:
-        """What to do for each segment, and the base offset from which on the target diverges.
+        """What to do for each segment, and the base offset from which the target diverges.
 
-        Raises: DivergedError, unless it is to be forced.
+        Raises: DivergedError, unless forced.
         """
         sizes = {segment.base_offset: segment.size for segment in there}
         steps: list[Step] = []
@@ -218,7 +218,7 @@ class _Job:
                 continue
             step = self._compare(source, target, segment, sizes[base], is_last=base == there[-1].base_offset)
             if step is None:
-                diverged, reason = base, f"segment {base} has other bytes than its source"
+                diverged, reason = base, f"segment {base} differs from its source"
                 break
             steps.append(step)
         if diverged is None:
@@ -312,7 +312,7 @@ class _Job:
             file.close()
 
     def _put(self, file: NamedFile, source: SourceLog, target: Target, there: Mapping[str, FileStat]) -> None:
-        """Copies a small file whole, unless it is there with the same size and time."""
+        """Copies a small file whole, unless one with the same size and time exists."""
         found = there.get(file.name)
         if found is not None and found.size == file.size:
             since = found.mtime_ns - file.mtime_ns
@@ -323,7 +323,7 @@ class _Job:
         if not self._options.dry_run:
             opened = source.open(file.name)
             try:
-                # An index is trimmed just after its segment was sealed: the next run finds that its size is another.
+                # An index is trimmed just after its segment was sealed: the next run then finds another size.
                 chunks = plain_chunks(opened, 0, file.size, all_of_them=False)
                 target.put_file(file.name, chunks, file.mtime_ns)
             finally:
@@ -355,7 +355,7 @@ class _Job:
             stale = [name for name in there if name.endswith(SNAPSHOT_SUFFIX) and name not in kept]
         if options.dry_run:
             return
-        # The start first: were the segments gone before it is stored, it would promise what is not there.
+        # The start first: if the segments went before it is stored, it would promise missing data.
         before = losses_of(target.before)
         losses = losses_of_target(
             source.losses,

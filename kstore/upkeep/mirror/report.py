@@ -1,4 +1,4 @@
-"""What mirroring one log came to."""
+"""The result of mirroring one log."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["MirroredLog"]
 class MirroredLog:
     """One log: how much was copied, or would be with ``dry_run``. ``bytes_copied`` counts every file.
 
-    ``segments_extended`` grew in place. ``damage`` was found in what was copied, and was copied as it is. ``error``
-    ended the log; what was copied before stays, and the next run goes on from there.
+    ``segments_extended`` grew in place. ``damage`` was found in what was copied, and was copied unchanged. ``error``
+    ended the log; what was copied before stays, and the next run continues from there.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""What there is to mirror of one log: its segments and small files, as they are at one moment, up to what is readable.
+"""What to mirror of one log: its segments and small files, as they are at one moment, up to what can be read.
 
-A live local log is read as every reader reads it: up to its high watermark, without a lock. A log in a store has no
-writer, so that all of its segments are taken for sealed.
+A live local log is read as every reader reads it: up to its high watermark, without a lock. A log in an object store
+has no writer, so all of its segments count as sealed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPEN_FILES_MAX = 8
 
 
 class NamedFile(NamedTuple):
-    """A file that is copied whole: its name, and size and time."""
+    """A file that is copied whole: its name, size and time."""
 
     name: str
     size: int
@@ -48,10 +48,10 @@ class NamedFile(NamedTuple):
 
 
 class SourceLog:
-    """One log, looked at once. ``segments`` end with the active one, cut to the high watermark, or leave it out."""
+    """One log, examined once. ``segments`` end with the active one, cut to the high watermark, or omit it."""
 
     def __init__(self, at: Location, *, with_active: bool) -> None:
-        """Raises: LogNotFoundError, NotALogError, StorageError; FileMissingError where retention was faster."""
+        """Raises: LogNotFoundError, NotALogError, StorageError; FileMissingError if retention was faster."""
         self.at = at
         config = LogConfig.from_settings()
         context = SegmentContext(at.reading, at.path, config, SYSTEM_CLOCK, HandleCache(OPEN_FILES_MAX), LogCounters())
@@ -94,7 +94,7 @@ class SourceLog:
 
     @property
     def closed(self) -> bool:
-        """Whether no writer is at work and the log was closed in order, so that the last indexes are whole too."""
+        """Whether no writer is at work and the log was closed cleanly, so that the last indexes are whole too."""
         return self._view.report.clean
 
     def path(self, base_offset: int, suffix: str) -> str:
@@ -104,8 +104,8 @@ class SourceLog:
         return self.at.fs.open(f"{self.at.path}/{name}")
 
     def indexes(self, segment: SegmentFile) -> list[NamedFile]:
-        """The files that go with a segment. Of an active one only the aborted transactions: recovery does the rest,
-        but who opens the copy for reading needs them."""
+        """The files that accompany a segment. For an active one only the aborted transactions: recovery does the rest,
+        but a reader of the copy needs them."""
         found = []
         for suffix in INDEXES:
             stat = self._stats.get(name := segment_name(segment.base_offset, suffix))
@@ -119,7 +119,7 @@ class SourceLog:
         return found
 
     def snapshots(self) -> list[NamedFile]:
-        """The producers' snapshots that lie within what is copied."""
+        """The producers' snapshots within what is copied."""
         names = self._names.bases[SNAPSHOT_SUFFIX]
         return [self._named(segment_name(at, SNAPSHOT_SUFFIX)) for at in names if at <= self.end_offset]
 
@@ -131,13 +131,13 @@ class SourceLog:
         return NamedFile(name, stat.size, stat.mtime_ns)
 
     def position_of(self, base_offset: int, offset: int, size: int) -> int:
-        """Where in a segment of ``size`` bytes the batch of ``offset`` begins, or would; found through the index."""
+        """Where in a segment of ``size`` bytes the batch of ``offset`` starts, or would; found through the index."""
         segment = self._view.segments.floor(base_offset)
         assert segment is not None
         return segment.locate(offset, size).position
 
     def offset_stop(self, base_offset: int) -> int:
-        """No batch of the segment may end at or above it: where the next segment begins."""
+        """The start of the next segment: batches of this one end below it."""
         following = self._view.segments.higher(base_offset)
         return following.base_offset if following is not None else OFFSET_MAX
 

@@ -1,4 +1,4 @@
-"""Where a log is mirrored to: a directory on a local disk, or one in a store.
+"""The target of a mirrored log: a directory on a local disk, or one in an object store.
 
 The order that makes a kill at any instruction harmless, on a local disk:
 
@@ -7,8 +7,8 @@ The order that makes a kill at any instruction harmless, on a local disk:
 3. What was appended to the last ``.log`` is synced.
 4. The directory is synced; ``kstore.state`` then says how far the log is durable.
 
-So the state never promises what is not there, and a file that is longer than the state says is compared anew. In a
-store each file is there as a whole or not at all, and ``kstore.state``, written last, carries the log's start.
+So the state never promises missing data, and a file that is longer than the state says is compared again. In an object
+store each file is written atomically, and ``kstore.state``, written last, carries the log's start.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ FILE_MODE = 0o600
 
 
 class Target(Protocol):
-    """A log's copy. What it changes is durable after ``finish``."""
+    """A log's copy. Its changes are durable after ``finish``."""
 
-    # Whether a copy gets its source's time of modification.
+    # Whether a copy gets its source's modification time.
     same_times: bool
     before: LogState | None
 
     def files(self) -> dict[str, FileStat]: ...
     def open(self, name: str) -> File: ...
     def begin(self, start_offset: int, *, durable_end: int | None = None) -> None:
-        """Before the first change: what ``kstore.state`` says holds whatever happens.
+        """Called before the first change: makes ``kstore.state`` true whatever happens.
 
         ``durable_end`` lowers it, before segments from there on are removed.
         """
@@ -78,7 +78,7 @@ class Target(Protocol):
         ...
 
     def settle(self, segment: SegmentFile) -> None:
-        """The bytes are found to be the same: they are made durable, and get their source's time."""
+        """Called when the bytes were found to be the same: makes them durable, with their source's time."""
         ...
 
     def remove(self, names: Iterable[str]) -> None: ...
@@ -94,7 +94,7 @@ class LocalTarget:
     same_times = True
 
     def __init__(self, fs: FileSystem, directory: Path, *, dry_run: bool) -> None:
-        """Raises: LockedError, NotALogError for a directory with anything else in it, StorageError."""
+        """Raises: LockedError, NotALogError for a directory with other contents, StorageError."""
         self._fs = fs
         self._directory = directory
         self._state: StateFile | None = None
@@ -104,7 +104,7 @@ class LocalTarget:
             make_directory(fs, directory, mode=DIRECTORY_MODE)
         _ensure_log_or_empty(self.files(), str(directory))
         if not dry_run:
-            # Whoever has the store open, a broker too, may write to all of its logs.
+            # A process that has the store open, a broker too, may write to all of its logs.
             self._lock = lock_log(directory, kind="mirror", mode=FILE_MODE)
         try:
             self.before = read_state(fs, directory / KSTORE_STATE)
@@ -135,7 +135,7 @@ class LocalTarget:
                 current,
                 recovery_point=min(current.recovery_point, durable_end),
                 durable_end=min(current.durable_end, durable_end),
-                # What comes in the place of what is removed is no loss that was accepted.
+                # The replacement of removed data is not a loss that was accepted.
                 accepted=clipped(current.accepted, 0, durable_end),
             )
         # The indexes of transactions are replaced on the way.
@@ -150,7 +150,7 @@ class LocalTarget:
     def put_segment(self, segment: SegmentFile, chunks: Iterable[bytes], start_offset: int) -> None:
         def then_begin() -> Iterator[bytes]:
             yield from chunks
-            # Not before: a directory with nothing but a state is a log that may be opened, and this one is not yet.
+            # Not before: a directory with only a state is a log that may be opened, and this one is not ready.
             self.begin(start_offset)
 
         mtime_ns = segment.mtime_ns if segment.sealed else 0
@@ -201,7 +201,7 @@ class LocalTarget:
             accepted=losses.accepted,
             unconfirmed=losses.unconfirmed,
         )
-        # A log that was closed in order, and in which nothing changed, stays so.
+        # A cleanly closed log in which nothing changed stays so.
         before = self.before
         kept = before is not None and (
             (before.log_start_offset, before.durable_end) == (start_offset, end_offset) and losses_of(before) == losses
@@ -219,7 +219,7 @@ class LocalTarget:
 
 
 class RemoteTarget:
-    """A directory in a store. Nobody is kept out: two mirrors of one log write the same."""
+    """A directory in an object store. Nothing is locked: two mirrors of one log write the same."""
 
     same_times = False
 
@@ -254,11 +254,11 @@ class RemoteTarget:
         self._put(segment_name(segment.base_offset, LOG_SUFFIX), chunks)
 
     def extend(self, segment: SegmentFile, position: int, chunks: Iterable[bytes]) -> None:
-        assert position == 0, "files in a store are written whole"
+        assert position == 0, "files in an object store are written whole"
         self._put(segment_name(segment.base_offset, LOG_SUFFIX), chunks)
 
     def settle(self, segment: SegmentFile) -> None:
-        """Nothing: a file in a store is whole, and its time is that of its upload."""
+        """Nothing: a file in an object store is whole, and its time is that of its upload."""
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
@@ -283,14 +283,14 @@ class RemoteTarget:
 
 
 def files_of(base_offset: int) -> list[str]:
-    """The names of a segment's files, in the order in which they are removed: an index without a log is nothing."""
+    """The names of a segment's files, in the order of removal: an index without a log is nothing."""
     return [
         segment_name(base_offset, suffix) for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
     ]
 
 
 def leftovers(names: Iterable[str]) -> list[str]:
-    """What a mirror that was killed left half written."""
+    """What a killed mirror left half written."""
     return [name for name in names if name.endswith(UPLOAD_SUFFIX)]
 
 

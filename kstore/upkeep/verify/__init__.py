@@ -1,6 +1,6 @@
-"""Holding a log's files against each other and against the rules: every batch, index entry, snapshot and checkpoint.
+"""Checks a log's files against each other and against the rules: every batch, index entry, snapshot and checkpoint.
 
-Nothing is written and no lock is taken: a log may be in use. Unlike reads, it looks beyond the high watermark.
+Nothing is written and no lock is taken: a log may be in use. Unlike reads, it also checks beyond the high watermark.
 """
 
 from kstore.upkeep.verify.directory import find_logs, verify, verify_store_files

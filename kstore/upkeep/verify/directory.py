@@ -23,9 +23,9 @@ __all__ = ["find_logs", "verify", "verify_store_files"]
 
 
 def find_logs(path: Path, *, fs: FileSystem = SYSTEM_FS) -> list[Path]:
-    """``path`` itself where it is a log, else the logs that are directories in it, by name.
+    """``path`` itself if it is a log, else the logs that are directories in it, by name.
 
-    Raises: NotALogError where there is none; StorageError.
+    Raises: NotALogError if there is none; StorageError.
     """
     names = fs.list(path)
     if is_log(classify(names)):
@@ -36,12 +36,12 @@ def find_logs(path: Path, *, fs: FileSystem = SYSTEM_FS) -> list[Path]:
         if fs.stat(inner).is_dir and is_log(classify(fs.list(inner))):
             found.append(inner)
     if not found:
-        raise NotALogError(errno.ENOTDIR, "no log, and no directory of logs", str(path))
+        raise NotALogError(errno.ENOTDIR, "neither a log nor a directory of logs", str(path))
     return found
 
 
 def verify_store_files(path: Path, *, fs: FileSystem = SYSTEM_FS) -> LogVerification:
-    """What is wrong with the checkpoints of the store in ``path``; nothing where it is a log, or has none."""
+    """The problems of the checkpoints of the store in ``path``; none if it is a log, or has no checkpoints."""
     store = LogVerification(str(path))
     for name in CHECKPOINTS:
         try:
@@ -54,9 +54,9 @@ def verify_store_files(path: Path, *, fs: FileSystem = SYSTEM_FS) -> LogVerifica
 def verify(
     path: Path, *, fs: FileSystem = SYSTEM_FS, config: LogConfig | None = None, advance: Advance = no_advance
 ) -> Iterator[LogVerification]:
-    """Verifies the log in ``path``, or all logs in it, one after the other (``verify_log``).
+    """Verifies the log in ``path``, or all logs in it, one after another (``verify_log``).
 
-    What is wrong with the checkpoints of a store comes first, as findings about ``path`` itself.
+    Problems of a store's checkpoints come first, as findings about ``path`` itself.
 
     Raises: NotALogError, StorageError.
     """

@@ -1,4 +1,4 @@
-"""What a verification finds: the values that it reports."""
+"""What a verification finds: the reported values."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["NO_POSITION", "Advance", "Finding", "LogVerification", "Severity", "
 
 NO_POSITION = -1
 
-# "damage": something is lost, or would mislead a reader. "note": worth knowing, and as it may be after a crash.
+# "damage": something is lost, or would mislead a reader. "note": worth knowing, and possible after a crash.
 Severity = Literal["damage", "note"]
 
-# Hears how many more bytes have been looked at.
+# Receives the number of further bytes examined.
 Advance = Callable[[int], None]
 
 
 class Finding(NamedTuple):
     """One thing found in ``path``.
 
-    ``kind`` says what it is about: "batch", "tail", "lost", "index", "timeindex", "txnindex", "snapshot", "state",
-    "epochs", "checkpoint", "name". ``position`` is a byte of the file, NO_POSITION where it is about no place in it;
-    ``first`` and ``last`` are the offsets concerned, inclusive, NO_OFFSET where there are none.
+    ``kind`` is the subject: "batch", "tail", "lost", "index", "timeindex", "txnindex", "snapshot", "state", "epochs",
+    "checkpoint", "name". ``position`` is a byte of the file, NO_POSITION if it concerns no place in it; ``first`` and
+    ``last`` are the offsets concerned, inclusive, NO_OFFSET if there are none.
     """
 
     severity: Severity
@@ -40,14 +40,14 @@ class Finding(NamedTuple):
 
     @property
     def repair(self) -> str:
-        """The command that repairs it, or that lets reads go on without what is lost; "" where none is needed, or has
-        to be run: the next writer of a store replaces damaged checkpoints by itself."""
+        """The command that repairs it, or that lets reads continue without the lost records; "" if none is needed or
+        possible: the next writer of a store replaces damaged checkpoints itself."""
         options = REPAIRS.get((self.severity, self.kind))
         if options is None:
             return ""
         if self.kind in ("batch", "lost"):
             options = options.format(f"{self.first}-{max(self.first, self.last)}" if self.first >= 0 else "all")
-        # Findings of a log as a whole name its directory, all others a file in it.
+        # Findings about a whole log name its directory, all others a file in it.
         directory = self.path if self.kind == "checkpoint" else str(Path(self.path).parent)
         return f"kstore recover {options}{shlex.quote(directory)}"
 
@@ -69,7 +69,7 @@ REPAIRS: dict[tuple[Severity, str], str] = {
 
 
 def split_loss(finding: Finding, losses: LossRanges) -> Iterator[Finding]:
-    """``finding``, damage of batches or lost ones, in parts where some of it is accepted; these are notes."""
+    """``finding``, about damaged or lost batches, split where some of it is accepted; accepted parts are notes."""
     last = max(finding.first, finding.last)
     parts = list(losses.told_apart(finding.first, last))
     for first, part_last, is_unconfirmed in parts:
@@ -83,9 +83,9 @@ def split_loss(finding: Finding, losses: LossRanges) -> Iterator[Finding]:
 
 @dataclass(slots=True)
 class LogVerification:
-    """One log as it was found. Offsets are exclusive at the end, sizes bytes.
+    """The state of one log. End offsets are exclusive, sizes are bytes.
 
-    ``end_offset`` lies behind the last whole batch; ``last_stable_offset`` where committed reads stop.
+    ``end_offset`` is the offset after the last whole batch; ``last_stable_offset`` is where committed reads stop.
     """
 
     path: str
@@ -107,7 +107,7 @@ class LogVerification:
         return [finding for finding in self.findings if finding.severity == "note"]
 
     def add_loss(self, finding: Finding, losses: LossRanges) -> None:
-        """Adds damage of batches, or lost ones; what of it is accepted is worth knowing, and no damage."""
+        """Adds damaged or lost batches; accepted ones are notes, not damage."""
         self.findings.extend(split_loss(finding, losses))
 
     @property

@@ -1,4 +1,4 @@
-"""Verifying one log: its segments in order, and what its small files say of them."""
+"""Verifying one log: its segments in order, and what its small files say about them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
 
 __all__ = ["EpochOrder", "LogHead", "is_live", "lost_batches", "no_advance", "verify_head", "verify_log"]
 
-# Of many names of one kind, so many are told.
+# How many names of one kind are reported.
 NAMES_SHOWN = 5
 
 
 def no_advance(size: int) -> None:
-    """Nobody wants to know."""
+    """Reports no progress."""
 
 
 def verify_log(
@@ -55,9 +55,9 @@ def verify_log(
 
     Args:
         config: for ``max_batch_bytes_uncompressed``.
-        advance: hears how many more bytes of ``.log`` were read.
+        advance: receives the number of further ``.log`` bytes read.
 
-    Raises: StorageError where the directory cannot be listed or a segment cannot be read.
+    Raises: StorageError if the directory cannot be listed or a segment cannot be read.
     """
     limit = (config or LogConfig()).max_batch_bytes_uncompressed
     head = verify_head(directory, fs=fs)
@@ -98,8 +98,8 @@ def verify_log(
 
 
 def lost_batches(log: LogVerification) -> int:
-    """How much of the damage found so far is of batches, not of what only leads to them."""
-    # Batches are missing whether or not that is accepted.
+    """How much of the damage found so far concerns batches, not only the way to them."""
+    # Batches are missing whether or not the loss is accepted.
     accepted = sum(note.kind in ("batch", "lost") for note in log.notes)
     return accepted + sum(damage.kind in ("batch", "tail", "lost") for damage in log.damages)
 
@@ -107,8 +107,8 @@ def lost_batches(log: LogVerification) -> int:
 class LogHead(NamedTuple):
     """What the listing of a log and its small files say, before a batch is read.
 
-    ``bases`` are those of its segments, ``snapshots`` the offsets of its snapshots, both rising. ``log`` has what is
-    wrong with all that, and the start offset.
+    ``bases`` are those of its segments, ``snapshots`` the offsets of its snapshots, both increasing. ``log`` has the
+    problems of all that, and the start offset.
     """
 
     log: LogVerification
@@ -127,12 +127,12 @@ class LogHead(NamedTuple):
         return 0 if self.state is None else max(self.state.recovery_point, self.state.durable_end)
 
     def hold_against_end(self) -> None:
-        """Adds to ``log``, whose end is known by now, what was durable and is not there."""
+        """Adds to ``log``, whose end is now known, what was durable and is missing."""
         _hold_against_ends(self.log, self.state, self.recovery_point)
 
 
 def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
-    """The first step of ``verify_log``. Raises: StorageError where the directory cannot be listed."""
+    """The first step of ``verify_log``. Raises: StorageError if the directory cannot be listed."""
     log = LogVerification(str(directory))
     names = classify(fs.list(directory))
     bases = names.bases[LOG_SUFFIX]
@@ -147,7 +147,7 @@ def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
 def is_live(fs: FileSystem, directory: Path) -> bool:
     """Whether a writer, kstore's or a broker's, is at work in a partition's directory, as far as can be known."""
     if isinstance(fs, RemoteFiles):
-        return False  # there are no locks, and a path of this machine that reads the same is another
+        return False  # no locks there, and the same path on this machine is another file
     try:
         probe_log(directory)
     except LockedError:
@@ -167,13 +167,13 @@ def _state(fs: FileSystem, directory: Path, names: DirectoryNames, log: LogVerif
         return None
     if state is None:
         log.findings.append(
-            Finding("damage", "state", str(directory / KSTORE_STATE), "neither of its two records can be believed")
+            Finding("damage", "state", str(directory / KSTORE_STATE), "neither of its two records is valid")
         )
     return state
 
 
 def _names(directory: Path, names: DirectoryNames) -> list[Finding]:
-    """What the listing shows beside the log's own files, a finding for each kind."""
+    """What the listing shows besides the log's own files, a finding for each kind."""
     bases = set(names.bases[LOG_SUFFIX])
     orphans = [
         segment_name(offset, suffix)
@@ -197,13 +197,13 @@ def _names(directory: Path, names: DirectoryNames) -> list[Finding]:
 
 
 def _hold_against_ends(log: LogVerification, state: LogState | None, recovery_point: int | None) -> None:
-    """What was durable must be there."""
+    """Everything that was durable must exist."""
     path = f"{log.path}/{KSTORE_STATE}"
-    # After a restart of the machine only "sync" promised more than a prefix.
+    # After a restart of the machine only "sync" promises more than a prefix.
     is_binding = state is not None and (state.clean or state.durability == "sync" or state.boot_id == boot_id())
     if state is not None and is_binding and state.durable_end > log.end_offset:
         reason = f"the log was durable up to offset {state.durable_end}, but ends at {log.end_offset}"
-        # What is known to be lost was found at its place.
+        # Known losses were found at their place.
         for first, last in holes(log.end_offset, state.durable_end - 1, joined(state.lost, state.accepted)):
             log.findings.append(Finding("damage", "state", path, reason, first=first, last=last))
     if state is None and recovery_point is not None and recovery_point > log.end_offset:
@@ -214,13 +214,13 @@ def _hold_against_ends(log: LogVerification, state: LogState | None, recovery_po
 
 
 def _check_epochs(fs: FileSystem, directory: Path, log: LogVerification) -> None:
-    """The leader epochs of the checkpoint must rise; the topic's id beside it must be one."""
+    """The leader epochs of the checkpoint must increase; the topic's id beside it must be valid."""
     path = str(directory / LEADER_EPOCHS)
     try:
         entries = read_leader_epochs(fs, directory / LEADER_EPOCHS)
         for one, two in pairwise(entries):
             if two.epoch <= one.epoch or two.start_offset < one.start_offset:
-                reason = f"epoch {two.epoch} from {two.start_offset} on follows {one}"
+                reason = f"epoch {two.epoch} from {two.start_offset} follows {one}"
                 log.findings.append(Finding("damage", "epochs", path, reason))
     except (CorruptDataError, StorageError) as error:
         log.findings.append(Finding("damage", "epochs", path, str(error)))
@@ -232,7 +232,7 @@ def _check_epochs(fs: FileSystem, directory: Path, log: LogVerification) -> None
 
 
 class EpochOrder:
-    """The leader epochs of a log's batches, which should rise: the first that does not is a note."""
+    """The leader epochs of a log's batches, which should increase: the first one that does not is a note."""
 
     def __init__(self, log: LogVerification, last: int = -1) -> None:
         """``last``: the greatest one before the first batch."""
@@ -241,11 +241,11 @@ class EpochOrder:
         self._is_reported = False
 
     def note(self, batch: Batch) -> None:
-        """Takes in the next batch."""
+        """Adds the next batch."""
         self.take(batch.leader_epoch, batch.base_offset)
 
     def take(self, epoch: int, offset: int) -> None:
-        """As ``note``, of the batch at ``offset``."""
+        """Like ``note``, for the batch at ``offset``."""
         if epoch < self.last and epoch >= 0 and not self._is_reported:
             self._is_reported = True
             reason = f"the batch at offset {offset} has epoch {epoch}, after epoch {self.last}"

@@ -1,7 +1,7 @@
-"""Verifying one log in pieces, a segment each, which may be far apart: for logs that one process takes too long for.
+"""Verifying one log in pieces, a segment each, possibly on several machines: for logs too large for one process.
 
-What a piece needs of those before it, producers and their open transactions, it takes from the snapshot at its first
-offset. Where there is none, nothing is held against producers in that piece: ``verify_log`` alone sees these too.
+A piece takes what it needs of its predecessors, producers and their open transactions, from the snapshot at its first
+offset. Without one, producers are not checked in that piece: only ``verify_log`` checks these too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Piece", "PieceVerification", "join", "pieces_of", "verify_head", "ve
 
 
 class Piece(NamedTuple):
-    """A segment of the log in ``directory``; offsets at or above ``offset_stop`` are the next one's.
+    """A segment of the log in ``directory``; offsets at or above ``offset_stop`` belong to the next one.
 
     ``snapshots`` are the offsets of the snapshots from its first offset to its last.
     """
@@ -49,10 +49,10 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class PieceVerification:
-    """A piece as it was found: ``log`` is of this segment alone.
+    """The result for a piece: ``log`` covers this segment alone.
 
-    ``knows_producers``: whether it is known which there were before it. ``epochs``: the leader epoch of its first
-    batch, the offset of that, and the greatest epoch. ``open_records`` and ``unlisted``: see ``ProducerCheck``.
+    ``knows_producers``: whether the producers before it are known. ``epochs``: the leader epoch of its first batch,
+    that batch's offset, and the greatest epoch. ``open_records`` and ``unlisted``: see ``ProducerCheck``.
     """
 
     log: LogVerification
@@ -78,7 +78,7 @@ def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
 
 
 def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig | None = None) -> PieceVerification:
-    """Reads one segment with its indexes and snapshots; what cannot be read is damage too."""
+    """Reads one segment with its indexes and snapshots; unreadable data is damage too."""
     directory = Path(piece.directory)
     log = LogVerification(piece.directory, start_offset=piece.base_offset, end_offset=piece.base_offset)
     limit = (config or LogConfig()).max_batch_bytes_uncompressed
@@ -116,7 +116,7 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
         unstable = producers.first_unstable_offset
         open_records, unlisted = producers.open_records, producers.unlisted
         own = f"{piece.directory}/{segment_name(piece.base_offset, SNAPSHOT_SUFFIX)}"
-        # The snapshot at its beginning is the end of the piece before it, which has told of it.
+        # The snapshot at its start is the end of the previous piece, which has reported it.
         log.findings += [each for each in producers.findings if piece.is_first or each.path != own]
     except KstoreError as error:
         path = f"{piece.directory}/{segment_name(piece.base_offset, LOG_SUFFIX)}"
@@ -127,11 +127,11 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
 
 
 def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem = SYSTEM_FS) -> LogVerification:
-    """The whole log, from what was found of its pieces, in order; what only shows in all of them is found here."""
+    """The whole log, from the results of its pieces, in order; also finds what only shows in all of them together."""
     log = head.log
     log.end_offset = log.last_stable_offset = log.start_offset
     epochs = EpochOrder(log)
-    # As in ``ProducerCheck``, of the pieces so far.
+    # As in ``ProducerCheck``, for the pieces so far.
     open_records: dict[int, int] = {}
     for piece, base_offset in zip(pieces, head.bases, strict=True):
         epoch, offset, last_epoch = piece.epochs

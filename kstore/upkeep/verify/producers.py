@@ -1,10 +1,10 @@
-"""Verifying what a log's files say of producers and transactions, against the batches themselves.
+"""Verifying what a log's files say about producers and transactions, against the batches themselves.
 
-Snapshots and transaction indexes are made from the batches, so the batches tell what must be in them. What lies before
-the first segment is known from the snapshot there, if one is left. Compaction removes data of aborted transactions,
-then their entries in the index, then their markers. So an index may list more than the batches still show, but never a
-transaction whose end says otherwise, and it may lack what has no records left; and a transaction that a snapshot still
-shows as open may have ended where offsets are missing.
+Snapshots and transaction indexes are made from the batches, so the batches determine their contents. What precedes the
+first segment is known from the snapshot there, if one remains. Compaction removes data of aborted transactions, then
+their entries in the index, then their markers. So an index may list more than the batches still show, but never a
+transaction whose end says otherwise, and it may lack one without remaining records; and a transaction that a snapshot
+still shows as open may have ended where offsets are missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_LISTED = "is not in the index"
 
 
 class ProducerCheck:
-    """Follows the batches of one log in order, and holds snapshots and transaction indexes against them."""
+    """Follows the batches of one log in order, and checks snapshots and transaction indexes against them."""
 
     def __init__(self, fs: FileSystem, directory: Path, snapshots: Sequence[int], first_base: int) -> None:
         self._fs = fs
@@ -48,12 +48,12 @@ class ProducerCheck:
                 self.findings.append(Finding("damage", "snapshot", path, error.strerror or str(error)))
         self._state = ProducerState(self._snapshots.get(first_base, ()))
         self._is_known = first_base == 0 or first_base in self._snapshots
-        # Ended in the segment that is being read, with and without records that were read.
+        # Ended in the current segment, with and without records that were read.
         self._aborted: list[AbortedTransaction] = []
         self._emptied: list[AbortedTransaction] = []
-        # Of each producer with records in its open transaction that were read here: the offset of the last of them.
+        # For each producer whose open transaction has records read here: the offset of the last of them.
         self.open_records: dict[int, int] = {}
-        # Aborted transactions that began before the first segment that is read here, have no records in what is, and
+        # Aborted transactions that started before the first segment read here, have no records in what was read, and
         # are not in the index: with records in an earlier segment that is damage.
         self.unlisted: list[AbortedTransaction] = []
         # Where the last gap in the offsets ended, and where the next batch is expected.
@@ -69,7 +69,7 @@ class ProducerCheck:
         return self._state.first_unstable_offset
 
     def note(self, batch: Batch) -> None:
-        """Takes in the next batch."""
+        """Adds the next batch."""
         if batch.base_offset > self._next_offset or not batch.record_count:
             self._gap_end = batch.last_offset
         self._next_offset = batch.last_offset + 1
@@ -96,11 +96,11 @@ class ProducerCheck:
             self.open_records.pop(batch.producer_id, None)
 
     def lose_track(self) -> None:
-        """Batches are damaged: what they held is not known, so nothing more can be held against it."""
+        """Batches are damaged: their contents are unknown, so nothing more can be checked against them."""
         self._is_known = False
 
     def end_segment(self, base_offset: int) -> None:
-        """Holds the transaction index of the segment that was just read against its markers."""
+        """Checks the transaction index of the segment that was just read against its markers."""
         path = self._path(base_offset, TXN_INDEX_SUFFIX)
         expected, self._aborted = self._aborted, []
         emptied, self._emptied = self._emptied, []
@@ -126,17 +126,17 @@ class ProducerCheck:
         self.findings.append(transaction_finding(path, aborted, what))
 
     def end(self, end_offset: int) -> None:
-        """The log is through: compares the snapshots up to its end."""
+        """The log is complete: compares the snapshots up to its end."""
         if end_offset > self._next_offset:
             self._gap_end = end_offset
         self._compare_snapshots(end_offset)
         behind = sorted(self._snapshots)
         if behind:
-            reason = f"{len(behind)} snapshots lie behind the log's end at {end_offset}, the first at {behind[0]}"
+            reason = f"{len(behind)} snapshots lie after the log's end at {end_offset}, the first at {behind[0]}"
             self.findings.append(Finding("note", "snapshot", self._path(behind[0], SNAPSHOT_SUFFIX), reason))
 
     def _compare_snapshots(self, next_offset: int) -> None:
-        """Compares the snapshots that are valid up to ``next_offset``, where nothing came since the last batch."""
+        """Compares the snapshots that are valid up to ``next_offset``, if nothing came since the last batch."""
         for offset in [offset for offset in self._snapshots if offset <= next_offset]:
             entries = self._snapshots.pop(offset)
             if not self._is_known or offset <= self._first_base:
@@ -155,14 +155,14 @@ class ProducerCheck:
 
 
 def transaction_finding(path: str, aborted: AbortedTransaction, what: str) -> Finding:
-    """Damage of a transaction index: ``what`` it says of an aborted transaction."""
+    """Damage of a transaction index: ``what`` is wrong with its entry for an aborted transaction."""
     reason = f"the aborted transaction of producer {aborted.producer_id} {what}"
     return Finding("damage", "txnindex", path, reason, first=aborted.first_offset, last=aborted.last_offset)
 
 
 def _is_compacted(known: Producer, entry: ProducerEntry, gap_end: int) -> bool:
-    """Whether they differ only by the transaction that is open, as after compaction has removed its first batches or
-    its marker; the last gap in the offsets ends at ``gap_end``."""
+    """Whether they differ only by the open transaction, as after compaction has removed its first batches or its
+    marker; the last gap in the offsets ends at ``gap_end``."""
     first_offset = entry.current_txn_first_offset
     if known.last_offset != entry.last_offset or not known.is_in_transaction:
         return False
@@ -173,7 +173,7 @@ def _is_compacted(known: Producer, entry: ProducerEntry, gap_end: int) -> bool:
 
 
 def _contradicts(known: Producer, entry: ProducerEntry) -> bool:
-    """Whether the batches cannot have led to ``entry``; those that compaction or retention removed say nothing."""
+    """Whether the batches cannot have led to ``entry``; those that compaction or retention removed prove nothing."""
     if known.last_offset < entry.last_offset:
         return False
     if known.last_offset > entry.last_offset:

@@ -1,7 +1,7 @@
-"""Verifying one segment: every batch of its ``.log``, and both searched indexes against them.
+"""Verifying one segment: every batch of its ``.log``, and both searchable indexes against them.
 
-An index entry is wrong where it would mislead a lookup. Brokers before 3.x gave one entry to a whole append, so the
-batch that an entry points at may end before the entry's offset; it must not begin behind it.
+An index entry is wrong if it would mislead a lookup. Brokers before 3.x wrote one entry for a whole append, so the
+batch that an entry points at may end before the entry's offset; it must not start after it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kstore.upkeep.verify.findings import Advance, Finding, LogVerification, Sev
 
 __all__ = ["SegmentFiles", "verify_segment"]
 
-# Long reads let go of what they have read, and say how far they are, in steps of this size.
+# Long reads drop what they have read, and report progress, in steps of this size.
 STEP_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
-    """Where a segment's files are; offsets at or above ``offset_stop`` are the next one's.
+    """A segment's files; offsets at or above ``offset_stop`` belong to the next one.
 
     ``is_last``: of its log; ``is_live``: and a writer may be writing to it. ``known_end``: everything below it was
     durable, as ``kstore.state`` says.
@@ -51,11 +51,11 @@ class SegmentFiles:
 def verify_segment(
     files: SegmentFiles, log: LogVerification, advance: Advance, on_batch: Callable[[Batch], None]
 ) -> int:
-    """Adds what is found to ``log``; gives each whole batch to ``on_batch``. Returns the offset behind the last one.
+    """Adds the findings to ``log``; passes each whole batch to ``on_batch``. Returns the offset after the last one.
 
     Raises: StorageError.
     """
-    # The indexes first: entries that a live writer adds from here on point at bytes that are not looked at.
+    # The indexes first: entries that a live writer adds from here point at bytes that are not examined.
     offsets = _OffsetEntries(files)
     times = _TimeEntries(files)
     file = files.fs.open(files.path(LOG_SUFFIX))
@@ -80,7 +80,7 @@ def verify_segment(
         position, batch = item
         if position - dropped >= STEP_BYTES:
             if not files.is_last:
-                # What is read once should not push out of memory what others read often.
+                # Data read once should not evict what others read often.
                 file.advise(dropped, position - dropped, "dontneed")
             advance(position - dropped)
             dropped = position
@@ -117,16 +117,16 @@ def verify_segment(
 
 
 def _add_lost(files: SegmentFiles, log: LogVerification, start: int, stop: int, position: int) -> None:
-    """Adds what is known to be lost of offsets that no batch holds; ``position`` is where they would be."""
+    """Adds known lost offsets that no batch holds; ``position`` is where they would be."""
     for first, last in clipped(files.losses.lost, start, stop):
         log.add_loss(Finding("damage", "lost", files.path(LOG_SUFFIX), LOST, position, first, last), files.losses)
 
 
 def _damage(files: SegmentFiles, damage: Damage, size: int) -> Finding:
-    """Damage between batches, or a tail: what is no whole batch at the end. A live writer may be writing just that."""
+    """Damage between batches, or a tail: no whole batch at the end. A live writer may be writing it."""
     path = files.path(LOG_SUFFIX)
     if damage.next_offset is None and files.is_last:
-        reason = f"{size - damage.position} bytes behind the last whole batch: {damage.reason}"
+        reason = f"{size - damage.position} bytes after the last whole batch: {damage.reason}"
         end_offset = max(files.losses.end_after(damage.first_offset, OFFSET_MAX), files.known_end)
         is_known = end_offset > damage.first_offset
         last = end_offset - 1 if is_known else NO_OFFSET
@@ -144,7 +144,7 @@ def _read(files: SegmentFiles, suffix: str) -> bytes | None:
 
 
 def _shape(data: bytes | None, entry_size: int) -> Iterator[tuple[Severity, str]]:
-    """What the mere size of an index, and its end, say."""
+    """The problems that the mere size of an index, and its end, show."""
     if data is None:
         yield "damage", "is missing"
         return
@@ -152,11 +152,11 @@ def _shape(data: bytes | None, entry_size: int) -> Iterator[tuple[Severity, str]
     if len(data) % entry_size > room:
         yield "damage", f"{len(data)} bytes, expected a multiple of {entry_size}"
     if room > 2 * entry_size:
-        yield "note", f"{room} zero bytes at the end: room for entries that was not given back"
+        yield "note", f"{room} zero bytes at the end: space for entries that was not released"
 
 
 class _OffsetEntries:
-    """The entries of the offset index, held against the batches as they pass."""
+    """The entries of the offset index, checked against the batches as they pass."""
 
     def __init__(self, files: SegmentFiles) -> None:
         self._path = files.path(INDEX_SUFFIX)
@@ -167,26 +167,26 @@ class _OffsetEntries:
         self._entries: list[OffsetPosition] = []
         for number, entry in enumerate(entries):
             if entry.offset <= previous.offset or entry.position <= previous.position:
-                self._add(f"{_place(entry)} does not follow the entry before it", number)
+                self._add(f"{_place(entry)} does not follow the previous entry", number)
                 break
             self._entries.append(entry)
             previous = entry
-        # Up to these slots positions, and offsets, have been held against batches.
+        # Up to these slots positions, and offsets, have been checked against batches.
         self._position_slot = self._offset_slot = 0
 
     def positions(self) -> Sequence[int]:
-        """Where batches begin, as far as the entries are in order."""
+        """Where batches start, as far as the entries are in order."""
         return [entry.position for entry in self._entries]
 
     def _add(self, reason: str, slot: int) -> None:
         self._findings.append(Finding("damage", "index", self._path, reason, slot * 8))
 
     def skip(self, start: int, stop: int) -> None:
-        """Leaves out entries into damage: nothing is there to hold them against."""
+        """Skips entries into damage: there is nothing to check them against."""
         entries = self._entries
         while self._position_slot < len(entries) and entries[self._position_slot].position < stop:
             if entries[self._position_slot].position < start:
-                self._add(f"{_place(entries[self._position_slot])}, where no batch begins", self._position_slot)
+                self._add(f"{_place(entries[self._position_slot])}, where no batch starts", self._position_slot)
             self._position_slot += 1
         self._offset_slot = max(self._offset_slot, self._position_slot)
 
@@ -195,10 +195,10 @@ class _OffsetEntries:
         while self._position_slot < len(entries) and entries[self._position_slot].position <= position:
             entry = entries[self._position_slot]
             if entry.position < position:
-                self._add(f"{_place(entry)}, where no batch begins", self._position_slot)
+                self._add(f"{_place(entry)}, where no batch starts", self._position_slot)
             elif batch.base_offset > entry.offset:
                 self._add(
-                    f"{_place(entry)}, where the batch of offsets {batch.base_offset} to {batch.last_offset} begins",
+                    f"{_place(entry)}, where the batch of offsets {batch.base_offset} to {batch.last_offset} starts",
                     self._position_slot,
                 )
             self._position_slot += 1
@@ -211,8 +211,8 @@ class _OffsetEntries:
         """All of them, now that every batch was noted."""
         left = self._entries[self._position_slot :]
         if left:
-            more = f", and {len(left) - 1} entries more" if len(left) > 1 else ""
-            self._add(f"{_place(left[0])}, behind the last batch of {size} bytes{more}", self._position_slot)
+            more = f", and {len(left) - 1} more entries" if len(left) > 1 else ""
+            self._add(f"{_place(left[0])}, after the last batch of {size} bytes{more}", self._position_slot)
         return self._findings
 
 
@@ -221,7 +221,7 @@ def _place(entry: OffsetPosition) -> str:
 
 
 class _TimeEntries:
-    """The entries of the time index, held against the batches as they pass."""
+    """The entries of the time index, checked against the batches as they pass."""
 
     def __init__(self, files: SegmentFiles) -> None:
         self._path = files.path(TIME_INDEX_SUFFIX)
@@ -232,7 +232,9 @@ class _TimeEntries:
         previous = TimestampOffset(NO_TIMESTAMP, files.base_offset)
         for number, entry in enumerate(entries):
             if entry.timestamp <= previous.timestamp or entry.offset < previous.offset:
-                self._add(f"entry {number} ({entry.timestamp}, {entry.offset}) does not follow the one before", number)
+                self._add(
+                    f"entry {number} ({entry.timestamp}, {entry.offset}) does not follow the previous one", number
+                )
                 break
             self._entries.append(entry)
             previous = entry
@@ -243,7 +245,7 @@ class _TimeEntries:
         self._findings.append(Finding("damage", "timeindex", self._path, reason, number * 12))
 
     def skip(self, first_offset: int, next_offset: int | None) -> None:
-        """Leaves out entries for damaged batches."""
+        """Skips entries for damaged batches."""
         self._entries[self._at :] = [
             entry
             for entry in self._entries[self._at :]
@@ -254,10 +256,10 @@ class _TimeEntries:
         while self._at < len(self._entries) and self._entries[self._at].offset <= batch.last_offset:
             timestamp, offset = self._entries[self._at]
             if self._largest >= timestamp:
-                self._add(f"{timestamp} ms at offset {offset}, but a record before it has {self._largest}", self._at)
+                self._add(f"{timestamp} ms at offset {offset}, but an earlier record has {self._largest}", self._at)
             elif batch.base_offset <= offset and batch.max_timestamp != timestamp:
                 self._add(
-                    f"{timestamp} ms at offset {offset}, but its batch has {batch.max_timestamp} at most", self._at
+                    f"{timestamp} ms at offset {offset}, but its batch has at most {batch.max_timestamp}", self._at
                 )
             self._at += 1
         self._largest = max(self._largest, batch.max_timestamp)
@@ -266,6 +268,6 @@ class _TimeEntries:
         """All of them, now that every batch was noted."""
         left = self._entries[self._at :]
         if left:
-            more = f", and {len(left) - 1} entries more" if len(left) > 1 else ""
-            self._add(f"{left[0].timestamp} ms at offset {left[0].offset}, behind the last batch{more}", self._at)
+            more = f", and {len(left) - 1} more entries" if len(left) > 1 else ""
+            self._add(f"{left[0].timestamp} ms at offset {left[0].offset}, after the last batch{more}", self._at)
         return self._findings
