@@ -28,12 +28,12 @@ from typing import Any
 from kstore.clock import Clock
 from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.consumer.groups import Draft
-from kstore.errors import CorruptFileError, FileInTheWayError, LockedError, StorageError, UnsupportedFormatError
+from kstore.errors import CorruptFileError, FileInTheWayError, LockedError, StorageError
+from kstore.files.checked_text import CheckedText
 from kstore.files.file_lock import file_locked
 from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.files.paths import KSTORE_GROUPS, LOCK, TEMPORARY_SUFFIX, TopicPartition
-from kstore.record.crc import crc32c
 
 __all__ = ["FileGroup", "decode_state", "encode_state", "group_directory"]
 
@@ -43,8 +43,7 @@ MEMBERS = "members"
 GROUP_LOCK = "lock"
 GATE = "gate"
 STATE_SIZE_MAX = 16 << 20
-HEAD = re.compile(rb"kstore\.group ([0-9]{1,9}) ([0-9a-f]{8})\n")
-VERSION = 1
+FORM = CheckedText("kstore.group", 1)
 # What a member's id ends with: its directory's name.
 UUID_LENGTH = 36
 MEMBER_ID = re.compile(r".*-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.DOTALL)
@@ -270,19 +269,12 @@ def encode_state(group: str, state: GroupState) -> bytes:
     ]
     rows = {"group": group, "generation": state.generation, "members": members}
     body = json.dumps(rows, indent=1).encode("ascii") + b"\n"
-    return b"kstore.group %d %08x\n" % (VERSION, crc32c(body)) + body
+    return FORM.encode(body)
 
 
 def decode_state(data: bytes, path: Path) -> GroupState:
     """Raises: CorruptFileError; UnsupportedFormatError: members of a later version share the group."""
-    head = HEAD.match(data)
-    if head is None:
-        raise CorruptFileError("line 1 is no 'kstore.group <version> <CRC>'", path=path)
-    body = data[head.end() :]
-    if int(head[2], 16) != crc32c(body):
-        raise CorruptFileError("the CRC does not fit", path=path)
-    if int(head[1]) != VERSION:
-        raise UnsupportedFormatError(f"version {int(head[1])}, expected {VERSION}", path=path)
+    body = FORM.decode(data, path)
     try:
         rows = json.loads(body)
         members = {_member_id(row["id"]): _member(row) for row in rows["members"]}

@@ -17,16 +17,15 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from kstore.config import LogConfig
-from kstore.errors import ConfigError, CorruptFileError, PathLike, UnsupportedFormatError
+from kstore.errors import ConfigError, CorruptFileError, PathLike
+from kstore.files.checked_text import CheckedText
 from kstore.files.paths import PARTITION_MAX, validate_topic
-from kstore.record.crc import crc32c
 from kstore.rules.arguments import one_of
 from kstore.types import DURABILITIES, Durability
 
@@ -51,8 +50,7 @@ TOPICS_SIZE_MAX = 64 << 20
 # Each is a directory, and one call creates them all.
 PARTITIONS_MAX = 100_000
 
-HEAD = re.compile(rb"kstore\.topics ([0-9]{1,9}) ([0-9a-f]{8})\n")
-VERSION = 1
+FORM = CheckedText("kstore.topics", 1)
 FIELDS = frozenset({"partitions", "made", "topic_id", "settings", "deleting", "settings_lost"})
 DURABILITY = "durability"
 # The settings of a topic that lost its own, or that must keep everything: the store's may be stricter.
@@ -142,7 +140,7 @@ def encode_topics(topics: Mapping[str, TopicEntry]) -> bytes:
         if entry.settings_lost:
             row["settings_lost"] = True
     body = json.dumps(rows, indent=1, sort_keys=True).encode("ascii") + b"\n"
-    return b"kstore.topics %d %08x\n" % (VERSION, crc32c(body)) + body
+    return FORM.encode(body)
 
 
 def decode_topics(data: bytes, path: PathLike) -> dict[str, TopicEntry]:
@@ -150,14 +148,7 @@ def decode_topics(data: bytes, path: PathLike) -> dict[str, TopicEntry]:
 
     Raises: CorruptFileError for anything else; UnsupportedFormatError for a later version.
     """
-    head = HEAD.match(data)
-    if head is None:
-        raise CorruptFileError("line 1 is not 'kstore.topics <version> <CRC>'", path=path)
-    body = data[head.end() :]
-    if int(head[2], 16) != crc32c(body):
-        raise CorruptFileError("the CRC does not fit", path=path)
-    if int(head[1]) != VERSION:
-        raise UnsupportedFormatError(f"version {int(head[1])}, expected {VERSION}", path=path)
+    body = FORM.decode(data, path)
     try:
         rows = json.loads(body)
         return {validate_topic(name): _entry(row) for name, row in rows.items()}

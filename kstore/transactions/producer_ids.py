@@ -24,10 +24,10 @@ from kstore.errors import (
     StorageError,
     UnsupportedFormatError,
 )
+from kstore.files.checked_text import CheckedText
 from kstore.files.checkpoint import read_small_file
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import PRODUCER_IDS, SNAPSHOT_SUFFIX, classify, segment_name
-from kstore.record.crc import crc32c
 from kstore.state.producer_snapshot import decode_snapshot
 from kstore.types import INT64_MAX
 
@@ -35,8 +35,7 @@ __all__ = ["FIRST_PRODUCER_ID", "NO_ID", "ProducerIds", "highest_in_snapshots"]
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
-HEAD = re.compile(rb"kstore\.producer-ids ([0-9]{1,9}) ([0-9a-f]{8})\n")
+FORM = CheckedText("kstore.producer-ids", 1)
 BODY = re.compile(rb"(0|[1-9][0-9]{0,18})\n")
 ID_MAX = INT64_MAX
 NO_ID = -1
@@ -106,18 +105,11 @@ class ProducerIds:
 
 def _encode(stop: int) -> bytes:
     body = b"%d\n" % stop
-    return b"kstore.producer-ids %d %08x\n" % (VERSION, crc32c(body)) + body
+    return FORM.encode(body)
 
 
 def _decode(data: bytes, path: Path) -> int:
-    head = HEAD.match(data)
-    if head is None:
-        raise CorruptFileError("line 1 is no 'kstore.producer-ids <version> <CRC>'", path=path)
-    body = data[head.end() :]
-    if int(head[2], 16) != crc32c(body):
-        raise CorruptFileError("the CRC does not fit", path=path)
-    if int(head[1]) != VERSION:
-        raise UnsupportedFormatError(f"version {int(head[1])}, expected {VERSION}", path=path)
+    body = FORM.decode(data, path)
     match = BODY.fullmatch(body)
     if match is None or int(match[1]) > ID_MAX:
         raise CorruptFileError("line 2 is no producer id", path=path)
