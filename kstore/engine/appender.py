@@ -11,7 +11,6 @@ has failed, poisons the log: it then serves what is known to be durable and take
 from __future__ import annotations
 
 import logging
-import struct
 import threading
 import weakref
 from collections import deque
@@ -38,10 +37,11 @@ from kstore.errors import (
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.log_lock import WriteLock
 from kstore.record._codec import BatchBuffer, encode_single, patch_header
-from kstore.record.batch import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, MAGIC_V2
+from kstore.record.batch import BATCH_HEAD, BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, MAGIC_V2
 from kstore.record.builder import build_batches
 from kstore.record.crc import crc32c
-from kstore.record.parse import MAGIC_POSITION, parse_batch
+from kstore.record.heads import leader_epoch_of
+from kstore.record.parse import parse_batch
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.rules.sequence import ProducerBatch
 from kstore.segment_tail import SegmentTail
@@ -53,11 +53,6 @@ logger = logging.getLogger(__name__)
 
 Headers = Iterable[tuple[str, bytes | None]]
 
-# In a batch of version 2, bytes from its start.
-LEADER_EPOCH_POSITION = 12
-# A batch of version 2 up to where its CRC begins: base offset, size, leader epoch, magic, CRC.
-BATCH_HEAD = struct.Struct(">qiibI")
-assert BATCH_HEAD.size == CRC_START
 # Larger records alone in their batch are copied less often on the usual way.
 SINGLE_BYTES_MAX = 1 << 14
 # What a record of such a size has around it at the most: the batch's header, and its own fields and lengths.
@@ -413,9 +408,8 @@ class LogAppender(LogFiles):
     def _note_epochs(self, append: PendingAppend, spans: Sequence[tuple[int, int]]) -> None:
         """Notes the leader epochs of batches that keep theirs, before they are written."""
         for view, (first_offset, _) in zip(append.views(), spans, strict=True):
-            head = view[LEADER_EPOCH_POSITION : MAGIC_POSITION + 1]
-            epoch = int.from_bytes(head[:4], "big", signed=True)
-            if head[-1] >= MAGIC_V2 and epoch >= 0:
+            epoch = leader_epoch_of(view)
+            if epoch >= 0:
                 self.loaded.epochs.assign(epoch, first_offset)
 
     def _note_producers(self, batches: Sequence[ProducerBatch], end: int, stable_offset: int) -> None:

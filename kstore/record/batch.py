@@ -47,6 +47,7 @@ __all__ = [
     "ATTRIBUTE_DELETE_HORIZON",
     "ATTRIBUTE_LOG_APPEND_TIME",
     "ATTRIBUTE_TRANSACTIONAL",
+    "BATCH_HEAD",
     "BATCH_HEADER",
     "BATCH_HEADER_BYTES",
     "CODEC_NAMES",
@@ -72,7 +73,9 @@ LOG_OVERHEAD_BYTES = 12
 MAGIC_V2 = 2
 CRC_START = 21
 assert BATCH_HEADER.size == BATCH_HEADER_BYTES
-assert struct.calcsize(">qiibI") == CRC_START
+# The fields up to where the CRC begins: base offset, size, leader epoch, magic, CRC.
+BATCH_HEAD = struct.Struct(">qiibI")
+assert BATCH_HEAD.size == CRC_START
 
 ATTRIBUTE_CODEC = 0x07
 ATTRIBUTE_LOG_APPEND_TIME = 0x08

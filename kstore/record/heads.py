@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from kstore.record.batch import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, MAGIC_V2
 from kstore.record.legacy import SIZE_MIN
+from kstore.record.parse import MAGIC_POSITION
 from kstore.record.scan import Source
 from kstore.types import INT64_MAX
 
-__all__ = ["HEAD_BYTES", "HeadStop", "StopReason", "pass_heads", "skip_plain"]
+__all__ = ["HEAD_BYTES", "HeadStop", "StopReason", "leader_epoch_of", "pass_heads", "skip_plain"]
 
 # Base offset, size, leader epoch or CRC, magic and CRC, which tell one batch from another: in old messages other fields
 # stand there, but as many bytes. One batch in ten thousand million looks like another.
@@ -25,6 +26,10 @@ HEAD = struct.Struct(">qi4xb6xi")
 PRODUCER_HEAD = struct.Struct(">qi4xb6xi16xq")
 # By magic: the least that an entry can take.
 ENTRY_SIZE_MIN = dict(enumerate((*SIZE_MIN, BATCH_HEADER_BYTES)))
+# Leader epoch and magic of version 2.
+EPOCH_POSITION = 12
+EPOCH_AND_MAGIC = struct.Struct(">ib")
+assert EPOCH_POSITION + EPOCH_AND_MAGIC.size == MAGIC_POSITION + 1
 BLOCK_BYTES = 4096
 
 
@@ -46,6 +51,13 @@ class HeadStop(NamedTuple):
     at: int
     size: int
     expected: int
+
+
+def leader_epoch_of(batch: memoryview) -> int:
+    """The leader epoch of a whole batch, -1 if it has none: the older formats have no such field."""
+    epoch: int
+    epoch, magic = EPOCH_AND_MAGIC.unpack_from(batch, EPOCH_POSITION)
+    return epoch if magic >= MAGIC_V2 else -1
 
 
 def pass_heads(block: bytes, size_left: int, *, expected: int, target: int, indexed: int | None = None) -> HeadStop:
