@@ -41,7 +41,7 @@ def leave_out(items: Iterable[pytest.Item], seed: int) -> None:
     """Marks as long what each ``sampled`` leaves out: all but N cases of its test, and ``keep``, which always stay."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker(SAMPLED) is not None:
+        if item.get_closest_marker(SAMPLED) is not None and item.get_closest_marker("soak") is None:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, found in cases.items():
         marker = found[0].get_closest_marker(SAMPLED)

@@ -27,7 +27,7 @@ from tests.selection import tries
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "delete_retention_ms": 0}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 KEYS = 6
-STATES, SAMPLE = tries(1000, quick=60), tries(45, quick=10)
+STATES, SAMPLE = tries(1000, quick=120), tries(45, quick=10)
 # Behind how many operations the log is compacted again, which takes the longest.
 AGAIN_EVERY = 7
 
@@ -235,6 +235,7 @@ def fail_at(root: Path, durability: Durability, seed: int, numbers: Sequence[int
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "for-good"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 @pytest.mark.promise("disk full", "sync fails", "rebuilt")
+@pytest.mark.sampled(2)
 def test_a_compaction_whose_disk_fails_loses_nothing(
     code: int, lasting: bool, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

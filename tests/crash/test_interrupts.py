@@ -38,7 +38,7 @@ def interrupt_all(
 
 @pytest.mark.promise("whole or absent")
 @CASES
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_an_interrupt_leaves_all_or_nothing(
     durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -47,7 +47,7 @@ def test_an_interrupt_leaves_all_or_nothing(
 
 @pytest.mark.promise("whole or absent")
 @CASES
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_an_interrupt_in_the_middle_of_a_line_leaves_all_or_nothing(
     durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

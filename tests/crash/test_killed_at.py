@@ -79,7 +79,7 @@ def kill_and_look(directory: Path, scenario: str, durability: Durability, where:
 
 
 @pytest.mark.parametrize(("durability", "scenario"), KILLED)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_a_killed_writer_loses_nothing_acknowledged(
     durability: Durability, scenario: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

@@ -41,7 +41,7 @@ def interrupt_all(directory: Path, error: str, call: str, first: int, step: int,
 
 @pytest.mark.promise("whole or absent")
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_an_interrupted_producer_goes_on(
     call: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -51,7 +51,7 @@ def test_an_interrupted_producer_goes_on(
 
 @pytest.mark.promise("whole or absent")
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_producer_that_is_interrupted_in_the_middle_of_a_line_goes_on(
     call: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

@@ -134,6 +134,7 @@ DURABILITIES = [
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.sampled(1)
 def test_what_producers_were_told_is_true_after_every_kill(
     durability: Durability, tmp_path: Path, zygote: Zygote, tried: Tried, seed: int
 ) -> None:

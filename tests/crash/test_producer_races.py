@@ -349,6 +349,7 @@ while producer.undelivered():
 
 
 @pytest.mark.parametrize("name", WAITS)
+@pytest.mark.sampled(2)
 def test_every_wait_ends_with_ctrl_c_and_nothing_is_lost(name: str, tmp_path: Path) -> None:
     script = (
         WAITS[name]

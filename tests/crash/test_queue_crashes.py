@@ -18,7 +18,7 @@ from tests.selection import tries
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 LIVES = {"alone": QueueLife, "shared": SharedQueueLife}
-STATES = tries(300, quick=80)
+STATES = tries(300, quick=60)
 
 
 def cases(chosen: Iterable[tuple[str, Durability]]) -> pytest.MarkDecorator:
@@ -44,6 +44,7 @@ def lived(name: str, durability: Durability) -> QueueLife:
 
 
 @cases([("alone", "sync"), ("alone", "os"), ("shared", "sync"), ("shared", "interval")])
+@pytest.mark.sampled(1, keep=("alone-sync", "shared-sync"))
 def test_a_power_cut_loses_no_item_and_brings_none_back(
     name: str, durability: Durability, machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_power_cut_brings_back_nothing_that_was_on_disk_before_the_journal_was
 
 
 @pytest.mark.promise("killed: sync")
+@pytest.mark.sampled(2)
 def test_a_kill_behind_an_operation_loses_no_item_and_brings_none_back(
     machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:

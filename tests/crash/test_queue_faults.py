@@ -142,6 +142,7 @@ ERRORS = pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO"
 
 @ERRORS
 @pytest.mark.promise("disk full", "sync fails")
+@pytest.mark.sampled(1)
 def test_a_queue_survives_the_failure_of_any_operation(
     number: int, directory: Path, tried: Callable[[str, int], None], seed: int
 ) -> None:

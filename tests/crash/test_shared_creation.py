@@ -34,6 +34,7 @@ def create_together(directory: Path, kind: str, rounds: int, seed: int) -> int:
 
 
 @EACH
+@pytest.mark.sampled(2)
 def test_what_several_processes_create_at_the_same_instant_is_there_for_all(
     kind: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

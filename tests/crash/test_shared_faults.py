@@ -78,7 +78,7 @@ def interrupt_all(directory: Path, durability: Durability, name: str, first: int
 
 
 @CASES
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_a_failed_operation_of_one_writer_keeps_the_other_from_nothing(
     durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_failed_operation_of_one_writer_keeps_the_other_from_nothing(
 
 
 @CASES
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_an_interrupt_of_one_writer_keeps_the_other_from_nothing(
     durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

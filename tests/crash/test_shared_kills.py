@@ -111,6 +111,7 @@ def write_together(path: Path, durability: Durability, count: int) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.sampled(1)
 def test_two_writers_and_a_follower(durability: Durability, tmp_path: Path) -> None:
     write_together(tmp_path / "log", durability, 20_000)
 
@@ -145,6 +146,7 @@ RANDOM_KILLS = pytest.mark.parametrize(
 
 
 @RANDOM_KILLS
+@pytest.mark.sampled(1)
 def test_writers_killed_at_any_instant(
     durability: Durability, writers: int, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

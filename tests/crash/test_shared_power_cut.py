@@ -43,6 +43,7 @@ def machine() -> Iterator[Machine]:
 
 
 @cases(*EACH)
+@pytest.mark.sampled(2)
 def test_a_power_cut_takes_nothing_that_was_acknowledged_to_any_writer(
     name: str, durability: Durability, machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:

@@ -41,7 +41,7 @@ def deaths(directory: Path, durability: Durability, victim: int, first: int, ste
 
 
 @EACH
-@pytest.mark.sampled(2)
+@pytest.mark.long
 def test_what_is_appended_beside_a_killed_writer_is_seen_and_indexed(
     durability: Durability, victim: int, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

@@ -24,8 +24,8 @@ def test_a_power_cut_leaves_each_batch_of_a_stream_once(seed: int, tried: Callab
     with in_memory() as machine:
         life = SinkLife()
         life.live()
-        counts = cut_power(life, machine, count=tries(60, quick=25), seed=seed)
-    assert counts.states > tries(50, quick=20)
+        counts = cut_power(life, machine, count=tries(60, quick=12), seed=seed)
+    assert counts.states > tries(50, quick=8)
     tried("states", counts.states)
 
 
@@ -121,6 +121,7 @@ def fail(code: int, seed: int, count: int) -> int:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 @pytest.mark.promise("whole or absent", "disk full", "sync fails")
+@pytest.mark.sampled(1)
 def test_an_operation_that_fails_leaves_each_batch_of_a_stream_once(
     code: int, seed: int, tried: Callable[[str, int], None]
 ) -> None:

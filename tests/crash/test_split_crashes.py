@@ -74,6 +74,7 @@ class SplitLife:
 
 @pytest.mark.parametrize("last", [False, True], ids=["sealed", "last"])
 @pytest.mark.promise("power cut: sync")
+@pytest.mark.sampled(1)
 def test_a_power_cut_in_a_split_leaves_the_old_segment_or_the_new_ones(
     last: bool, seed: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_power_cut_in_a_split_leaves_the_old_segment_or_the_new_ones(
 @pytest.mark.parametrize("last", [False, True], ids=["sealed", "last"])
 @pytest.mark.parametrize("interrupted", [False, True], ids=["fails", "interrupted"])
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.sampled(1)
 def test_a_split_that_fails_at_any_operation_loses_nothing(
     step: int, last: bool, interrupted: bool, seed: int, tmp_path: Path, tried: Callable[[str, int], None]
 ) -> None:

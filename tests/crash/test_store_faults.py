@@ -133,6 +133,7 @@ ERRORS = pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO"
 
 @CASES
 @ERRORS
+@pytest.mark.sampled(1)
 def test_a_store_survives_the_failure_of_any_operation(
     number: int, sticky: bool, directory: Path, tried: Callable[[str, int], None], seed: int
 ) -> None:

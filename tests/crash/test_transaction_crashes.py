@@ -23,8 +23,8 @@ def test_a_power_cut_leaves_a_transaction_whole_or_absent(seed: int, tried: Call
     with in_memory() as machine:
         life = TransactionLife()
         life.live()
-        counts = cut_power(life, machine, count=tries(120, quick=40), seed=seed)
-    assert counts.states > tries(100, quick=33)
+        counts = cut_power(life, machine, count=tries(120, quick=24), seed=seed)
+    assert counts.states > tries(100, quick=18)
     tried("states", counts.states)
 
 
@@ -161,6 +161,7 @@ def fault_count(image: Image) -> int:
 @pytest.mark.parametrize("abort_instead", [False, True], ids=["commit again", "abort instead"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 @pytest.mark.promise("whole or absent", "disk full", "sync fails")
+@pytest.mark.sampled(1)
 def test_an_operation_that_fails_leaves_a_transaction_whole_or_absent(
     code: int, abort_instead: bool, seed: int, tried: Callable[[str, int], None]
 ) -> None:

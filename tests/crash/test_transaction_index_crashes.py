@@ -216,6 +216,7 @@ def crash(durability: Durability, seed: int, sample: int | None) -> tuple[int, i
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.promise("rebuilt", "killed: sync", "killed: interval", "killed: os")
+@pytest.mark.sampled(1)
 def test_a_crash_rebuilds_no_transaction_index_and_a_lost_one_is_noticed(
     durability: Durability, seed: int, tried: Callable[[str, int], None]
 ) -> None:
