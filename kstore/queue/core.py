@@ -175,14 +175,18 @@ class QueueCore:
         self.refresh()
         now, now_ms = self.clock.monotonic(), self.clock.now_ms()
         jobs: list[Job] = []
-        while True:
-            fresh, again = state.take(count - len(jobs), now, now_ms)
-            if fresh or again:
-                jobs += self._leased(queue, fresh, again, seconds, now)
-                if len(jobs) < count:
-                    continue  # of those that were taken others may have been quicker
-            if len(jobs) == count or not self.fill():
-                return jobs
+        try:
+            while True:
+                fresh, again = state.take(count - len(jobs), now, now_ms)
+                if fresh or again:
+                    jobs += self._leased(queue, fresh, again, seconds, now)
+                    if len(jobs) < count:
+                        continue  # of those that were taken others may have been quicker
+                if len(jobs) == count or not self.fill():
+                    return jobs
+        except BaseException:
+            state.lose_order()
+            raise
 
     def take_one(self, queue: Leaser, seconds: float) -> Job | None:
         """As ``take``, of one item, where that is simple; else None. Needs the lock."""
@@ -190,13 +194,17 @@ class QueueCore:
         record = None if self.config.note_deliveries else self.state.take_one(now)
         if record is None:
             return None
-        job = Job(queue, record, 1, seconds, now + seconds, threading.get_ident())
-        leases = self.state.leases
         try:
-            leases[seconds][record.offset] = job
-        except KeyError:
-            leases[seconds] = {record.offset: job}
-        return job
+            job = Job(queue, record, 1, seconds, now + seconds, threading.get_ident())
+            leases = self.state.leases
+            try:
+                leases[seconds][record.offset] = job
+            except KeyError:
+                leases[seconds] = {record.offset: job}
+            return job
+        except BaseException:
+            self.state.lose_order()
+            raise
 
     def _leased(
         self, queue: Leaser, fresh: Sequence[Record], again: Sequence[tuple[int, int]], seconds: float, now: float
@@ -246,7 +254,13 @@ class QueueCore:
             self._reader = None
             raise
         if chunk:
-            self._offer(chunk)
+            try:
+                self._offer(chunk)
+            except BaseException:
+                # The next read begins with the first of the chunk that was not offered: else it would pass for done.
+                self._reader = None
+                state.lose_order()
+                raise
         if len(chunk) < self._chunk_count:
             self._reader = None
             if state.position < self._bound:
@@ -317,7 +331,11 @@ class QueueCore:
             and len(state.fresh) < HANDED_COUNT_MAX
             and state.is_past_known
         ):
-            state.offer_fresh(records)
+            try:
+                state.offer_fresh(records)
+            except BaseException:
+                state.lose_order()
+                raise
 
     # --- give back --------------------------------------------------------------------------------------------------
 
@@ -445,10 +463,16 @@ class QueueCore:
             self.check_open()
             if not job.is_open or not state.is_leased(job):
                 return False
-            state.end_lease(job)
-            state.busy.add(job.offset)
-            job.is_open = False
             token = self.begin_write()
+            try:
+                state.end_lease(job)
+                state.hold((job.offset,))
+                job.is_open = False
+            except BaseException:
+                self.end_write(token)
+                state.busy.discard(job.offset)
+                state.lose_order()
+                raise
         end = 0
         try:
             end = self.journal.append(encode_events(RETRY, [(job.offset, job.delivery_count, due_ms, 0)]))

@@ -7,7 +7,6 @@ was copied to the end either the original counts or the copy: the copy from the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappush
 from typing import Any, Generic, TypeVar
 
 from kstore.queue.events import (
@@ -27,6 +26,7 @@ from kstore.queue.events import (
 )
 from kstore.queue.leases import Claim, Lease, Leases, Retry
 from kstore.queue.offsets import OffsetSet
+from kstore.queue.waiting import Waiting
 
 __all__ = ["OF_SNAPSHOT", "KnownItems"]
 
@@ -70,10 +70,9 @@ class KnownItems(Generic[LeaseT]):
         self.damaged: set[int] = set()
         # The journal says nothing of what lies from here on.
         self._known_stop = 0
-        # Heaps: what may be delivered again, what waits for a time of day, and what somebody else leases.
-        self._again: list[int] = []
-        self._delayed: list[tuple[int, int]] = []
-        self._claimed: list[tuple[int, int]] = []
+        # What was read and may be delivered again, now or later.
+        self.waiting = Waiting()
+        self._waits = self.waiting.places
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -135,6 +134,8 @@ class KnownItems(Generic[LeaseT]):
         for table in tables:
             for offset in [offset for offset in table if offset < floor]:
                 del table[offset]
+        for offset in [offset for offset in self._waits if offset < floor]:
+            self.waiting.discard(offset)
         self.leases.forget_below(floor)
         self.absent.keep_from(floor)
         for copy in [copy for copy in self.unconfirmed if copy < floor]:
@@ -151,6 +152,8 @@ class KnownItems(Generic[LeaseT]):
         for table in tables:
             for offset in [offset for offset in table if offset >= end]:
                 del table[offset]
+        for offset in [offset for offset in self._waits if offset >= end]:
+            self.waiting.discard(offset)
         self._known_stop = min(self._known_stop, end)
         self.gap_end = min(self.gap_end, end)
 
@@ -189,7 +192,9 @@ class KnownItems(Generic[LeaseT]):
         lease = self.leases.of(offset)
         if lease is not None and lease.owner != owner:
             self.leases.end(lease)  # it was over, and somebody else has the item now
-            heappush(self._claimed, (expires_ms, offset))
+            self.waiting.put_claimed(offset, expires_ms)
+        elif offset in self._waits:
+            self.waiting.put_claimed(offset, expires_ms)
         known = self.retries.get(offset)
         if known is None or known.deliveries < count:
             self.retries[offset] = Retry(count, 0 if known is None else known.due_ms)
@@ -211,10 +216,20 @@ class KnownItems(Generic[LeaseT]):
             self._wait(offset, self.retries.get(offset, Retry(0, 0)).due_ms)
 
     def _wait(self, offset: int, due_ms: int) -> None:
-        if due_ms:
-            heappush(self._delayed, (due_ms, offset))
-        else:
-            heappush(self._again, offset)
+        self.waiting.put(offset, due_ms)
+
+    def hold(self, offsets: Iterable[int]) -> None:
+        """Items are out of reach until ``let_go``, or until they are done."""
+        self.busy.update(offsets)
+        for offset in offsets if self._waits else ():
+            self.waiting.discard(offset)
+
+    def let_go(self, offsets: Iterable[int]) -> None:
+        """Items that were held and are not done wait for the next get, unless they are leased."""
+        self.busy.difference_update(offsets)
+        for offset in offsets:
+            if not self.is_done(offset) and self.leases.of(offset) is None:
+                self.waiting.put(offset)
 
     # --- copies -----------------------------------------------------------------------------------------------------
 
@@ -288,14 +303,14 @@ class KnownItems(Generic[LeaseT]):
                 done.add(offset)
                 if absent:
                     absent.discard(offset)
-                if self.retries or self.moved or self.claims or self.busy or self.unconfirmed:
+                if self.retries or self.moved or self.claims or self.busy or self.unconfirmed or self._waits:
                     self._forget(offset)
         self._advance()
 
     def finish_fast(self, offsets: Sequence[int]) -> None:
         """As ``finish``, for many items."""
         # Where it is shared the journal may have been read meanwhile, and the floor be above them.
-        if self.is_shared or self.retries or self.moved or self.claims or self.unconfirmed:
+        if self.is_shared or self.retries or self.moved or self.claims or self.unconfirmed or self._waits:
             self.finish(offsets)
             return
         if self.busy:
@@ -305,7 +320,7 @@ class KnownItems(Generic[LeaseT]):
 
     def finish_one(self, offset: int) -> None:
         """As ``finish``, for one that was busy."""
-        if self.retries or self.moved or self.claims or self.unconfirmed:
+        if self.retries or self.moved or self.claims or self.unconfirmed or self._waits:
             self.finish((offset,))
             return
         self.busy.discard(offset)
@@ -336,6 +351,7 @@ class KnownItems(Generic[LeaseT]):
         if self.claims.pop(offset, None) is not None and (lease := self.leases.of(offset)) is not None:
             self.leases.end(lease)
         self.busy.discard(offset)
+        self.waiting.discard(offset)
         while copies := self._copies.get(offset):
             copy = copies[-1]
             self._no_copy(copy)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
 from typing import NamedTuple, Protocol, TypeVar
+
+from sortedcontainers import SortedList
 
 __all__ = ["ByDeadline", "Claim", "Item", "Lease", "Leases", "Retry", "numbers_of"]
 
@@ -58,29 +59,36 @@ LeaseT = TypeVar("LeaseT", bound=Lease)
 
 
 class ByDeadline(dict[int, LeaseT]):
-    """Leases by offset, given in any order; ``values()`` begins with the one that ends first."""
+    """Leases by offset, given in any order; ``values()`` has them in the order in which they end."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Names what is not here any more, too.
-        self._heap: list[tuple[float, int]] = []
+        self._order = SortedList()  # (deadline, offset)
+        # False while a change is under way, and after one that a MemoryError or an interrupt cut short.
+        self._is_ordered = True
 
     def __setitem__(self, offset: int, lease: LeaseT) -> None:
+        if offset in self:
+            del self[offset]
+        is_ordered, self._is_ordered = self._is_ordered, False
         super().__setitem__(offset, lease)
-        heappush(self._heap, (lease.deadline, offset))
-        if len(self._heap) > 2 * len(self) + 16:
-            self._heap = [(held.deadline, held.offset) for held in super().values()]
-            heapify(self._heap)
+        if is_ordered:
+            self._order.add((lease.deadline, offset))
+            self._is_ordered = True
 
-    def values(self) -> Iterator[LeaseT]:  # type: ignore[override]  # as far as leases are looked at
-        while self._heap:
-            deadline, offset = self._heap[0]
-            first = self.get(offset)
-            if first is not None and first.deadline == deadline:
-                yield first
-                yield from (lease for lease in super().values() if lease is not first)
-                return
-            heappop(self._heap)
+    def __delitem__(self, offset: int) -> None:
+        is_ordered, self._is_ordered = self._is_ordered, False
+        deadline = self[offset].deadline
+        super().__delitem__(offset)
+        if is_ordered:
+            self._order.remove((deadline, offset))
+            self._is_ordered = True
+
+    def values(self) -> Iterator[LeaseT]:  # type: ignore[override]  # an iterator is all that its users need
+        if not self._is_ordered:
+            self._order = SortedList((lease.deadline, offset) for offset, lease in self.items())
+            self._is_ordered = True
+        return (self[offset] for _, offset in self._order)
 
 
 class Leases(dict[float, dict[int, LeaseT]]):

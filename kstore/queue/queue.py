@@ -284,8 +284,12 @@ class Queue:
             if is_simple and (is_simple := job.is_open and state.is_leased(job)):
                 offset = job.record.offset
                 end = core.journal.append(encode_done(offset))
-                state.end_lease(job)
-                state.finish_one(offset)
+                try:
+                    state.end_lease(job)
+                    state.finish_one(offset)
+                except BaseException:
+                    state.lose_order()
+                    raise
                 core.applied(end)
                 job.is_open = False
                 if core.joiner_count:
@@ -302,29 +306,33 @@ class Queue:
         with core.lock:
             core.check_open()
             core.refresh()
-            leased: list[Job] = []
             for job in jobs:
                 if not job.is_open or not state.may_finish(job):
                     raise _lost(job)
-            for job in jobs:
-                if state.is_leased(job):
-                    state.end_lease(job)
-                    leased.append(job)
+            leased = [job for job in dict.fromkeys(jobs) if state.is_leased(job)]
             offsets = [job.record.offset for job in jobs]
-            state.busy.update(offsets)
             notes = core.notes()
             token = core.begin_write()
+            try:
+                for job in leased:
+                    state.end_lease(job)
+                state.hold(offsets)
+            except BaseException:
+                self._not_acked(token, leased, offsets)
+                raise
         try:
             end = core.write_done(ranges_of(offsets), notes)
         except BaseException:
             with core.lock:
-                core.end_write(token)
-                state.busy.difference_update(offsets)
-                self._lease_again(leased)
+                self._not_acked(token, leased, offsets)
             raise
         with core.lock:
             core.end_write(token, end)
-            state.finish_fast(offsets)
+            try:
+                state.finish_fast(offsets)
+            except BaseException:
+                state.lose_order()
+                raise
             if core.joiner_count:
                 core.note_done()
             is_due = self._space.is_due
@@ -333,9 +341,19 @@ class Queue:
         if is_due:
             self._space.tidy()
 
-    def _lease_again(self, jobs: Iterable[Job]) -> None:
-        for job in jobs:
-            self._core.state.lease_again(job)
+    def _not_acked(self, token: int, leased: Iterable[Job], offsets: Sequence[int]) -> None:
+        """An ack failed: jobs are leased as before, and the other items wait. Needs the lock."""
+        core, state = self._core, self._core.state
+        core.end_write(token)
+        try:
+            for job in leased:
+                if not state.is_leased(job):
+                    state.lease_again(job)
+            state.let_go(offsets)
+        except BaseException:
+            state.busy.difference_update(offsets)
+            state.lose_order()
+            raise
 
     def nack(self, job: Job, delay: float = 0) -> None:
         """See ``Job.nack``."""
@@ -361,9 +379,13 @@ class Queue:
             deadline = core.clock.monotonic() + wanted
             if not core.extended(job, wanted):
                 raise _lost(job)
-            state.end_lease(job)
-            job.seconds, job.deadline = wanted, deadline
-            state.lease((job,), wanted)
+            try:
+                state.end_lease(job)
+                job.seconds, job.deadline = wanted, deadline
+                state.lease((job,), wanted)
+            except BaseException:
+                state.lose_order()
+                raise
 
     def _bury_all(self) -> None:
         """Makes dead letters of the items that were delivered too often. What fails is tried again by a later get."""

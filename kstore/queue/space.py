@@ -127,7 +127,7 @@ class QueueSpace:
             records = [record for offset in offsets if (record := core.read_one(offset)) is not None]
             retries = [state.retries.get(record.offset) or _of(record) for record in records]
             offsets = [record.offset for record in records]
-            state.busy.update(offsets)
+            state.hold(offsets)
             token = core.begin_write()
         end = 0
         try:
@@ -136,9 +136,8 @@ class QueueSpace:
         finally:
             with core.lock:
                 core.end_write(token, end)
-                state.busy.difference_update(offsets)
                 # Of a move that came late some stay where they are, even if it was said.
-                state.put_back((), [offset for offset in offsets if not state.is_done(offset)])
+                state.let_go(offsets)
                 core.wake_getters(len(offsets))
         return bool(end) or not records
 

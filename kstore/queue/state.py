@@ -1,8 +1,8 @@
 """Which item of a queue is next: what was read, who has it, and when it may be delivered. No I/O, no clock, no threads.
 
-Each item below ``position`` that is not done is in one place: ``fresh`` (read, and never delivered), leased here, or in
-one of three heaps: those that may be delivered again, those that wait for a time of day, those that somebody else
-leases. The heaps may name an item that is not theirs any more; it is passed over when it is its turn.
+Each item below ``position`` that is not done is in one place: ``fresh`` (read, and never delivered), leased here, held
+(``busy``), or ``waiting``: for the next get, for a time of day, or for the end of another process's lease. A call that
+fails midway may leave an item in none; ``lose_order`` says so, and the next call finds it again (``_find_order``).
 
 Times: ``now`` is seconds of the monotonic clock, for leases; ``now_ms`` is ms since the epoch, for delays.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import heappop, heappush
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from kstore.queue.known import KnownItems
 from kstore.queue.leases import Item, Lease, Retry
+from kstore.queue.waiting import Wait
 
 __all__ = ["QueueState"]
 
@@ -101,15 +101,14 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         The caller leases them.
         """
         again: list[tuple[int, int]] = []
+        self._find_order()
         if self.leases:
             self.expire(now)
-        if self._delayed or self._claimed:
-            self._fall_due(now, now_ms)
-        while self._again and len(again) < count:
-            offset = heappop(self._again)
-            if self._is_free(offset, now, now_ms):
-                again.append((offset, self.retries.get(offset, Retry(0, 0)).deliveries))
-                self.busy.add(offset)  # the heap may name it twice
+        if self._waits:
+            self.waiting.fall_due(now_ms, now * 1000)
+            while len(again) < count and (offset := self.waiting.pop()) is not None:
+                if self._is_free(offset, now, now_ms):
+                    again.append((offset, self.retries.get(offset, Retry(0, 0)).deliveries))
         fresh: list[ItemT] = []
         queue, wanted = self.fresh, count - len(again)
         if not self.is_shared:
@@ -118,8 +117,6 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
             item = queue.popleft()
             if self._is_free(item.offset, now, now_ms):
                 fresh.append(item)
-        if again:
-            self.busy.difference_update(offset for offset, _ in again)
         return fresh, again
 
     def _is_free(self, offset: int, now: float, now_ms: int) -> bool:
@@ -128,12 +125,12 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
             return False
         claim = self.claims.get(offset)
         if claim is not None and claim.expires_ms > now * 1000:
-            heappush(self._claimed, (claim.expires_ms, offset))
+            self.waiting.put_claimed(offset, claim.expires_ms)
             return False
         retry = self.retries.get(offset)
         if retry is not None:
             if retry.due_ms > now_ms:
-                heappush(self._delayed, (retry.due_ms, offset))
+                self.waiting.put(offset, retry.due_ms)
                 return False
             if self.is_spent(retry.deliveries):
                 self._bury(offset)
@@ -142,7 +139,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
 
     def take_one(self, now: float) -> ItemT | None:
         """The next item where that is simple: it is fresh, and nothing else could come before it; else None."""
-        if self.is_shared or self._again or self._delayed or not self.fresh:
+        if self.is_shared or self._waits or not self.fresh or not self.waiting.is_whole:
             return None
         for group in self.leases.values():
             for lease in group.values():
@@ -155,7 +152,25 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         """Items that were taken are not leased after all."""
         self.fresh.extendleft(reversed(fresh))
         for offset in again:
-            heappush(self._again, offset)
+            self.waiting.put(offset)
+
+    def lose_order(self) -> None:
+        """A call failed midway: an item may be in no place. The next call looks for it."""
+        self.waiting.is_whole = False
+
+    def _find_order(self) -> None:
+        """Where a failure has left half a change, makes the order again: from what the journal has said."""
+        if self.waiting.is_whole:
+            return
+        elsewhere = {*(item.offset for item in self.fresh), *(lease.offset for lease in self.leases.held())}
+        elsewhere |= self.busy | self.damaged | self.unconfirmed.keys()
+        waits = []
+        for offset in self.undone(self.position):
+            if offset not in elsewhere:
+                claim = self.claims.get(offset)
+                due_ms = self.retries.get(offset, Retry(0, 0)).due_ms
+                waits.append(Wait(offset, due_ms, 0 if claim is None else claim.expires_ms))
+        self.waiting.restore(waits)
 
     def lease(self, leases: Sequence[LeaseT], seconds: float) -> None:
         """Items that were taken are leased, for as long each."""
@@ -205,33 +220,32 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
 
     def give_back(self, offset: int, delivery_count: int, due_ms: int) -> None:
         """An item that was delivered is not done: it may be delivered again, or is a dead letter."""
-        self.retries[offset] = Retry(delivery_count, due_ms)
-        if self.is_spent(delivery_count):
-            self._bury(offset)
-        else:
-            self._wait(offset, due_ms)
+        try:
+            self.retries[offset] = Retry(delivery_count, due_ms)
+            if self.is_spent(delivery_count):
+                self._bury(offset)
+            else:
+                self._wait(offset, due_ms)
+        except BaseException:
+            self.lose_order()
+            raise
 
     def is_spent(self, count: int) -> bool:
         """Whether an item that was delivered so often is a dead letter, unless somebody has it just now."""
         return 0 < self.max_deliveries <= count
 
     def _bury(self, offset: int) -> None:
-        self.busy.add(offset)
         self.dead.append(offset)
-
-    def _fall_due(self, now: float, now_ms: int) -> None:
-        while self._delayed and self._delayed[0][0] <= now_ms:
-            heappush(self._again, heappop(self._delayed)[1])
-        while self._claimed and self._claimed[0][0] <= now * 1000:
-            heappush(self._again, heappop(self._claimed)[1])
+        self.hold((offset,))
 
     def wait_seconds(self, now: float, now_ms: int) -> float | None:
         """How long until something that is known may be delivered; None where only something new can be."""
+        self._find_order()
         waits = [lease.deadline - now for lease in self.leases.first()]
-        if self._delayed:
-            waits.append((self._delayed[0][0] - now_ms) / 1000)
-        if self._claimed:
-            waits.append(self._claimed[0][0] / 1000 - now)
+        if (due_ms := self.waiting.next_due_ms) is not None:
+            waits.append((due_ms - now_ms) / 1000)
+        if (expiry_ms := self.waiting.next_expiry_ms) is not None:
+            waits.append(expiry_ms / 1000 - now)
         return max(min(waits), 0.0) if waits else None
 
     # --- what it has ------------------------------------------------------------------------------------------------
@@ -250,7 +264,8 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
     @property
     def delayed_count(self) -> int:
         """Items that were read and wait for a time of day."""
-        return len({offset for due_ms, offset in self._delayed if self.retries.get(offset, Retry(0, 0))[1] == due_ms})
+        self._find_order()
+        return self.waiting.delayed_count
 
     def undone(self, stop: int) -> Iterator[int]:
         """The items below ``stop``, and the position, that are not done."""
@@ -281,7 +296,11 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         assert not any(self.is_done(offset) for offset in leased), "what is done is leased"
         fresh = [item.offset for item in self.fresh]
         assert fresh == sorted(set(fresh)), "fresh items are in order"
-        places: set[Any] = {*fresh, *leased, *self._again, *self.busy, *self.unconfirmed, *self.damaged}
-        places |= {offset for _, offset in (*self._delayed, *self._claimed)}
+        self._find_order()
+        self.waiting.check()
+        waiting = self._waits.keys()
+        assert not any(self.is_done(offset) for offset in waiting), "what is done waits"
+        assert not waiting & {*leased, *self.busy}, "what is leased or held waits"
+        places = {*fresh, *leased, *waiting, *self.busy, *self.unconfirmed, *self.damaged}
         lost = [offset for offset in self.undone(self.position) if offset not in places]
         assert not lost, f"items that nobody will deliver: {lost[:5]}"

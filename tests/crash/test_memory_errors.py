@@ -1,4 +1,4 @@
-"""Every allocation of a call is refused once: an append is whole or absent, and the log works again."""
+"""Every allocation of a call is refused once: an append is whole or absent, a queue loses no item, and both work on."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ pytest.importorskip("_testcapi", reason="this interpreter was built without its 
 ROOT = Path(__file__).parents[2]
 QUICK = ("append", "append_many", "roll", "open")
 CALLS = (*QUICK, "append_batches", "transaction", "flush", "read")
+QUEUE_CALLS = ("get", "get one", "get expired", "nack", "extend", "ack", "ack one")
 
 
-def refusals(path: Path, call: str, durability: Durability) -> int:
+def refusals(program: str, path: Path, *arguments: str) -> int:
     """Runs the program, which says how many allocations it refused."""
-    command = [sys.executable, "-m", "tests.crash.memory_error_life", str(path), call, durability]
+    command = [sys.executable, "-m", f"tests.crash.{program}", str(path), *arguments]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     if ended.returncode:
         last = ended.stderr.strip().rpartition("\n")[2]
@@ -36,8 +37,17 @@ def refusals(path: Path, call: str, durability: Durability) -> int:
 def test_no_refused_allocation_leaves_half_an_append(
     call: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
-    count = refusals(directory / "log", call, "sync")
+    count = refusals("memory_error_life", directory / "log", call, "sync")
     assert count > 50
+    tried("faults", count)
+
+
+@pytest.mark.parametrize("call", QUEUE_CALLS)
+def test_no_refused_allocation_loses_an_item_of_a_queue(
+    call: str, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    count = refusals("queue_memory_life", directory / "store", call)
+    assert count > 10
     tried("faults", count)
 
 
@@ -48,6 +58,6 @@ def test_no_refused_allocation_leaves_half_an_append(
 def test_every_call_survives_every_refused_allocation(
     call: str, durability: Durability, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
-    count = refusals(directory / "log", call, durability)
+    count = refusals("memory_error_life", directory / "log", call, durability)
     assert count > 50
     tried("faults", count)

@@ -1,0 +1,181 @@
+"""A program in which every allocation of a queue's calls fails once; run by ``test_memory_errors``.
+
+    python -m tests.crash.queue_memory_life DIRECTORY CALL
+
+For n = 0, 1, 2...: the n-th allocation in the call is refused. The same queue, still open, must then deliver every item
+that is not done, and none that is. It ends when ten calls in a row met no refusal; prints how many were refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import kstore
+from kstore.errors import Empty, KstoreError
+from kstore.queue.job import Job
+from kstore.queue.queue import Queue
+from tests.crash.memory_error_life import DISGUISES, REFUSALS_MAX
+from tests.evidence import Lost, Untyped, Wrong
+from tests.fake_clock import ManualClock
+
+# CPython's own; not every build has it, and no type checker knows it.
+_testcapi = importlib.import_module("_testcapi")
+
+ITEMS = 12
+LEASE_SECONDS = 30.0
+DELAY_SECONDS = 5.0
+
+
+class Life:
+    """A queue, and the items that it must still deliver."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = ManualClock()
+        self.store = kstore.Store(path, durability="os", clock=self.clock)
+        self.queue: Queue = self.store.queue("jobs", lease_seconds=LEASE_SECONDS, max_deliveries=0)
+        self.alive: set[int] = set()
+        self.doubtful: set[int] = set()
+        self.number = count()
+
+    def fill(self) -> None:
+        while len(self.alive) < ITEMS:
+            self.alive.add(self.queue.put(b"item %d" % next(self.number)))
+
+    def leased(self, wanted: int) -> list[Job]:
+        return self.queue.get_many(wanted, block=False)
+
+    def pass_time(self) -> None:
+        """Until all leases and delays are over."""
+        self.clock.advance(int(1000 * (LEASE_SECONDS + DELAY_SECONDS)) + 1)
+
+    def delivered(self) -> dict[int, Job]:
+        found: dict[int, Job] = {}
+        while True:
+            try:
+                jobs = self.leased(ITEMS)
+            except Empty:
+                return found
+            for job in jobs:
+                if job.offset in found:
+                    raise Wrong(f"item {job.offset} was delivered twice at a time")
+                found[job.offset] = job
+
+    def look(self) -> None:
+        self.pass_time()
+        found = self.delivered()
+        if lost := self.alive - self.doubtful - found.keys():
+            raise Lost(f"items {sorted(lost)} are not delivered any more")
+        if done := found.keys() - self.alive:
+            raise Wrong(f"items {sorted(done)} were done, and delivered again")
+        self.alive &= found.keys()
+        self.doubtful.clear()
+        self.queue.give_back(list(found.values()))
+        self.queue.check()
+
+
+def get(life: Life) -> Callable[[], object]:
+    return lambda: life.leased(ITEMS // 2)
+
+
+def get_one(life: Life) -> Callable[[], object]:
+    return lambda: life.queue.get(block=False)
+
+
+def get_expired(life: Life) -> Callable[[], object]:
+    life.leased(ITEMS)
+    life.pass_time()
+    return lambda: life.leased(ITEMS // 2)
+
+
+def nack(life: Life) -> Callable[[], object]:
+    (job,) = life.leased(1)
+    return lambda: job.nack(DELAY_SECONDS)
+
+
+def extend(life: Life) -> Callable[[], object]:
+    first, second = life.leased(2)
+    first.extend(LEASE_SECONDS - 1)
+
+    def act() -> None:
+        second.extend(LEASE_SECONDS - 2)
+        first.extend(LEASE_SECONDS - 3)
+
+    return act
+
+
+def ack(life: Life) -> Callable[[], object]:
+    jobs = life.leased(2)
+    offsets = {job.offset for job in jobs}
+    life.doubtful |= offsets
+
+    def act() -> None:
+        life.queue.ack_many(jobs)
+        life.alive -= offsets
+        life.doubtful -= offsets
+
+    return act
+
+
+def ack_one(life: Life) -> Callable[[], object]:
+    (job,) = life.leased(1)
+    life.doubtful.add(job.offset)
+
+    def act() -> None:
+        job.ack()
+        life.alive.discard(job.offset)
+
+    return act
+
+
+CALLS = {
+    "ack one": ack_one,
+    "get": get,
+    "get one": get_one,
+    "get expired": get_expired,
+    "nack": nack,
+    "extend": extend,
+    "ack": ack,
+}
+
+
+def refuse(life: Life, prepare: Callable[[Life], Callable[[], object]], number: int) -> bool:
+    """Refuses allocation ``number`` in one call, and looks at what is left; whether the call met it."""
+    life.fill()
+    act = prepare(life)
+    error: BaseException | None = None
+    _testcapi.set_nomemory(number, number + 1)
+    try:
+        act()
+    except BaseException as caught:
+        error = caught
+    _testcapi.remove_mem_hooks()
+    if error is not None and not isinstance(error, (MemoryError, KstoreError, *DISGUISES)):
+        raise Untyped(repr(error)) from error
+    life.look()
+    return error is not None
+
+
+def main() -> None:
+    logging.disable()
+    warnings.simplefilter("ignore")
+    life, prepare = Life(Path(sys.argv[1])), CALLS[sys.argv[2]]
+    refused = quiet = 0
+    for number in range(REFUSALS_MAX):
+        met = refuse(life, prepare, number)
+        refused += met
+        # A refusal may be swallowed where nothing depends on it; a call that met none ten times meets no more.
+        quiet = 0 if met else quiet + 1
+        if quiet == 10:
+            break
+    life.store.close()
+    print(refused)
+
+
+if __name__ == "__main__":
+    main()
