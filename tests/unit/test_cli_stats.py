@@ -86,7 +86,7 @@ def test_times_that_cannot_be_are_numbers(tmp_path: Path, capsys: pytest.Capture
 
 def test_what_is_no_log_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stats", str(tmp_path)]) == 1
-    assert "no log" in capsys.readouterr().err
+    assert "neither a log nor" in capsys.readouterr().err
     assert main(["stats"]) == 2
 
 

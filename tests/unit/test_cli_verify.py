@@ -36,7 +36,7 @@ def test_verify_as_json_gives_an_object_a_line(damaged: Path, capsys: pytest.Cap
 
 def test_verify_of_what_is_no_log_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path)]) == 1
-    assert "no log" in capsys.readouterr().err
+    assert "neither a log nor" in capsys.readouterr().err
     assert main(["verify"]) == 2
 
 

@@ -366,7 +366,7 @@ def test_a_directory_with_a_partitions_name_and_no_log_is_refused(store: Path) -
     (store / "photos-1").mkdir()
     (store / "photos-1" / "one.jpg").write_text("")
     before = tree(store)
-    refused(to_broker(store, topic_ids={**IDS, "photos": ID_A}), before, store, "no log")
+    refused(to_broker(store, topic_ids={**IDS, "photos": ID_A}), before, store, "not a log")
 
 
 def test_a_log_whose_name_is_no_partitions_is_refused(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_compressed_message_without_a_value_is_refused(value: bytes | None) ->
 
 
 def test_a_compressed_message_that_holds_none_is_refused() -> None:
-    with pytest.raises(CorruptRecordError, match="holds none"):
+    with pytest.raises(CorruptRecordError, match="without messages"):
         list(parse_legacy(wrapper([], offset=0, codec="gzip")).records())
 
 

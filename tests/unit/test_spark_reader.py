@@ -434,7 +434,7 @@ def test_retention_between_plan_and_read_is_data_loss(tmp_path: Path, caplog: py
         )
         splits = splits_of(strict)
         log.delete_records(45)
-        with pytest.raises(DataLossError, match=r"failOnDataLoss.*\[0, 30\).*orders-0.*begins at offset 45"):
+        with pytest.raises(DataLossError, match=r"failOnDataLoss.*\[0, 30\).*orders-0.*starts at offset 45"):
             table_of(strict, splits)
         with caplog.at_level(logging.WARNING, "kstore.spark.reader"):
             assert offsets_of(lenient, splits) == list(range(45, 100))
