@@ -1,1 +1,1 @@
-"""Compaction: which records go, and the segments that are written without them."""
+"""Compaction: which records are removed, and the segments that are rewritten without them."""

@@ -1,4 +1,4 @@
-"""What stays of a block of batches, and the new segment that it is written to."""
+"""What stays of a block of batches, and the new segment to which it is written."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockCleaner", "CleanedSegment", "CompactionReport", "Item", "block_batch"]
 
-# What ``OffsetMap.filter_block`` is told of a batch.
+# The flags of a batch for ``OffsetMap.filter_block``.
 KEEP_ALL, DROP_TOMBSTONES, HAS_HORIZON, NEEDS_HORIZON, LOG_APPEND_TIME, KEEP_KEYLESS = 1, 2, 4, 8, 16, 32
 
 
 @dataclass(slots=True)
 class CompactionReport:
-    """What a compaction did. Offsets, counts, bytes of ``.log`` files.
+    """The results of a compaction. Offsets, counts, bytes of ``.log`` files.
 
-    The pass cleaned what lay between ``first_dirty`` and ``stop_offset``. ``stopped`` says why it ended early, "" where
-    it did not; what it had swapped in by then counts. ``left`` are segments that were not written anew, for damage.
+    The pass cleaned the offsets from ``first_dirty`` to ``stop_offset``. ``stopped`` says why it ended early, "" if it
+    did not; what it had swapped in by then counts. ``left`` are segments that were not rewritten because of damage.
     """
 
     first_dirty: int = 0
@@ -78,10 +78,10 @@ class Item(NamedTuple):
 
 
 class BlockCleaner:
-    """Decides over blocks of batches. Not thread-safe.
+    """Decides about blocks of batches. Not thread-safe.
 
-    Set by the pass as it gets there: the ``map`` of keys and ``map_end``, the last offset that it knows;
-    ``deletes_expire``, False behind a segment that could not be cleaned; ``legacy_deletes_expire`` for a segment's
+    The pass sets these as it proceeds: the ``map`` of keys and ``map_end``, the last offset that it covers;
+    ``deletes_expire``, False after a segment that could not be cleaned; ``legacy_deletes_expire`` for a segment's
     tombstones of versions 0 and 1, which have no horizon.
     """
 
@@ -132,9 +132,9 @@ class BlockCleaner:
         transactions: CleanedTransactions,
         output: CleanedSegment,
     ) -> int:
-        """Decides over a block, and writes what stays of it; returns how many bytes that are."""
+        """Decides about a block, and writes what stays of it; returns the number of bytes."""
         batches: list[BlockBatch] = []
-        # For each batch: its number among ``batches``, or None; and what to do with it then.
+        # For each batch: its number among ``batches``, or None; and what to do with it.
         plans: list[tuple[Batch, int | None, BatchVerdict | bytes]] = []
         for position, batch, payload, is_readable in block:
             if batch.base_offset >= self.uncleanable:
@@ -149,7 +149,7 @@ class BlockCleaner:
                     self._report.records_read += batch.record_count
                     plans.append((batch, None, verdict))
                 elif not is_readable:
-                    # Its CRC and its offsets hold: it was written like this, and stays.
+                    # Its CRC and its offsets are correct: it was written like this, and stays.
                     plans.append((batch, None, BatchVerdict.KEEP))
                 elif isinstance(batch, RecordBatch):
                     plans.append((batch, len(batches), verdict))
@@ -178,7 +178,7 @@ class BlockCleaner:
                     continue
             elif isinstance(what, bytes):
                 if what:
-                    # Not the batch that it was: what is left of old messages may end before they did.
+                    # Not the original batch: the rest of old messages may end before them.
                     output.add(what, parse_batch(what))
                     continue
             elif what == BatchVerdict.KEEP:
@@ -210,7 +210,7 @@ class BlockCleaner:
         report.keyless_dropped += result.keyless_count
 
     def _filter_legacy(self, batch: Batch) -> bytes:
-        """What stays of messages of version 0 or 1: they as they are, a batch of version 2, or nothing.
+        """What stays of messages of version 0 or 1: the messages unchanged, a batch of version 2, or nothing.
 
         Raises: CorruptDataError.
         """
@@ -236,7 +236,7 @@ class BlockCleaner:
         return build_batch(kept, codec=batch.codec, log_append_time=append_time)
 
     def _add_emptied(self, batch: Batch, output: CleanedSegment) -> None:
-        """A batch of which nothing stays: its header does, where somebody still needs that."""
+        """A batch without remaining records: its header stays if it is still needed."""
         if not keeps_empty(batch, self._last_records, self.uncleanable):
             output.is_changed = True
             return
@@ -261,7 +261,7 @@ class BlockCleaner:
 
 
 class CleanedSegment:
-    """The new segment in the making: batches are collected, and written a block at a time."""
+    """The new segment: batches are collected, and written a block at a time."""
 
     def __init__(self, fs: FileSystem, segment: LogSegment) -> None:
         self.segment = segment
@@ -274,7 +274,7 @@ class CleanedSegment:
         self._position = 0
 
     def add(self, data: memoryview | bytes | tuple[int, int], batch: Batch, max_timestamp: int | None = None) -> None:
-        """Adds a batch: its bytes, or the range of the block's rewritten bytes in which it stands."""
+        """Adds a batch: its bytes, or its range in the block's rewritten bytes."""
         size = data[1] - data[0] if isinstance(data, tuple) else len(data)
         self.is_changed = self.is_changed or not isinstance(data, memoryview)
         if self._position + size > POSITION_MAX:
@@ -285,7 +285,7 @@ class CleanedSegment:
         self._position += size
 
     def write(self, rewritten: memoryview) -> int:
-        """Writes what was added; returns how many bytes. ``rewritten`` is what ranges are ranges of."""
+        """Writes what was added; returns the number of bytes. The ranges refer to ``rewritten``."""
         buffers = [rewritten[one[0] : one[1]] if isinstance(one, tuple) else one for one in self._buffers]
         size = self._position - self._tail.position
         if size:
@@ -297,7 +297,7 @@ class CleanedSegment:
         return size
 
     def finish(self, mtime_ms: int, aborted: Sequence[AbortedTransaction] | None) -> None:
-        """Puts the segment on disk, with the time of the last one it was made from."""
+        """Puts the segment on disk, with the time of its last source segment."""
         self._tail.file.fsync()
         self.segment.seal(sync=True)
         self._fs.set_mtime(self.segment.path(LOG_SUFFIX), mtime_ms * 1_000_000)
@@ -305,7 +305,7 @@ class CleanedSegment:
             self.segment.replace_transaction_index(aborted)
 
     def abandon(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         if self.segment.tail is not None:
             self.segment.tail.abandon()
             self.segment.tail = None
@@ -325,7 +325,7 @@ def block_batch(batch: RecordBatch, payload: memoryview | bytes, flags: int) -> 
 
 
 def _rebuilt(batch: RecordBatch, result: FilteredBatch, rewritten: bytearray) -> bytes | tuple[int, int]:
-    """The batch with the records that stay; uncompressed it stands in ``rewritten``, where room for its header is."""
+    """The batch with the remaining records; uncompressed it is in ``rewritten``, which has space for its header."""
     header = batch.header
     attributes = header.attributes & 0x3F | (ATTRIBUTE_DELETE_HORIZON if result.has_horizon else 0)
     codec = CODECS_BY_NAME[batch.codec]

@@ -1,17 +1,17 @@
-"""Compaction at work: reads the keys of a log's dirty part, and writes its segments anew without what is outdated.
+"""Compaction: reads the keys of a log's dirty part, and rewrites its segments without outdated records.
 
-    1  the offset map is filled from the dirty part, oldest first, until it is full or the part is through
-    2  the segments up to there are written anew in groups, each as one ``.cleaned`` segment
-    3  each group's new segment is swapped in; only that takes the log's lock
-    4  the first dirty offset moves up
+    1  the offset map is filled from the dirty part, oldest first, until it is full or the part ends
+    2  the segments up to there are rewritten in groups, each as one ``.cleaned`` segment
+    3  each group's new segment is swapped in; only this takes the log's lock
+    4  the first dirty offset advances
 
-Appends and reads go on meanwhile. A truncation or a close ends the pass where it is: what was swapped in stays, and
-the next pass begins where this one did. What is deleted meanwhile, from the log's start, is passed over: else retention
-could end every pass of a log. A segment with damage is left as it is, and behind it nothing goes whose work it may
-still be to hide something in it: tombstones and markers.
+Appends and reads continue meanwhile. A truncation or a close ends the pass: what was swapped in stays, and the next
+pass starts where this one did. Segments deleted meanwhile from the log's start are skipped: otherwise retention could
+end every pass of a log. A damaged segment is left unchanged, and after it nothing is removed that may still have to
+hide records in it: tombstones and markers.
 
-Batches stay in the format that they have. Only where a compressed message set of version 0 or 1 loses records is it
-written as a batch of version 2, the only one that kstore writes.
+Batches keep their format. Only a compressed message set of version 0 or 1 that loses records is rewritten as a batch of
+version 2, the only one that kstore writes.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ __all__ = ["CompactionReport", "compact", "dirt_of"]
 
 logger = logging.getLogger(__name__)
 
-# So much is read, decided and written at a time, uncompressed: each is one call without the interpreter's lock.
+# How much is read, decided and written at a time, uncompressed: each is one call without the interpreter's lock.
 BLOCK_BYTES = 1 << 20
 
 
 class _StoppedError(Exception):
-    """The pass has to end; says why."""
+    """The pass must end; says why."""
 
 
 class _GoneError(Exception):
@@ -62,11 +62,11 @@ class _GoneError(Exception):
 
 
 class _ProducersError(Exception):
-    """A producer's batch was met in a log that seemed to have none."""
+    """The log seemed to have no producers, but a producer's batch was found."""
 
 
 class _DamagedError(Exception):
-    """A segment cannot be written anew."""
+    """A segment cannot be rewritten."""
 
     def __init__(self, segment: LogSegment) -> None:
         self.segment = segment
@@ -82,7 +82,7 @@ def compact(
     bytes_per_second: float | None = None,
     stop: threading.Event | None = None,
 ) -> CompactionReport:
-    """Compacts a log that is open for writing; see ``Log.compact``. It ends early when ``stop`` is set."""
+    """Compacts a log that is open for writing; see ``Log.compact``. Ends early when ``stop`` is set."""
     if keep_keyless is None:
         keep_keyless = not writer.is_compacted
     stop = stop or threading.Event()
@@ -90,7 +90,7 @@ def compact(
         started = writer.context.clock.monotonic()
         if if_due and not (dirt := look(writer, as_if_durable=True)).is_due:
             return _nothing_done(writer, dirt.first_dirty)
-        # All that is sealed is on disk then: where offsets are missing, nobody takes that for lost records.
+        # Then everything sealed is on disk: missing offsets do not count as lost records.
         writer.flush()
         for with_producers in (False, True):
             dirt = look(writer, whole=whole, with_producers=with_producers)
@@ -122,7 +122,7 @@ def compact(
 
 
 def dirt_of(writer: LogWriter) -> tuple[Dirt, bool]:
-    """How much there is to clean, and whether that is due. Raises: StorageError."""
+    """How much there is to clean, and whether it is due. Raises: StorageError."""
     dirt = look(writer, as_if_durable=True)
     return dirt.dirt, dirt.is_due
 
@@ -177,7 +177,7 @@ class _Pass:
         )
 
     def run(self, map_bytes: int) -> None:
-        """All of it. Raises: _ProducersError where the pass must begin anew; StorageError."""
+        """The whole pass. Raises: _ProducersError if the pass must start again; StorageError."""
         report = self.report
         if self.first_dirty >= self.uncleanable:
             return
@@ -200,9 +200,9 @@ class _Pass:
         return CleanedTransactions(sorted(aborted, key=lambda transaction: transaction.first_offset))
 
     def _blocks(self, segment: LogSegment, start: int, stop_offset: int) -> Iterator[list[Item]]:
-        """The batches of a segment from offset ``start`` on, about 1 MiB of records at a time.
+        """The batches of a segment from offset ``start``, about 1 MiB of records at a time.
 
-        Raises: _DamagedError; _GoneError or FileNotFoundError where it was deleted meanwhile; _StoppedError.
+        Raises: _DamagedError; _GoneError or FileNotFoundError if it was deleted meanwhile; _StoppedError.
         """
         size = segment.size
         located = segment.locate(start, size) if start > segment.base_offset else START
@@ -213,7 +213,7 @@ class _Pass:
                 path = str(segment.path(LOG_SUFFIX))
                 last = item.next_offset - 1 if item.next_offset is not None else stop_offset - 1
                 if not self.writer.losses.unaccepted(item.first_offset, last):
-                    continue  # its loss is accepted: it is left out of what is written
+                    continue  # its loss is accepted: it is not written
                 lost = CorruptRange(item.first_offset, last, item.position, item.reason, path)
                 if lost not in self.report.corrupt:
                     self.report.corrupt.append(lost)
@@ -232,27 +232,27 @@ class _Pass:
             yield block
 
     def _pause(self, segment: LogSegment, size: int) -> None:
-        """Between two blocks: waits if asked to. Raises: _StoppedError where the pass has to end, _GoneError."""
+        """Between two blocks: waits if requested. Raises: _StoppedError if the pass must end, _GoneError."""
         self.throttle.note(size)
         self._ensure_there((segment,))
 
     def _stopped(self) -> str:
-        """Why the pass has to end, "" where it may go on."""
+        """Why the pass must end, "" if it may continue."""
         if self.stop.is_set():
             return "it was told to stop"
         return self.writer.compaction_stopped(self.start, ())
 
     def _ensure_there(self, segments: Iterable[LogSegment]) -> None:
-        """Raises: _StoppedError where the pass has to end, _GoneError where only some of ``segments`` were deleted."""
+        """Raises: _StoppedError if the pass must end, _GoneError if only some of ``segments`` were deleted."""
         if stopped := self._stopped():
             raise _StoppedError(stopped)
         if self.writer.compaction_stopped(self.start, segments):
             raise _GoneError
 
     def _note_gone(self, error: Exception, segments: Iterable[LogSegment]) -> None:
-        """Lets pass what came of it that some of ``segments`` were deleted.
+        """Ignores an error that comes from the deletion of some of ``segments``.
 
-        Raises: ``error`` where they were not; _StoppedError.
+        Raises: ``error`` if they were not deleted; _StoppedError.
         """
         try:
             self._ensure_there(segments)
@@ -263,7 +263,7 @@ class _Pass:
     # --- the keys ---------------------------------------------------------------------------------------------------
 
     def _read_keys(self, map_bytes: int) -> int:
-        """Fills the map; returns the offset up to which it knows every key."""
+        """Fills the map; returns the offset up to which it has every key."""
         self.map = self.blocks.map = OffsetMap(map_bytes, self.uncleanable - self.first_dirty)
         transactions = self._transactions(self.first_dirty, self.uncleanable)
         for facts in self.facts:
@@ -275,7 +275,7 @@ class _Pass:
             try:
                 refused = self._read_segment(segment, facts, transactions)
             except (FileNotFoundError, _GoneError) as error:
-                # What the map has of it is older than anything that is left.
+                # What the map has of it is older than everything that remains.
                 self._note_gone(error, (segment,))
                 continue
             if refused >= 0:
@@ -286,7 +286,7 @@ class _Pass:
         return self.uncleanable
 
     def _read_segment(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
-        """Puts the keys of a segment into the map; the offset at which it was full, -1 where it is not."""
+        """Adds the keys of a segment to the map; returns the offset at which it was full, -1 if it is not."""
         try:
             for block in self._blocks(segment, max(self.first_dirty, facts.base_offset), facts.stop_offset):
                 refused = self._read_block(segment, block, transactions)
@@ -298,7 +298,7 @@ class _Pass:
         return -1
 
     def _read_around(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
-        """The keys of what is whole in a damaged segment; those that were read before are no news to the map."""
+        """The keys of what is whole in a damaged segment; those that were read before change nothing in the map."""
         size = segment.size
         start = max(self.first_dirty, facts.base_offset)
         located = segment.locate(start, size) if start > facts.base_offset else START
@@ -310,7 +310,7 @@ class _Pass:
         return -1
 
     def _read_block(self, segment: LogSegment, block: Sequence[Item], transactions: CleanedTransactions) -> int:
-        """Puts the keys of a block into the map; the offset at which it was full, -1 where it is not."""
+        """Adds the keys of a block to the map; returns the offset at which it was full, -1 if it is not."""
         batches: list[BlockBatch] = []
         for position, batch, payload, is_readable in block:
             if batch.last_offset < self.first_dirty:
@@ -324,7 +324,7 @@ class _Pass:
                 if isinstance(batch, RecordBatch):
                     batches.append(block_batch(batch, payload, 0))
                     continue
-                # The order of keys does not matter, but a map that is full must not know later ones only.
+                # The order of keys does not matter, but a full map must not have only the later ones.
                 refused, _ = self.map.put_block(batches, self.first_dirty)
                 batches = []
                 refused = refused if refused >= 0 else self._read_legacy(batch)
@@ -348,10 +348,10 @@ class _Pass:
         if base_offset not in self.left:
             self.left.add(base_offset)
             self.blocks.deletes_expire = False
-            logger.warning("%s: segment %d is damaged and left as it is", self.context.directory, base_offset)
+            logger.warning("%s: segment %d is damaged and left unchanged", self.context.directory, base_offset)
 
     def _write_groups(self, stop_offset: int) -> None:
-        """Writes every segment that begins below ``stop_offset`` anew."""
+        """Rewrites every segment that starts below ``stop_offset``."""
         self.blocks.map_end = stop_offset - 1
         self.blocks.uncleanable = self.uncleanable
         facts = []
@@ -364,7 +364,7 @@ class _Pass:
         if not facts:
             return
         clean = [one for one in facts if one.stop_offset <= self.first_dirty]
-        # Without times of their own, tombstones of versions 0 and 1 go by that of the last clean segment.
+        # Tombstones of versions 0 and 1 have no times of their own; they use that of the last clean segment.
         self.legacy_horizon = clean[-1].mtime_ms - self.config.delete_retention_ms if clean else 0
         transactions = self._transactions(facts[0].base_offset, facts[-1].stop_offset)
         if self.start.producers_known:
@@ -385,7 +385,7 @@ class _Pass:
             try:
                 self._write_group(group, transactions)
             except _DamagedError as damaged:
-                # What comes before it is grouped anew; what the pass had seen of it is forgotten.
+                # What precedes it is grouped again; what the pass had seen of it is forgotten.
                 self._leave(damaged.segment.base_offset)
                 transactions = before
                 continue
@@ -397,12 +397,12 @@ class _Pass:
             del facts[: len(group)]
 
     def _still_there(self, facts: Iterable[SegmentFacts]) -> list[SegmentFacts]:
-        """Without the segments that were deleted meanwhile."""
+        """Without the segments deleted meanwhile."""
         there = set(self.writer.segments)
         return [one for one in facts if self.segments[one.base_offset] in there]
 
     def _pass_by(self, facts: SegmentFacts, transactions: CleanedTransactions) -> None:
-        """Takes in what transactions a segment that is left as it is has data of."""
+        """Notes the transactions with data in a segment that is left unchanged."""
         segment = self.segments[facts.base_offset]
         try:
             for item in segment.walk_from(START, segment.size, offset_stop=facts.stop_offset):
@@ -414,7 +414,7 @@ class _Pass:
         transactions.take_kept()
 
     def _write_group(self, group: Sequence[SegmentFacts], transactions: CleanedTransactions) -> None:
-        """Writes a group's segments as one, and swaps it in where that changes anything."""
+        """Writes a group's segments as one, and swaps it in if that changes anything."""
         base_offset = group[0].base_offset
         segments = [self.segments[facts.base_offset] for facts in group]
         fs, directory = self.context.fs, self.context.directory
@@ -438,7 +438,7 @@ class _Pass:
                 return
             has_index = any(fs.exists(segment.path(TXN_INDEX_SUFFIX)) for segment in segments)
             kept = transactions.take_kept()
-            # Of what lies behind, and was copied as it is, nothing was looked at.
+            # Nothing was checked in the rest, which was copied unchanged.
             behind = [
                 one for one in transactions.aborted if self.uncleanable <= one.last_offset < group[-1].stop_offset
             ]

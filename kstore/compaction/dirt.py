@@ -1,4 +1,4 @@
-"""What of a log there is to clean: its segments as a compaction sees them, measured before a pass."""
+"""The cleanable part of a log: its segments as compaction sees them, measured before a pass."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["LogDirt", "look"]
 
 
 class LogDirt:
-    """The dirty part of a log, [``first_dirty``, ``uncleanable``), when a pass ``start``s. Not thread-safe."""
+    """The dirty part of a log, [``first_dirty``, ``uncleanable``), at the ``start`` of a pass. Not thread-safe."""
 
     def __init__(self, writer: LogWriter, start: Cleanable, *, whole: bool) -> None:
-        """Raises: FileNotFoundError where a segment was deleted meanwhile; StorageError."""
+        """Raises: FileNotFoundError if a segment was deleted meanwhile; StorageError."""
         self._context = writer.context
         self._config = writer.context.config
         self.start = start
         self.now_ms = writer.context.clock.now_ms()
-        # Taken out by the pass as it replaces them.
+        # The pass removes them as it replaces them.
         self.segments = {segment.base_offset: segment for segment in start.segments}
         stops = [*list(self.segments)[1:], start.stop_offset]
         self.facts = [
@@ -49,7 +49,7 @@ class LogDirt:
         )
 
     def _timed(self, facts: SegmentFacts) -> SegmentFacts:
-        """With the times of a dirty segment, as far as a setting asks for them."""
+        """With the times of a dirty segment, if a setting needs them."""
         segment = self.segments[facts.base_offset]
         config = self._config
         if config.min_compaction_lag_ms:
@@ -60,7 +60,7 @@ class LogDirt:
         return facts
 
     def sized(self, facts: SegmentFacts) -> SegmentFacts:
-        """With what decides about groups. Raises: FileNotFoundError where the segment was deleted meanwhile."""
+        """With the sizes that decide about groups. Raises: FileNotFoundError if the segment was deleted meanwhile."""
         fs = self._context.fs
         segment = self.segments[facts.base_offset]
         sizes = []
@@ -76,12 +76,12 @@ class LogDirt:
 def look(
     writer: LogWriter, *, whole: bool = False, with_producers: bool = False, as_if_durable: bool = False
 ) -> LogDirt:
-    """Measures a log as it is now.
+    """Measures a log's present state.
 
-    ``whole``: what earlier passes have been through counts as dirty too; ``as_if_durable``: what is not on disk yet is
+    ``whole``: what earlier passes have covered counts as dirty too; ``as_if_durable``: what is not on disk yet is
     cleanable too.
 
-    Raises: FileNotFoundError where a file is missing that should be there; StorageError.
+    Raises: FileNotFoundError if an expected file is missing; StorageError.
     """
     while True:
         start = writer.cleanable(with_producers=with_producers)
@@ -90,6 +90,6 @@ def look(
         try:
             return LogDirt(writer, start, whole=whole)
         except FileNotFoundError:
-            # A segment that was deleted meanwhile is none of the next look's.
+            # The next measurement no longer sees a segment that was deleted meanwhile.
             if not writer.compaction_stopped(start, start.segments):
                 raise

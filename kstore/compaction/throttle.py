@@ -1,4 +1,4 @@
-"""A bound for how many bytes a second background work reads and writes."""
+"""A limit for the bytes per second that background work reads and writes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kstore.errors import ConfigError
 
 __all__ = ["Throttle"]
 
-# Waits are cut into pieces of this, so that an end is noticed; shorter ones are saved up.
+# Waits are cut into pieces of this length, so that an end is noticed; shorter ones accumulate.
 WAIT_SECONDS_MAX = 0.1
 WAIT_SECONDS_MIN = 0.05
 
 
 class Throttle:
-    """Holds work below so many bytes a second; None: no bound. Not thread-safe."""
+    """Limits work to a number of bytes a second; None: no limit. Not thread-safe."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Throttle:
         wait: Callable[[float], object],
         has_ended: Callable[[], bool],
     ) -> None:
-        """``wait`` waits for so many seconds, or less; ``has_ended`` says that nobody has to wait any more."""
+        """``wait`` waits for the given seconds, or less; ``has_ended``: no more waiting is needed."""
         if bytes_per_second is not None and not bytes_per_second > 0:
             raise ConfigError(f"bytes_per_second is {bytes_per_second}, expected more than 0")
         self._rate = bytes_per_second
@@ -34,7 +34,7 @@ class Throttle:
         self._free_at = clock.monotonic()
 
     def note(self, size: int) -> None:
-        """Waits until ``size`` more bytes are not too much, or until it has ended."""
+        """Waits until ``size`` more bytes are within the limit, or until it has ended."""
         if self._rate is None:
             return
         self._free_at = max(self._free_at, self._clock.monotonic()) + size / self._rate

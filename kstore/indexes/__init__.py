@@ -1,1 +1,1 @@
-"""The segment indexes, one file each; ``kstore.index`` is their face."""
+"""The segment indexes, one file each; ``kstore.index`` is their public module."""

@@ -1,10 +1,10 @@
-"""What the two searched indexes share: sorted entries of one size, in mapped memory or in bytes.
+"""What the two searchable indexes share: sorted entries of one size, in mapped memory or in bytes.
 
 A writable index is memory that grows in small steps, each with its blocks allocated first; the file shrinks only at
-``seal()`` and ``close()``. It keeps no descriptor: the file is opened by its name for each step. A read-only one is
-bytes, read once. Changes need the log's lock. Lookups need none: an entry is stored before the count that covers it, a
-grown mapping is in place before that count too, and a reader that meets a mapping which was just sealed looks again.
-Nothing is on disk before ``flush()``.
+``seal()`` and ``close()``. It keeps no descriptor: each step opens the file by name. A read-only one is bytes, read
+once. Changes need the log's lock. Lookups need none: an entry is stored before the count that covers it, a grown
+mapping is in place before that count too, and a reader that meets a just sealed mapping looks again. Nothing is on disk
+before ``flush()``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kstore.indexes._search import floor_slot
 
 __all__ = ["DELTA_MAX", "READ_BYTES_MAX", "WARM_BYTES", "EntryIndex"]
 
-# An offset is stored as an int32 above the segment's base.
+# An offset is stored as an int32 relative to the segment's base.
 DELTA_MAX = (1 << 31) - 1
 
 # Lookups near the end, by far the most, stay within this many bytes: two or three pages that are always in memory
@@ -39,8 +39,8 @@ WARM_BYTES = 8192
 GROWTH_BYTES_MIN = 4096
 GROWTH_BYTES_MAX = 64 * 1024
 
-# Of a file that is larger, only the beginning is read: a sparse giant is not worth its memory. Kafka's default size is
-# 10 MiB; 64 MiB are the offsets of 32 GiB of log.
+# Only the start of a larger file is read: a sparse giant is not worth its memory. Kafka's default size is 10 MiB; 64
+# MiB index the offsets of 32 GiB of log.
 READ_BYTES_MAX = READ_FILE_SIZE_MAX
 
 Entry = TypeVar("Entry")
@@ -60,7 +60,7 @@ class _Closed:
 
 
 class EntryIndex(Generic[Entry]):
-    """What the two searched indexes share: fixed-size entries, sorted, in a mapping or in bytes."""
+    """What the two searchable indexes share: fixed-size entries, sorted, in a mapping or in bytes."""
 
     suffix: ClassVar[str]
     entry_size: ClassVar[int]
@@ -82,12 +82,12 @@ class EntryIndex(Generic[Entry]):
         self.path = path
         self.base_offset = base_offset
         self.max_entry_count = bytes_max // self.entry_size
-        # What opens the file; None where nothing is to be written.
+        # Opens the file; None if nothing is to be written.
         self._fs = fs
         self._mapping: Mapping | None = None
         self._source: Source = data
         self._count, self._ragged = divmod(len(data), self.entry_size)
-        # How many entries fit what is mapped; 0 for everything that is not.
+        # How many entries fit the mapping; 0 if nothing is mapped.
         self._capacity = 0
         self._closed = False
         self._load_last()
@@ -114,12 +114,12 @@ class EntryIndex(Generic[Entry]):
         entry_count: int | None = None,
         mode: int = 0o600,
     ) -> Self:
-        """An index to go on with; created where there is none.
+        """An existing index to continue, or a new one.
 
-        What comes behind its entries (the zeros of a crash, half an entry) is cut off. ``entry_count`` says how many
-        there are; without it they are the rising ones from the start on.
+        Whatever follows its entries (the zeros of a crash, half an entry) is cut off. ``entry_count`` is their number;
+        without it they are the increasing ones from the start.
 
-        Raises: CorruptIndexError where the file is shorter than ``entry_count`` says; StorageError.
+        Raises: CorruptIndexError if the file is shorter than ``entry_count`` says; StorageError.
         """
         try:
             file = fs.open(path, write=True)
@@ -144,8 +144,8 @@ class EntryIndex(Generic[Entry]):
 
     @classmethod
     def join(cls, fs: FileSystem, path: PathLike, base_offset: int, *, index_bytes_max: int, entry_count: int) -> Self:
-        """An index that other processes write too and that has ``entry_count`` entries. The file is not changed, and
-        only its last entry is read.
+        """An index with ``entry_count`` entries that other processes write too. The file is not changed, and only its
+        last entry is read.
 
         Raises: FileMissingError; CorruptIndexError as ``take_in``; StorageError.
         """
@@ -158,7 +158,7 @@ class EntryIndex(Generic[Entry]):
     def open_read_only(
         cls, fs: FileSystem, path: PathLike, base_offset: int, *, live: bool = False, size_max: int = READ_BYTES_MAX
     ) -> Self:
-        """An index to search, read once. ``live``: a writer may be at work on it, so the zeros at its end are room for
+        """An index to search, read once. ``live``: a writer may be at work on it, so the zeros at its end are space for
         entries, and the last entry may be half stored.
 
         Raises: FileMissingError, StorageError.
@@ -174,17 +174,18 @@ class EntryIndex(Generic[Entry]):
 
     @classmethod
     def _used_count(cls, data: bytes) -> int:
-        """How many whole entries there are before the zeros at the end."""
+        """The number of whole entries before the zeros at the end."""
         return min(len(data) // cls.entry_size, -(-len(data.rstrip(b"\0")) // cls.entry_size))
 
     @classmethod
     def _rising_count(cls, data: bytes) -> int:
-        """How many entries from the start on are in order. O(entries)."""
+        """The number of ordered entries from the start. O(entries)."""
         return cls._first_disorder(data[: cls._used_count(data) * cls.entry_size])
 
     @classmethod
     def _stored_count(cls, data: bytes) -> int:
-        """How many entries a writer that may be at work has stored; one at a time, so only the last may be broken."""
+        """The number of entries stored by a possibly active writer; it stores one at a time, so only the last may be
+        torn."""
         entries = cls._used_count(data)
         last_two = data[max(entries - 2, 0) * cls.entry_size : entries * cls.entry_size]
         return entries if cls._first_disorder(last_two) * cls.entry_size == len(last_two) else max(entries - 1, 0)
@@ -192,11 +193,11 @@ class EntryIndex(Generic[Entry]):
     @classmethod
     @abstractmethod
     def _first_disorder(cls, data: bytes) -> int:
-        """The slot of the first entry that does not fit the ones before it; their count if all do."""
+        """The slot of the first entry that is out of order; their count if all are in order."""
 
     @abstractmethod
     def _load_last(self) -> None:
-        """Reads what the next append is compared with."""
+        """Reads the values that the next append is compared with."""
 
     @abstractmethod
     def _decode(self, data: bytes) -> Entry:
@@ -204,7 +205,7 @@ class EntryIndex(Generic[Entry]):
 
     @abstractmethod
     def _entry_or_start(self, slot: int) -> Entry:
-        """Entry number ``slot``, or the segment's start where there is none or it is out of range."""
+        """Entry number ``slot``, or the segment's start if it does not exist."""
 
     @property
     def writable(self) -> bool:
@@ -216,12 +217,12 @@ class EntryIndex(Generic[Entry]):
 
     @property
     def size(self) -> int:
-        """Bytes that the entries take."""
+        """The bytes of the entries."""
         return self._count * self.entry_size
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of memory that the index holds for itself; mapped ones are the page cache's."""
+        """The memory that the index itself holds; mapped bytes belong to the page cache."""
         return 0 if self._mapping is not None else self.size
 
     @property
@@ -231,7 +232,7 @@ class EntryIndex(Generic[Entry]):
 
     @property
     def last_entry(self) -> Entry:
-        """The last entry; without any, what a lookup gives that finds none."""
+        """The last entry; without any, the result of a lookup that finds none."""
         return self._entry_or_start(self._count - 1)
 
     def entry(self, slot: int) -> Entry:
@@ -241,13 +242,13 @@ class EntryIndex(Generic[Entry]):
         return self._entry_or_start(slot)
 
     def entries(self) -> Iterator[Entry]:
-        """Every entry there is at the call, as it stands, right or wrong."""
+        """Every entry at the time of the call, right or wrong."""
         size = self.entry_size
         data = self._read(0, self.size)
         return (self._decode(data[at : at + size]) for at in range(0, len(data), size))
 
     def _entry_bytes(self, slot: int) -> bytes:
-        """One entry; none, or zeros, where a truncation has just taken it away."""
+        """One entry; empty, or zeros, if a truncation has just removed it."""
         return self._read(slot * self.entry_size, (slot + 1) * self.entry_size) if slot >= 0 else b""
 
     def _read(self, start: int, stop: int) -> bytes:
@@ -259,17 +260,17 @@ class EntryIndex(Generic[Entry]):
                 self._look_again(source)
 
     def _look_again(self, source: Source) -> None:
-        """Lets the reader of a closed source go on with what has taken its place. Raises: ClosedError if nothing."""
+        """Lets the reader of a closed source continue with its replacement. Raises: ClosedError if there is none."""
         if self._closed or self._source is source:
             raise ClosedError(f"{self.path}: the index is closed") from None
 
     def _floor_slot(self, key: bytes, key_at: int) -> int:
         """The last slot whose column at byte ``key_at`` is <= ``key``, -1 if none is.
 
-        Keys are compared as bytes, which for big-endian numbers from 0 on is their order.
+        Keys are compared as bytes, which is the order of non-negative big-endian numbers.
         """
         while True:
-            # The count first: whatever source is there after it holds that many entries.
+            # The count first: any source seen after it holds that many entries.
             entries = self._count
             source = self._source
             if entries == 0 and self._closed:
@@ -280,9 +281,9 @@ class EntryIndex(Generic[Entry]):
                 self._look_again(source)
 
     def _grow(self) -> None:
-        """Maps more of the file, at least one entry more.
+        """Maps more of the file, at least one more entry.
 
-        Raises: IndexFullError, ReadOnlyError, DiskFullError, StorageError; then the index is as before.
+        Raises: IndexFullError, ReadOnlyError, DiskFullError, StorageError; then the index is unchanged.
         """
         if self._closed:
             raise ClosedError(f"{self.path}: the index is closed")
@@ -291,25 +292,25 @@ class EntryIndex(Generic[Entry]):
         if self._count >= self.max_entry_count:
             raise IndexFullError(f"{self.path}: all {self.max_entry_count} entries are used")
         size = min(self._next_mapped_size(), self.max_entry_count * self.entry_size)
-        # The mapping before it is dropped, not closed: a reader may be searching it, and both show the same pages.
+        # The previous mapping is dropped, not closed: a reader may be searching it, and both show the same pages.
         self._map(self._fs, size)
 
     def _map(self, fs: FileSystem, size: int) -> None:
-        # The file is not closed by name: what stands for a mapping where none may be may need it.
+        # The file is not closed explicitly: the substitute for a mapping may need it.
         self._source = self._mapping = fs.open(self.path, write=True).map(size)
         self._capacity = size // self.entry_size
 
     def _next_mapped_size(self) -> int:
         if self._mapping is None:
-            # Room for one entry more: pages are not a multiple of every entry's size.
+            # Space for one more entry: pages are not a multiple of every entry's size.
             pages = (self.size + self.entry_size - 1) // GROWTH_BYTES_MIN + 1
             return pages * GROWTH_BYTES_MIN
         return self._mapping.size + min(self._mapping.size, GROWTH_BYTES_MAX)
 
     def take_in(self, entries: int) -> None:
-        """Goes on with what another process has made of the file, which is not mapped: there are so many entries.
+        """Continues with the file as another process has left it, which is not mapped, with ``entries`` entries.
 
-        Raises: CorruptIndexError where the file does not hold them: then it needs to be rebuilt.
+        Raises: CorruptIndexError if the file does not hold them: then it must be rebuilt.
         """
         if entries == self._count or self._fs is None:
             return
@@ -329,11 +330,11 @@ class EntryIndex(Generic[Entry]):
 
     @classmethod
     def _is_stored(cls, data: bytes) -> bool:
-        """Whether ``data`` can be an entry: whole, and not what a file holds where none was stored."""
+        """Whether ``data`` can be an entry: whole, and not the content of an empty slot."""
         return len(data) == cls.entry_size
 
     def _cut_to(self, entries: int) -> None:
-        """Keeps the first ``entries`` entries; the rest of the mapping reads as zeros, as if they had never been."""
+        """Keeps the first ``entries`` entries; the rest of the mapping reads as zeros, as if never written."""
         if entries >= self._count:
             return
         if self._fs is None:
@@ -350,7 +351,7 @@ class EntryIndex(Generic[Entry]):
             file.close()
 
     def truncate(self) -> None:
-        """Takes every entry out. Raises: ReadOnlyError, StorageError."""
+        """Removes every entry. Raises: ReadOnlyError, StorageError."""
         self._cut_to(0)
 
     def flush(self) -> None:
@@ -361,9 +362,9 @@ class EntryIndex(Generic[Entry]):
             self._fs.open(self.path, write=True).fdatasync()
 
     def seal(self, *, sync: bool = False) -> None:
-        """Makes the index read-only and its file as long as its entries, with ``sync`` durably. Nothing if it is so.
+        """Makes the index read-only and its file as long as its entries, durably with ``sync``. Idempotent.
 
-        Raises: StorageError when the file could not be cut or synced; the index is read-only all the same.
+        Raises: StorageError if the file could not be cut or synced; the index is read-only anyway.
         """
         fs, mapping = self._fs, self._mapping
         if fs is None:
@@ -372,7 +373,7 @@ class EntryIndex(Generic[Entry]):
         self._capacity = 0
         if mapping is not None:
             self._source = mapping[0 : self.size]
-            # Closed before the file shrinks: memory beyond a file's end must not be reachable for any reader.
+            # Closed before the file shrinks: no reader may reach memory beyond a file's end.
             mapping.close()
         file = fs.open(self.path, write=True)
         try:
@@ -384,9 +385,9 @@ class EntryIndex(Generic[Entry]):
             file.close()
 
     def close(self, *, trim: bool = True) -> None:
-        """Ends all use. ``trim`` False leaves the file as it is: for one that goes away, or must not be touched.
+        """Ends all use. ``trim`` False leaves the file unchanged: for one that is deleted, or must not be touched.
 
-        Raises: StorageError as ``seal()``; the index is closed all the same. A second close does nothing.
+        Raises: StorageError as ``seal()``; the index is closed anyway. A second close does nothing.
         """
         if self._closed:
             return
@@ -402,7 +403,7 @@ class EntryIndex(Generic[Entry]):
             self._capacity = 0
 
     def check(self) -> None:
-        """Holds every entry against the rules. Raises: CorruptIndexError. O(entries)."""
+        """Checks every entry against the rules. Raises: CorruptIndexError. O(entries)."""
         if self._closed:
             raise ClosedError(f"{self.path}: the index is closed")
         if self._ragged:
@@ -413,17 +414,17 @@ class EntryIndex(Generic[Entry]):
         slot = self._first_disorder(data)
         if slot < self._count:
             raise CorruptIndexError(
-                f"entry {slot} does not follow the one before it", path=self.path, position=slot * self.entry_size
+                f"entry {slot} does not follow the previous one", path=self.path, position=slot * self.entry_size
             )
         assert self._capacity == 0 or self._count <= self._capacity, "entries beyond the mapping"
-        assert self._mapping is None or self._fs is not None, "a mapping that nothing may be stored to"
+        assert self._mapping is None or self._fs is not None, "a mapping in a read-only index"
 
 
 def _floor_slot(source: Source, entries: int, entry_size: int, key: bytes, key_at: int) -> int:
     """The last of ``entries`` slots whose column at byte ``key_at`` is <= ``key``, -1 if none is."""
     if isinstance(source, bytes) and len(source) >= entries * entry_size:
         return floor_slot(source, entries, entry_size, key, key_at)
-    # A mapping is searched in two steps: down to a stretch that is worth a copy, and in that.
+    # A mapping is searched in two steps: down to a range that is worth a copy, then within it.
     key_size = len(key)
     copied = WARM_BYTES // entry_size
     low, high = 0, entries
@@ -441,6 +442,6 @@ def _floor_slot(source: Source, entries: int, entry_size: int, key: bytes, key_a
         else:
             high = middle
     data = source[low * entry_size : high * entry_size]
-    # Fewer than were counted where a truncation has just taken them away.
+    # Fewer than were counted if a truncation has just removed them.
     found = floor_slot(data, min(high - low, len(data) // entry_size), entry_size, key, key_at)
     return low + found

@@ -2,9 +2,9 @@
 
     at  size  field
      0     4  delta     int32  last offset of a batch, less the segment's base offset
-     4     4  position  int32  where in the .log that batch begins
+     4     4  position  int32  where that batch starts in the .log
 
-Kafka 2.8 and older: the last offset of the whole append that begins there. The batch at position 0 has no entry.
+Kafka 2.8 and older: the last offset of the whole append that starts there. The batch at position 0 has no entry.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POSITION_MAX = INT32_MAX
 class OffsetIndex(EntryIndex[OffsetPosition]):
     """Maps an offset to the position of a batch at or before it (Kafka: OffsetIndex).
 
-    Entries rise strictly in both columns. The offset of an entry is the *last* of the batch at its position.
+    Entries increase strictly in both columns. The offset of an entry is the *last* of the batch at its position.
     """
 
     suffix = INDEX_SUFFIX
@@ -63,8 +63,8 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
     def append(self, offset: int, position: int) -> None:
         """Adds an entry for the batch at ``position`` (bytes) whose last offset is ``offset``.
 
-        Raises: InvalidOffsetError (not above the last entry, or not to be stored relative to the base), IndexFullError,
-        ReadOnlyError, DiskFullError; then nothing was added.
+        Raises: InvalidOffsetError (not above the last entry, or too far from the base), IndexFullError, ReadOnlyError,
+        DiskFullError; then nothing was added.
         """
         delta = offset - self.base_offset
         if not (self._last_delta < delta <= DELTA_MAX and self._last_position < position <= POSITION_MAX):
@@ -86,15 +86,15 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
         return self._entry_or_start(self.floor_slot(offset))
 
     def floor_slot(self, offset: int) -> int:
-        """The number of that entry, -1 where there is none."""
+        """The number of that entry, -1 if there is none."""
         delta = offset - self.base_offset
         return self._floor_slot(INT32.pack(min(delta, DELTA_MAX)), 0) if delta >= 0 else -1
 
     def ceiling(self, offset: int) -> tuple[OffsetPosition, int] | None:
-        """The first entry with an offset >= ``offset``, and the position of the entry behind it (0: there is none).
+        """The first entry with an offset >= ``offset``, and the position of the next entry (0 if there is none).
 
-        None where no entry is that high. Where every batch has an entry this is the batch that holds ``offset``, and
-        how far it reaches.
+        None if no entry is that high. If every batch has an entry, this is the batch that holds ``offset``, and its
+        extent.
         """
         below = offset - self.base_offset - 1
         slot = self._floor_slot(INT32.pack(below if below < DELTA_MAX else DELTA_MAX), 0) + 1 if below >= 0 else 0
@@ -110,7 +110,7 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
         return self._entry_or_start(slot), 0
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """The first entry at or behind ``position`` (bytes), None if there is none (Kafka: fetchUpperBoundOffset)."""
+        """The first entry at or after ``position`` (bytes), None if there is none (Kafka: fetchUpperBoundOffset)."""
         slot = self._floor_slot(INT32.pack(min(position - 1, POSITION_MAX)), POSITION_AT) + 1 if position > 0 else 0
         if slot >= self._count:
             return None

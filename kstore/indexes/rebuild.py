@@ -1,11 +1,11 @@
-"""Building both searched indexes of a segment from its batches, and holding the old ones against them. No I/O here.
+"""Rebuilding both searchable indexes of a segment from its batches, and checking the old ones. No I/O here.
 
 The bytes are those that appending writes, with two exceptions: appending adds a time entry at each close of the log,
-and Kafka counts ``index_interval_bytes`` from zero after each start. An old index that leads every lookup as it should
-is therefore sound although its bytes differ, and stays.
+and Kafka restarts its count of ``index_interval_bytes`` after each start. An old index that leads every lookup
+correctly is therefore sound although its bytes differ, and stays.
 
-An old index is sound if its entries agree with the batches, and none is missing: from no batch does a lookup have to
-walk more than ``WALK_INTERVALS`` intervals and one batch past the entry.
+An old index is sound if its entries agree with the batches, and none is missing: a lookup of any batch walks at most
+``WALK_INTERVALS`` intervals and one batch past the entry.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kstore.types import NO_OFFSET, NO_TIMESTAMP, TimestampOffset
 
 __all__ = ["WALK_INTERVALS", "IndexBuilder", "RebuiltIndexes"]
 
-# Kafka begins to count after each start, so that two intervals may lie between two entries of a sound index.
+# Kafka restarts its count after each start, so two intervals may separate two entries of a sound index.
 WALK_INTERVALS = 4
 
 
 class RebuiltIndexes(NamedTuple):
-    """The content of both files, and whether the old ones are sound.
+    """The contents of both files, and whether the old ones are sound.
 
     ``largest`` is the segment's greatest timestamp, with the last offset of the batch that first had it.
     """
@@ -40,7 +40,7 @@ class RebuiltIndexes(NamedTuple):
 
 
 class IndexBuilder:
-    """Takes in the batches of one segment in their order. Not thread-safe."""
+    """Takes the batches of one segment in order. Not thread-safe."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class IndexBuilder:
         old_offsets: bytes | None = None,
         old_times: bytes | None = None,
     ) -> None:
-        """``old_offsets`` and ``old_times`` are the files as they stand, None for one that is missing."""
+        """``old_offsets`` and ``old_times`` are the contents of the existing files, None for a missing one."""
         self._base_offset = base_offset
         self._interval = index_interval_bytes
         self._walk_bytes_max = WALK_INTERVALS * index_interval_bytes
@@ -64,7 +64,7 @@ class IndexBuilder:
         self._time_check = _TimeCheck(base_offset, old_times, self._walk_bytes_max)
 
     def note(self, position: int, size: int, base_offset: int, last_offset: int, max_timestamp: int) -> None:
-        """Takes in the next whole batch (SegmentTail.note)."""
+        """Adds the next whole batch (SegmentTail.note)."""
         self._offset_check.note(position, size, base_offset, last_offset)
         self._time_check.note(position, size, base_offset, last_offset, max_timestamp)
         if max_timestamp > self._largest.timestamp:
@@ -74,7 +74,7 @@ class IndexBuilder:
         self._since_entry += size
 
     def note_damage(self, stop: int, next_offset: int | None) -> None:
-        """Takes in damage that ends at position ``stop``, where the batch of ``next_offset`` begins, if any."""
+        """Adds damage that ends at position ``stop``, where the batch of ``next_offset`` starts, if any."""
         self._offset_check.skip(stop)
         self._time_check.skip(stop, next_offset)
         self._since_entry = self._interval + 1
@@ -82,7 +82,7 @@ class IndexBuilder:
     def _add_entry(self, last_offset: int, position: int) -> None:
         delta = last_offset - self._base_offset
         if delta > DELTA_MAX or position > POSITION_MAX or len(self._offsets) + OFFSET_ENTRY.size > READ_BYTES_MAX:
-            # From here on a lookup walks from the last entry: nothing later can be stored, or would be read.
+            # From here a lookup walks from the last entry: nothing later can be stored, or would be read.
             self._is_full = True
         if not self._is_full:
             self._offsets += OFFSET_ENTRY.pack(delta, position)
@@ -96,7 +96,7 @@ class IndexBuilder:
             self._last_time = timestamp
 
     def finish(self) -> RebuiltIndexes:
-        """What it has made, now that every batch was noted."""
+        """The result, once every batch was noted."""
         self._add_time_entry()
         offsets, times = bytes(self._offsets), bytes(self._times)
         return RebuiltIndexes(
@@ -109,7 +109,7 @@ class IndexBuilder:
 
 
 class _OffsetCheck:
-    """Holds an old offset index against the batches as they pass."""
+    """Checks an old offset index against the batches as they pass."""
 
     def __init__(self, base_offset: int, data: bytes | None, walk_bytes_max: int) -> None:
         self._data = data
@@ -120,9 +120,9 @@ class _OffsetCheck:
         )
         self._next = next(self._entries, None)
         self._last_offset = -1
-        # Entries that were met, but whose offset lies in a later batch.
+        # Entries that were reached, but whose offset is in a later batch.
         self._pending: deque[tuple[int, int]] = deque()
-        # Where the lookup of the next batch begins to walk, and the largest batch since.
+        # Where the lookup of the next batch starts to walk, and the largest batch since.
         self._walk_start = self._largest_size = 0
 
     def note(self, position: int, size: int, base_offset: int, last_offset: int) -> None:
@@ -155,7 +155,7 @@ class _OffsetCheck:
 
 
 class _TimeCheck:
-    """Holds an old time index against the batches as they pass."""
+    """Checks an old time index against the batches as they pass."""
 
     def __init__(self, base_offset: int, data: bytes | None, walk_bytes_max: int) -> None:
         self._data = data
@@ -190,7 +190,7 @@ class _TimeCheck:
                 self._is_wrong = True
 
     def skip(self, stop: int, next_offset: int | None) -> None:
-        # What the damaged batches held is not known, so nothing about them can be held against an entry.
+        # The contents of the damaged batches are unknown, so they cannot contradict an entry.
         while self._next is not None and (next_offset is None or self._next[1] + self._base_offset < next_offset):
             self._last = max(self._last, self._next)
             self._next = next(self._entries, None)

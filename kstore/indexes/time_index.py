@@ -2,9 +2,9 @@
 
     at  size  field
      0     8  timestamp  int64  the greatest timestamp of the segment so far, ms since the epoch
-     8     4  delta      int32  last offset of the batch that brought it, less the segment's base offset
+     8     4  delta      int32  last offset of the batch with it, less the segment's base offset
 
-Kafka 2.8 and older: the offset of the record itself, where it was known.
+Kafka 2.8 and older: the offset of the record itself, if known.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DELTA_AT = 8
 class TimeIndex(EntryIndex[TimestampOffset]):
     """Maps a time to an offset up to which no record is as late (Kafka: TimeIndex).
 
-    Timestamps rise strictly, offsets never fall. An entry holds the greatest timestamp of the segment so far and the
-    last offset of the batch that brought it (Kafka 2.8 and older: of the record).
+    Timestamps increase strictly, offsets never decrease. An entry holds the greatest timestamp of the segment so far
+    and the last offset of its batch (Kafka 2.8 and older: of its record).
     """
 
     suffix = TIME_INDEX_SUFFIX
@@ -57,16 +57,16 @@ class TimeIndex(EntryIndex[TimestampOffset]):
 
     @property
     def is_full(self) -> bool:
-        """Whether the segment must roll before the next entry: one slot is kept for the entry of the roll itself."""
+        """Whether the segment must roll before the next entry: one slot is reserved for the roll itself."""
         return self._count >= self.max_entry_count - 1
 
     def maybe_append(self, timestamp: int, offset: int, *, final: bool = False) -> bool:
-        """Adds an entry if ``timestamp`` (ms) is greater than the last one's; whether it was.
+        """Adds an entry if ``timestamp`` (ms) is greater than the last one's; returns whether it did.
 
-        ``offset`` may be the last entry's again. ``final``: the entry of a roll, which may take the kept slot.
+        ``offset`` may equal the last entry's. ``final``: the entry of a roll, which may use the reserved slot.
 
-        Raises: InvalidOffsetError (below the last entry, or not to be stored relative to the base), IndexFullError,
-        ReadOnlyError, DiskFullError; then nothing was added.
+        Raises: InvalidOffsetError (below the last entry, or too far from the base), IndexFullError, ReadOnlyError,
+        DiskFullError; then nothing was added.
         """
         delta = offset - self.base_offset
         if not self._last_delta <= delta <= DELTA_MAX:
@@ -81,7 +81,7 @@ class TimeIndex(EntryIndex[TimestampOffset]):
         entries = self._count
         if not final and entries >= self.max_entry_count - 1:
             raise IndexFullError(
-                f"{self.path}: {entries} entries are used, the last one of {self.max_entry_count} is kept"
+                f"{self.path}: {entries} entries are used, the last one of {self.max_entry_count} is reserved"
             )
         if entries >= self._capacity:
             self._grow()
@@ -100,7 +100,7 @@ class TimeIndex(EntryIndex[TimestampOffset]):
         return self._entry_or_start(self.floor_slot(timestamp))
 
     def floor_slot(self, timestamp: int) -> int:
-        """The number of that entry, -1 where there is none."""
+        """The number of that entry, -1 if there is none."""
         return self._floor_slot(INT64.pack(min(timestamp, TIMESTAMP_MAX)), 0) if timestamp >= 0 else -1
 
     def truncate_to(self, offset: int) -> None:

@@ -1,13 +1,13 @@
 """The index of a segment's aborted transactions, ``.txnindex``.
 
     at  size  field
-     0     2  version             int16  0; of its two bytes Kafka reads the first one only, and so does this reader
+     0     2  version             int16  0; Kafka reads only the first of its two bytes, and so does this reader
      2     8  producer_id         int64
     10     8  first_offset        int64  of the transaction's first record
-    18     8  last_offset         int64  of its abort marker, which lies in this segment
+    18     8  last_offset         int64  of its abort marker, which is in this segment
     26     8  last_stable_offset  int64  of the log, just after the marker
 
-Readers of committed records believe it, so it is no hint: what cannot be right in it is a CorruptIndexError.
+Readers of committed records rely on it, so it is not a hint: anything impossible in it is a CorruptIndexError.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CHUNK_BYTES = 1024 * ENTRY.size
 class AbortedTransactions(NamedTuple):
     """Aborted transactions that overlap a range of offsets.
 
-    ``is_complete`` says that no later segment can hold another one; else the search goes on there.
+    ``is_complete``: no later segment can hold another one; otherwise the search continues there.
     """
 
     transactions: list[AbortedTransaction]
@@ -52,9 +52,9 @@ class AbortedTransactions(NamedTuple):
 
 
 class TransactionIndex:
-    """Lists the transactions whose abort marker lies in this segment (Kafka: TransactionIndex).
+    """Lists the transactions whose abort marker is in this segment (Kafka: TransactionIndex).
 
-    Last offsets rise strictly. The file exists from the first append on. Appends need the log's lock; reading does not.
+    Last offsets increase strictly. The first append creates the file. Appends need the log's lock; reading does not.
     """
 
     suffix: ClassVar[str] = TXN_INDEX_SUFFIX
@@ -88,9 +88,9 @@ class TransactionIndex:
     def open(
         cls, fs: FileSystem, path: PathLike, base_offset: int, *, writable: bool = False, mode: int = 0o600
     ) -> TransactionIndex:
-        """The index at ``path``, empty where there is no file; ``mode`` is for the file that an append creates.
+        """The index at ``path``, empty if there is no file; ``mode`` is for the file that an append creates.
 
-        Nothing is judged yet: ``check()`` does that. Raises: StorageError.
+        Nothing is checked yet: ``check()`` does that. Raises: StorageError.
         """
         index = cls(fs, path, base_offset, writable=writable, mode=mode)
         try:
@@ -103,7 +103,7 @@ class TransactionIndex:
 
     @staticmethod
     def encode(transactions: Iterable[AbortedTransaction]) -> bytes:
-        """The content of a file that holds ``transactions``."""
+        """The content of a file with ``transactions``."""
         return b"".join(ENTRY.pack(VERSION, *transaction) for transaction in transactions)
 
     def _load_last(self) -> None:
@@ -123,7 +123,7 @@ class TransactionIndex:
 
     @property
     def size(self) -> int:
-        """Bytes that the entries take."""
+        """The bytes of the entries."""
         return self._count * ENTRY.size
 
     @property
@@ -134,7 +134,7 @@ class TransactionIndex:
     def append(self, transaction: AbortedTransaction) -> None:
         """Adds an entry; the first one creates the file.
 
-        Raises: InvalidOffsetError (not above the last entry, below the base, ending before it begins),
+        Raises: InvalidOffsetError (not above the last entry, below the base, ending before its start),
         CorruptIndexError (half an entry at the end), ReadOnlyError, DiskFullError, StorageError; nothing is added.
         """
         self._check_writable()
@@ -149,7 +149,7 @@ class TransactionIndex:
         try:
             self._file.write_all([ENTRY.pack(VERSION, *transaction)], self.size)
         except BaseException:
-            # Readers would take half an entry for damage. Where it stays it is written over by the next one.
+            # Readers would see half an entry as damage. If it stays, the next one overwrites it.
             with suppress(StorageError):
                 self._file.truncate(self.size)
             raise
@@ -170,9 +170,9 @@ class TransactionIndex:
         return AbortedTransactions(found, is_complete=False)
 
     def entries(self) -> Iterator[AbortedTransaction]:
-        """The entries there are when the iteration begins, in order.
+        """The entries that exist when the iteration starts, in order.
 
-        Raises: CorruptIndexError at the first that cannot be; StorageError.
+        Raises: CorruptIndexError at the first impossible one; StorageError.
         """
         if self._closed:
             raise ClosedError(f"{self.path}: the index is closed")
@@ -195,7 +195,7 @@ class TransactionIndex:
                     raise CorruptIndexError(fault, path=self.path, position=at + delta * ENTRY.size)
                 previous = transaction.last_offset
                 yield transaction
-            # Entries that a truncation of our own takes away meanwhile are nobody's loss.
+            # Entries that our own truncation removes meanwhile are not a loss.
             if at + len(data) < min(stop, self.size, at + CHUNK_BYTES):
                 raise CorruptIndexError(f"ends at {at + len(data)}, expected {stop} bytes", path=self.path)
 
@@ -207,7 +207,7 @@ class TransactionIndex:
             self._cut_to(kept)
 
     def truncate(self) -> None:
-        """Takes every entry out; the file stays, empty. Raises: ReadOnlyError, StorageError."""
+        """Removes every entry; the file stays, empty. Raises: ReadOnlyError, StorageError."""
         self._check_writable()
         self._cut_to(0)
 
@@ -228,27 +228,27 @@ class TransactionIndex:
         self._writable = False
 
     def close(self) -> None:
-        """Ends all use; a second close does nothing. A reader inside a call goes on to its end."""
+        """Ends all use; a second close does nothing. A reader inside a call continues to its end."""
         self._closed = True
         self._writable = False
         self._file = None
 
     def check(self) -> None:
-        """Holds every entry against the rules (Kafka: sanityCheck). Raises: CorruptIndexError."""
+        """Checks every entry against the rules (Kafka: sanityCheck). Raises: CorruptIndexError."""
         for _ in self.entries():
             pass
 
     def _check_whole(self) -> None:
-        # Half an entry may be the half of one that a reader must know of.
+        # Half an entry may be half of one that readers need.
         if self._ragged:
             raise CorruptIndexError(
                 f"{self.size + self._ragged} bytes, expected a multiple of {ENTRY.size}", path=self.path
             )
 
     def _fault(self, transaction: AbortedTransaction) -> str:
-        """What is wrong with an entry, whatever stands before it; "" if nothing is."""
+        """What is wrong with an entry, whatever precedes it; "" if nothing is."""
         if transaction.last_offset < self.base_offset:
-            return f"last offset {transaction.last_offset}, expected one from {self.base_offset} on"
+            return f"last offset {transaction.last_offset}, expected at least {self.base_offset}"
         if not 0 <= transaction.first_offset <= transaction.last_offset:
             return f"first offset {transaction.first_offset}, expected one from 0 to {transaction.last_offset}"
         return ""

@@ -1,9 +1,9 @@
-"""How large the transaction index of each segment is: what tells that one was lost.
+"""The size of each segment's transaction index: shows whether one was lost.
 
-Readers of committed records believe these indexes, so that a lost one would show them aborted records. ``kstore.state``
-has the size of all that nothing looks at again after a crash: those of the segments from the log's start up to the one
-that holds the recovery point, which recovery scans, with all after it. The sum is kept in memory, and no file is asked
-for its size once the log is open.
+Readers of committed records rely on these indexes, so a lost one would show them aborted records. ``kstore.state`` has
+the total size of those that recovery does not check after a crash: the segments from the log's start to the one with
+the recovery point, which recovery scans, with all after it. The sum is kept in memory, and no file's size is read once
+the log is open.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class TransactionIndexSizes:
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
-        # The last sum that was asked for, and the bases that it goes from and to.
+        # The last requested sum, and the bases where it starts and ends.
         self._sum: tuple[int, int, int] | None = None
 
     @classmethod
     def found(
         cls, fs: FileSystem, directory: Path, bases: Iterable[int], known: TransactionIndexSizes | None = None
     ) -> TransactionIndexSizes:
-        """The sizes of the files that are there, of the segments ``bases``; those that are ``known`` are not asked.
+        """The sizes of the existing files of the segments ``bases``; those that are ``known`` are not read.
 
         Raises: StorageError.
         """
@@ -46,7 +46,7 @@ class TransactionIndexSizes:
         return sizes
 
     def note(self, base_offset: int, size: int) -> None:
-        """The index of the segment at ``base_offset`` has ``size`` bytes; 0: it is empty, or does not exist."""
+        """Records that the index of the segment at ``base_offset`` has ``size`` bytes; 0: empty, or none."""
         before = self._sizes.get(base_offset, 0)
         self._sizes[base_offset] = size
         if size != before and self._sum is not None and base_offset < self._sum[1]:
@@ -63,9 +63,9 @@ class TransactionIndexSizes:
         return base_offset in self._sizes
 
     def total(self, bases: Sequence[int], start_offset: int, recovery_point: int | None) -> int:
-        """Of the segments from the one of ``start_offset`` up to the one of ``recovery_point``, which is left out.
+        """The sum over the segments from that of ``start_offset`` to the one before that of ``recovery_point``.
 
-        ``bases`` are those of the log's segments, rising. With None for ``recovery_point`` the last one counts too.
+        ``bases`` are those of the log's segments, increasing. With None for ``recovery_point`` the last one counts too.
         """
         start = _floor(bases, start_offset)
         stop = bases[-1] + 1 if recovery_point is None else _floor(bases, recovery_point)

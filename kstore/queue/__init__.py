@@ -1,1 +1,1 @@
-"""The durable queue: the face of ``queue.Queue`` over two logs, with leases."""
+"""The durable queue: the interface of ``queue.Queue`` over two logs, with leases."""

@@ -1,8 +1,8 @@
-"""What the threads of a process share of a queue: its two logs, its state, and the lock around that.
+"""What the threads of a process share of a queue: its two logs, its state, and the state's lock.
 
 Reading items and deciding who gets which happens under the lock; appending, which may wait for the disk, outside it.
-What is written is taken into the state behind that. So a snapshot of the state may lack what is being written:
-``applied_end`` says up to where the journal is in the state.
+What was written is added to the state afterwards. So a snapshot of the state may lack what is being written:
+``applied_end`` says how much of the journal the state contains.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ __all__ = ["QueueCore"]
 
 logger = logging.getLogger(__name__)
 
-# Items are read ahead in chunks of so many, and about so many bytes.
+# Items are read ahead in chunks of this many, and about this many bytes.
 CHUNK_COUNT_MIN, CHUNK_COUNT_MAX = 16, 2048
 CHUNK_BYTES = 1 << 20
-# So many batches are counted before others get the lock.
+# How many batches are counted before others get the lock.
 COUNTED_BATCHES = 1024
-# Items just put are handed to who gets without being read again, while no more than so many wait.
+# While at most this many wait, gets receive just put items without reading them again.
 HANDED_COUNT_MAX = 4096
 
 
 class QueueCore:
-    """The state of a queue and how it is kept. ``lock`` guards ``state`` and what is said to be under it."""
+    """The state of a queue and its maintenance. ``lock`` guards ``state`` and whatever is said to need it."""
 
     def __init__(
         self, name: str, items: Log, journal: Journal, config: QueueConfig, clock: Clock, *, is_sync: bool
@@ -58,7 +58,7 @@ class QueueCore:
         self.clock = clock
         self.is_sync = is_sync
         self.lock = threading.Lock()
-        # All of them with the one lock: something may be got; there may be room; nothing may be left to do.
+        # All with the same lock: there may be an item; there may be space; nothing may be left to do.
         self.available = threading.Condition(self.lock)
         self.room = threading.Condition(self.lock)
         self.all_done = threading.Condition(self.lock)
@@ -68,7 +68,7 @@ class QueueCore:
         self._reader: LogReader[Record] | None = None
         self._bound = 0  # where _reader ends
         self._chunk_count = CHUNK_COUNT_MIN
-        # What is being written to the journal: where that ended when it was begun.
+        # The writes to the journal in progress: where it ended when each started.
         self._writing: dict[int, int] = {}
         self._write_count = 0
         self._journal_end = 0
@@ -79,21 +79,21 @@ class QueueCore:
         self._read_on(None)
         end = self.items.high_watermark
         if start > 0 and not self._journal_end:
-            self._doubt()  # the journal is not the one that the items had
+            self._doubt()  # the journal is not the one that belongs to the items
         if state.known_end > end:
-            # A power cut took items that were not on disk yet, or the topic was made anew. Others will have their
-            # offsets, of which nothing is known: that must be said before the first is put.
+            # A power cut took items that were not on disk yet, or the topic was created again. Other items will have
+            # their offsets, of which nothing is known: the journal must say that before the first is put.
             logger.warning("%s: the journal knows items to %d, the log ends at %d", self.name, state.known_end, end)
             self.journal.append(encode_events(END, [(end,)]))
             self.journal.flush()
             self._read_on(self._journal_end)
-            # Whoever cannot read this any more must not believe what was said before.
+            # A reader that misses this must not believe earlier events.
             self.journal.rewrite(*self.snapshot())
         state.raise_floor(start)
         self._void_claims()
 
     def _void_claims(self) -> None:
-        """Says of the leases of those who are gone that they are over, each by its owner: newer ones hold."""
+        """Records that the leases of dead processes are over, each by its owner: newer ones hold."""
         claims, retries = self.state.claims, self.state.retries
         rows = [
             (offset, claim.deliveries, retries.get(offset, Retry(0, 0)).due_ms, claim.owner)
@@ -105,7 +105,7 @@ class QueueCore:
             self._read_on(self._journal_end)
 
     def _doubt(self) -> None:
-        """The journal may have said, where nobody can read it, that copies count: those that are there now do."""
+        """The unreadable part of the journal may have said that copies count: the present ones now do."""
         row = (self.items.high_watermark,)
         logger.warning("%s: copies of items are delivered, even if they are done: the journal is damaged", self.name)
         self.journal.append(encode_events(GAP, [row]))
@@ -113,11 +113,11 @@ class QueueCore:
         self._read_on(self._journal_end)
 
     def is_void(self, claim: Claim) -> bool:
-        """Whether who had it is gone for sure: nobody else has the store now."""
+        """Whether the holder is certainly gone: no other process has the store now."""
         return True
 
     def _read_on(self, start: int | None, stop: int | None = None) -> None:
-        """Takes in the journal from ``start`` on, None for all that is needed."""
+        """Reads the journal from ``start``; None: everything that is needed."""
         replayed = self.journal.replay(self.state, start, stop)
         self._journal_end = replayed.end
         if replayed.is_damaged:
@@ -130,33 +130,33 @@ class QueueCore:
     # --- write the journal ------------------------------------------------------------------------------------------
 
     def begin_write(self) -> int:
-        """Something is about to be appended to the journal: a token for ``end_write``. Needs the lock."""
+        """Called before an append to the journal; returns a token for ``end_write``. Needs the lock."""
         self._write_count = token = self._write_count + 1
         self._writing[token] = self._journal_end
         return token
 
     def end_write(self, token: int, end: int = 0) -> None:
-        """What was appended, up to ``end``, is in the state. Needs the lock."""
+        """Called when what was appended, up to ``end``, is in the state. Needs the lock."""
         del self._writing[token]
         self.applied(end)
 
     def applied(self, end: int) -> None:
-        """Everything up to ``end`` that was appended here is in the state. Needs the lock."""
+        """Called when everything appended here up to ``end`` is in the state. Needs the lock."""
         if end > self._journal_end:
             self._journal_end = end
 
     @property
     def applied_end(self) -> int:
-        """Everything in the journal below it is in the state. Needs the lock."""
+        """The state contains everything in the journal below it. Needs the lock."""
         return min(self._writing.values(), default=self._journal_end)
 
     def snapshot(self) -> tuple[list[bytes], int]:
-        """What stands for the journal up to an offset, and that. Needs the lock."""
+        """A substitute for the journal up to an offset, and that offset. Needs the lock."""
         end = self.applied_end
         return snapshot_of(self.state, end), end
 
     def notes(self) -> bytes:
-        """Deliveries that nobody has written down yet, for the next record. Needs the lock."""
+        """Deliveries that are not yet in the journal, for the next record. Needs the lock."""
         unnoted = self.state.unnoted
         if not unnoted:
             return b""
@@ -170,7 +170,7 @@ class QueueCore:
     # --- read items -------------------------------------------------------------------------------------------------
 
     def take(self, queue: Leaser, count: int, seconds: float) -> list[Job]:
-        """Leases up to ``count`` items; none where none may be delivered now. Needs the lock. Raises: StorageError."""
+        """Leases up to ``count`` items; none if none may be delivered now. Needs the lock. Raises: StorageError."""
         state = self.state
         self.refresh()
         now, now_ms = self.clock.monotonic(), self.clock.now_ms()
@@ -189,7 +189,7 @@ class QueueCore:
             raise
 
     def take_one(self, queue: Leaser, seconds: float) -> Job | None:
-        """As ``take``, of one item, where that is simple; else None. Needs the lock."""
+        """Like ``take`` for one item, if that is simple; else None. Needs the lock."""
         now = self.clock.monotonic()
         record = None if self.config.note_deliveries else self.state.take_one(now)
         if record is None:
@@ -227,7 +227,7 @@ class QueueCore:
         return jobs
 
     def read_one(self, offset: int) -> Record | None:
-        """An item, read again; None for one that cannot be read, which is known from then on. Needs the lock."""
+        """An item, read again; None for one that cannot be read, which is recorded. Needs the lock."""
         try:
             for record in self.items.read(offset, offset + 1):
                 return record
@@ -235,19 +235,19 @@ class QueueCore:
             self._damaged(offset, offset, error.reason)
             return None
         except OffsetOutOfRangeError:
-            self.refresh()  # where others have moved it was said before they deleted it
+            self.refresh()  # others record where they move it before they delete it
         self.state.finish((offset,))
         return None
 
     def fill(self) -> bool:
-        """Reads on; False where there is nothing new. Needs the lock. Raises: StorageError."""
+        """Reads ahead; False if there is nothing new. Needs the lock. Raises: StorageError."""
         state = self.state
         try:
             if self._reader is None and not self._open_reader():
                 return False
             chunk = list(islice(self._reader, self._chunk_count)) if self._reader is not None else []
         except OffsetOutOfRangeError:
-            self._reader = None  # somebody has deleted what was to be read; the start has moved
+            self._reader = None  # another process has deleted it; the start has moved
             self._raise_floor()
             return True
         except BaseException:
@@ -289,16 +289,16 @@ class QueueCore:
         return True
 
     def _raise_floor(self) -> None:
-        """What lies below the log's start is done; but first what the journal says of where it lives on."""
+        """Marks everything below the log's start as done, after reading where the journal moved it."""
         start = self.items.start_offset
         self.refresh()
         self.state.raise_floor(start)
 
     def readable_end(self) -> tuple[int, bool]:
-        """Where items end that may be delivered, and whether there may be transactions among them."""
+        """The end of the items that may be delivered, and whether there may be transactions among them."""
         items = self.items
         end = items.high_watermark
-        # Where no producer ever wrote there are no transactions to look for; looked at behind the end.
+        # Without producers there are no transactions to look for; checked after the end.
         committed = items.writer.producers.in_use
         return (items.last_stable_offset if committed else end), committed
 
@@ -323,7 +323,7 @@ class QueueCore:
         self.state.damage(first, last)
 
     def hand_over(self, records: Sequence[Record]) -> None:
-        """Items just put, without a delay: who gets need not read them, if they come next. Needs the lock."""
+        """Just put items without a delay: gets need not read them if they come next. Needs the lock."""
         state = self.state
         if (
             records[0].offset == state.position
@@ -337,11 +337,11 @@ class QueueCore:
                 state.lose_order()
                 raise
 
-    # --- give back --------------------------------------------------------------------------------------------------
+    # --- return -------------------------------------------------------------------------------------------------------
 
     def give_back(self, jobs: Sequence[Job]) -> list[Job]:
-        """Ends leases of items that nobody has seen: these deliveries were none. Returns those of which other
-        processes must hear, who know no way to count a delivery less. Needs the lock."""
+        """Ends leases of items that no caller has seen: these deliveries do not count. Returns those that must be
+        announced to other processes, which cannot subtract a delivery. Needs the lock."""
         state = self.state
         leased = [job for job in jobs if job.is_open and state.is_leased(job)]
         if state.is_shared or self.is_closed:
@@ -361,7 +361,7 @@ class QueueCore:
             self.available.notify(count)
 
     def pending(self) -> int:
-        """How many items are not done. Those of open transactions are none yet. Needs the lock.
+        """How many items are not done. Items of open transactions do not count yet. Needs the lock.
 
         Raises: StorageError.
         """
@@ -371,7 +371,7 @@ class QueueCore:
         return self.state.pending_count(self.readable_end()[0])
 
     def count_all(self) -> None:
-        """Does most of the work of ``pending``, and lets others have the lock in between.
+        """Does most of the work of ``pending``, and releases the lock in between.
 
         Raises: ClosedError, StorageError.
         """
@@ -382,9 +382,9 @@ class QueueCore:
                 more = self._count_on()
 
     def _count_on(self) -> bool:
-        """Counts a chunk of the offsets above the position that hold no item; whether there is more to count.
+        """Counts a chunk of the offsets above the position without an item; whether there is more to count.
 
-        They are markers, aborted items, and what was lost: the batches tell, no record is decoded. Needs the lock.
+        These are markers, aborted items, and lost ones: the batches show them, no record is decoded. Needs the lock.
         Raises: StorageError.
         """
         state, items = self.state, self.items
@@ -396,9 +396,9 @@ class QueueCore:
             reader = items.read_runs(_extents, at, end, isolation_level="read_committed", on_corrupt="yield")
             extents = list(islice(reader, COUNTED_BATCHES))
         except OffsetOutOfRangeError:
-            self._raise_floor()  # another process has deleted what was to be counted
+            self._raise_floor()  # another process has deleted part of it
             return True
-        for first, last, *_ in extents:  # what is damaged counts as items, which are not done
+        for first, last, *_ in extents:  # damaged offsets count as items that are not done
             state.count_gap(at, first)
             at = last + 1
         if len(extents) < COUNTED_BATCHES:
@@ -411,7 +411,7 @@ class QueueCore:
         """Items were done. Needs the lock."""
         if self.joiner_count:
             state = self.state
-            # What was put since is counted by the joiner: an ack must not fail because that cannot be read.
+            # A join counts what was put since: an ack must not fail because that cannot be read.
             committed = self.items.writer.producers.in_use
             known_end = max(state.counted_end, state.position) if committed else self.items.high_watermark
             if not state.pending_count(known_end):
@@ -423,13 +423,13 @@ class QueueCore:
         pending = self.pending() - len(state.unconfirmed) - len(state.damaged)
         return max(pending - self.held_count(self.clock.monotonic()), 0)
 
-    # --- where several processes share it (``shared``) --------------------------------------------------------------
+    # --- for a queue that several processes share (``shared``) --------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes in what others have written. Needs the lock."""
+        """Reads what others have written. Needs the lock."""
 
     def own(self, jobs: list[Job], seconds: float) -> list[Job]:
-        """Those of ``jobs`` that nobody else got. Needs the lock. Raises: as ``Journal.append``."""
+        """Those of ``jobs`` that no other process got. Needs the lock. Raises: as ``Journal.append``."""
         if self.config.note_deliveries:
             rows = [(job.offset, job.delivery_count, 0, 0) for job in jobs]
             self._journal_end = max(self._journal_end, self.journal.append_rows(RETRY, rows))
@@ -437,12 +437,12 @@ class QueueCore:
         return jobs
 
     def own_all(self, offsets: Sequence[int], seconds: float) -> int | None:
-        """Keeps items from others for some time; the owner for ``write_moved``, None where not all of them could be
-        had. Needs the lock."""
+        """Keeps items from others for some time; the owner for ``write_moved``, None if not all of them were free.
+        Needs the lock."""
         return 0
 
     def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
-        """Items live on in their copies; returns the journal's end behind that. Raises: as ``Journal.append``."""
+        """Replaces items by their copies; returns the journal's end afterwards. Raises: as ``Journal.append``."""
         end = self.journal.append(encode_events(MOVED, rows))
         with self.lock:
             for row in rows:
@@ -450,13 +450,13 @@ class QueueCore:
         return end
 
     def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
-        """Leased items are done; returns the journal's end behind that. Raises: as ``Journal.append``."""
+        """Marks leased items as done; returns the journal's end afterwards. Raises: as ``Journal.append``."""
         return self.journal.append_rows(DONE, rows, notes)
 
     def nack(self, job: Job, due_ms: int) -> bool:
-        """Gives a leased item back, which may be delivered again from ``due_ms`` on; whether it still was leased.
+        """Returns a leased item, which may be delivered again from ``due_ms``; whether it was still leased.
 
-        Takes the lock. Raises: ClosedError, and as ``Journal.append``: it comes back all the same.
+        Takes the lock. Raises: ClosedError, and as ``Journal.append``: the item comes back in any case.
         """
         state = self.state
         with self.lock:
@@ -485,29 +485,29 @@ class QueueCore:
         return True
 
     def extended(self, job: Job, seconds: float) -> bool:
-        """Tells others that a lease goes on; whether it does. Needs the lock."""
+        """Announces that a lease continues; whether it does. Needs the lock."""
         return True
 
     def wait(self, seconds: float) -> None:
-        """Waits until something may be got, at most so long. Needs the lock, which it gives up meanwhile."""
+        """Waits until there may be an item, at most the given time. Needs the lock, and releases it meanwhile."""
         self.available.wait(seconds)
 
     def held_count(self, now: float) -> int:
-        """How many items are leased, by leases that are not over, or busy. Needs the lock."""
+        """How many items are leased, by unexpired leases, or busy. Needs the lock."""
         state = self.state
         return state.leased_count - state.leases.over_count(now) + len(state.busy)
 
     def leased_now(self, now: float) -> int:
-        """How many items are leased, by leases that are not over. Needs the lock."""
+        """How many items are leased, by unexpired leases. Needs the lock."""
         return sum(lease.deadline > now for lease in self.state.leases.held())
 
     def give_up_leases(self) -> None:
-        """At the end: what is leased here may be delivered again, by others too. Needs the lock."""
+        """At the end: the items leased here may be delivered again, by others too. Needs the lock."""
         for lease in self.state.leases.held():
             self.state.retries[lease.offset] = Retry(lease.delivery_count, 0)
 
     def close(self) -> None:
-        """Whoever waits is told. Needs no lock."""
+        """Wakes every waiting thread. Needs no lock."""
         with self.lock:
             self.is_closed = True
             for condition in (self.available, self.room, self.all_done):
@@ -515,7 +515,7 @@ class QueueCore:
 
     @contextmanager
     def counted(self, what: str) -> Iterator[None]:
-        """One more thread that waits. Needs the lock."""
+        """One more waiting thread. Needs the lock."""
         setattr(self, what, getattr(self, what) + 1)
         try:
             yield
@@ -527,7 +527,7 @@ class QueueCore:
 
 
 def _extents(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Sequence[tuple[int, int]]:
-    """The ranges of offsets, ends included, that hold the records of ``batch`` which are wanted."""
+    """The ranges of offsets, ends included, that hold the wanted records of ``batch``."""
     if batch.magic == MAGIC_V2 and batch.record_count == batch.last_offset - batch.base_offset + 1:
         return ((max(batch.base_offset, first_offset), min(batch.last_offset, stop_offset - 1)),)
     return [(record.offset, record.offset) for record in batch.records(first_offset, stop_offset, limit)]

@@ -1,24 +1,24 @@
 """The records of a queue's journal. No I/O here.
 
-A record's value is any number of groups, each a byte that names the kind, how many rows follow (uint32), and the rows:
+A record's value is any number of groups, each a byte for the kind, the number of rows (uint32), and the rows:
 
     kind  row                                                   meaning
     D     first int64, count uint32                             these items are done
-    R     offset int64, count uint32, due_ms int64, owner uint64   the item was delivered so often, and waits until then
-    M     old int64, new int64                                  the item lives on in its copy at ``new``
-    B     old int64, new int64, owner uint64                    M, by who leases it; void if somebody else does
-    A     first int64, count uint32                             D, said of leases: so are copies that count by then
-    C     offset int64, count uint32, owner uint64, now_ms int64, expires_ms int64   somebody leases the item
+    R     offset int64, count uint32, due_ms int64, owner uint64   delivered ``count`` times, and waits until then
+    M     old int64, new int64                                  the copy at ``new`` replaces the item
+    B     old int64, new int64, owner uint64                    M, by its lease holder; void if another has it
+    A     first int64, count uint32                             D, for leases: so are copies that count by then
+    C     offset int64, count uint32, owner uint64, now_ms int64, expires_ms int64   a process leases the item
     O     boot uint64, uint64                                   leases of other boots of the machine are over
     F     floor int64                                           everything below is done
-    E     end int64                                             the items end there: what was said of others is void
-    G     end int64                                             what was said before may be lost: copies below count
+    E     end int64                                             the items end there: events about later ones are void
+    G     end int64                                             earlier events may be lost: copies below count
     S     as_of int64, id uint64, part uint32, parts uint32, boot uint64, uint64   the record is of a snapshot
-    H     as C                                                  in a snapshot: somebody leases the item
+    H     as C                                                  in a snapshot: a process leases the item
 
-All numbers are big-endian. Times of leases are those of the machine's monotonic clock; ``due_ms`` is since the epoch.
-A snapshot says what was known where the journal ended at ``as_of``. Whoever begins to read begins with the last one
-that is whole, and goes on at its ``as_of``; others know what it says, and hear nothing new.
+All numbers are big-endian. Times of leases use the machine's monotonic clock; ``due_ms`` is since the epoch. A snapshot
+is the state where the journal ended at ``as_of``. A reader starts with the last whole one, and continues at its
+``as_of``; for others it contains nothing new.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ ROWS = {
 }
 HEAD = struct.Struct(">cI")
 COUNT_MAX = 2**32 - 1
-# In one record of the journal, which no segment of it may be too small for.
+# The largest record of the journal: it must fit every segment.
 ROWS_MAX = 10_000
-# One item done, which is what most records say.
+# One item done: the content of most records.
 ONE_DONE = struct.Struct(">cIqI")
 assert HEAD.size == 5
 assert ONE_DONE.size == HEAD.size + ROWS[DONE].size
 
 
 def encode_done(offset: int) -> bytes:
-    """A group that says of one item that it is done."""
+    """A group that marks one item as done."""
     return ONE_DONE.pack(DONE, 1, offset, 1)
 
 
@@ -111,7 +111,7 @@ def decode_events(value: bytes) -> Iterator[Event]:
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Offsets as (first, count), rising."""
+    """Offsets as (first, count), increasing."""
     ranges: list[tuple[int, int]] = []
     first = last = -2
     for offset in sorted(offsets):

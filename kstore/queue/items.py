@@ -1,9 +1,9 @@
-"""How an item is a record: what the queue says of it is in headers whose names begin with ``kstore.``. No I/O here.
+"""An item as a record: the queue's own data is in headers whose names start with ``kstore.``. No I/O here.
 
-    kstore.due          ms since the epoch: it is not delivered before
-    kstore.deliveries   it was delivered so often before it got here
+    kstore.due          ms since the epoch: not delivered before this time
+    kstore.deliveries   how many times it was delivered before it got here
     kstore.moved-from   it is a copy of the item at that offset, which counts if the journal says so
-    kstore.dead-from    a dead letter: topic and offset that it had
+    kstore.dead-from    a dead letter: its former topic and offset
 
 Their values are decimal numbers as text, so that ``kstore read`` shows them.
 """
@@ -25,7 +25,7 @@ NUMBER_BYTES_MAX = 19
 
 
 class Marks(NamedTuple):
-    """What the headers say for the queue."""
+    """The queue's own headers."""
 
     due_ms: int = 0
     delivery_count: int = 0
@@ -36,7 +36,7 @@ NOTHING = Marks()
 
 
 class Shown(NamedTuple):
-    """An item as ``peek`` shows it; ``is_leased`` within this process, ``due_ms`` 0 where it waits for nothing."""
+    """An item as ``peek`` shows it; ``is_leased`` within this process, ``due_ms`` 0 if it waits for nothing."""
 
     offset: int
     timestamp: int
@@ -49,7 +49,7 @@ class Shown(NamedTuple):
 
 
 def marks_of(record: Record) -> Marks:
-    """What a record's headers say; what is no number there says nothing."""
+    """A record's own headers of the queue; a value that is not a number is ignored."""
     found = {name: _number(value) for name, value in record.headers if name.startswith(OWN)}
     if not found:
         return NOTHING
@@ -62,7 +62,7 @@ def of_user(headers: Headers) -> Headers:
 
 
 def with_marks(headers: Headers, marks: Marks, dead_from: str = "") -> Headers:
-    """The user's headers, with those that say ``marks``."""
+    """The user's headers, with those for ``marks``."""
     own: list[tuple[str, bytes | None]] = []
     if marks.due_ms:
         own.append((DUE, b"%d" % marks.due_ms))

@@ -1,4 +1,4 @@
-"""``Job``: one item that somebody has leased."""
+"""``Job``: one leased item."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Job:
         self.delivery_count = delivery_count
         self.seconds = seconds
         self.deadline = deadline
-        # Who took it, for ``task_done``.
+        # The thread that took it, for ``task_done``.
         self.thread = thread
         self.owner = 0
         # Neither acked nor nacked.
@@ -54,12 +54,12 @@ class Job:
 
     @property
     def headers(self) -> Headers:
-        """What ``put`` was given."""
+        """The argument of ``put``."""
         return of_user(self.record.headers)
 
     @property
     def offset(self) -> int:
-        """The number of the item, its own as long as it is not moved."""
+        """The number of the item; it changes if the item is moved."""
         return self.record.offset
 
     @property
@@ -68,19 +68,19 @@ class Job:
         return self.record.timestamp
 
     def ack(self) -> None:
-        """The item is done, and will never be delivered again: as durable on return as the queue's setting says.
+        """Marks the item as done: it is never delivered again. On return as durable as the queue's setting says.
 
-        Raises: LeaseLostError (the lease is over and somebody else has the item), DiskFullError, PoisonedError,
+        Raises: LeaseLostError (the lease expired and another worker has the item), DiskFullError, PoisonedError,
         ClosedError, StorageError: then it is leased as before.
         """
         self._queue.ack(self)
 
     def nack(self, delay: float = 0) -> None:
-        """The item may be delivered again, after ``delay`` seconds. Raises: as ``ack``; it comes back all the same."""
+        """Lets the item be delivered again, after ``delay`` seconds. Raises: as ``ack``; it comes back in any case."""
         self._queue.nack(self, delay)
 
     def extend(self, seconds: float | None = None) -> None:
-        """The lease ends ``seconds`` from now (default: as long as it was). Raises: LeaseLostError."""
+        """Makes the lease end ``seconds`` from now (default: its original length). Raises: LeaseLostError."""
         self._queue.extend(self, seconds)
 
     def __enter__(self) -> Self:
@@ -97,10 +97,10 @@ class Job:
         try:
             self.nack()
         except LeaseLostError:
-            pass  # somebody else has it already
+            pass  # another worker has it already
         except KstoreError as failure:
-            # What went wrong first is what the caller must hear of; the item comes back when its lease is over.
-            logger.warning("item %d could not be given back: %s", self.offset, failure)
+            # The caller must get the first error; the item comes back when its lease expires.
+            logger.warning("item %d could not be returned: %s", self.offset, failure)
 
     def __repr__(self) -> str:
         return f"Job(offset={self.offset}, delivery_count={self.delivery_count}, is_open={self.is_open})"

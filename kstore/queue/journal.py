@@ -1,4 +1,4 @@
-"""The journal of a queue: a log of what happened to its items, short because it is written anew from time to time."""
+"""The journal of a queue: a log of what happened to its items, short because it is rewritten from time to time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["SEGMENT_BYTES", "Journal", "Replayed"]
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 1 << 20
-# What a batch and a record add to a value, about.
+# About what a batch and a record add to a value.
 BATCH_BYTES = 75
 
 LeaseT = TypeVar("LeaseT", bound=Lease)
 
 
 class Replayed(NamedTuple):
-    """Where the events that were taken in end; whether some cannot be read, which nobody has said yet."""
+    """Where the replayed events end; whether some cannot be read, which no event has recorded yet."""
 
     end: int
     is_damaged: bool
@@ -38,7 +38,7 @@ class Journal:
     def __init__(self, log: Log, *, is_sync: bool) -> None:
         self.log = log
         self._is_sync = is_sync
-        # Bytes since the last snapshot, about; not guarded, since nothing depends on it but when the next one comes.
+        # About the bytes since the last snapshot; not guarded, since only the time of the next one depends on it.
         self.size = 0
 
     @property
@@ -46,13 +46,13 @@ class Journal:
         return self.log.high_watermark
 
     def append(self, value: bytes) -> int:
-        """Appends one record; returns the offset behind it. As durable as the log's setting. Raises: as ``Log``."""
+        """Appends one record; returns the offset after it. As durable as the log's setting. Raises: as ``Log``."""
         self.size += len(value) + BATCH_BYTES
         single = self.log.append_single(value)
         return (self.log.append(value) if single is None else single[0]) + 1
 
     def append_rows(self, kind: bytes, rows: Sequence[tuple[int, ...]], notes: bytes = b"") -> int:
-        """Appends events of a kind; a crash may leave the first of them only, where they are very many."""
+        """Appends events of a kind; if they are very many, a crash may leave only the first of them."""
         if len(rows) <= ROWS_MAX:
             return self.append(encode_events(kind, rows) + notes)
         values = [encode_events(kind, rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)]
@@ -60,17 +60,17 @@ class Journal:
         return self.append_many([*values, notes] if notes else values)
 
     def append_many(self, values: Sequence[bytes]) -> int:
-        """Appends records, of which a crash leaves a prefix."""
+        """Appends records; a crash leaves a prefix of them."""
         return self.log.append_many(values).last_offset + 1
 
     def flush(self) -> None:
-        """Puts on disk what is to be there before something else is removed."""
+        """Puts on disk what must be there before something else is removed."""
         if not self._is_sync:
             self.log.flush()
 
     def read(self, start: int) -> Iterator[tuple[int, list[Event] | None]]:
-        """The events from ``start`` on: those of each record, with its offset; None for records that cannot be read,
-        with the offset of the last of them. Raises: OffsetOutOfRangeError, StorageError."""
+        """The events from ``start``: those of each record, with its offset; None for unreadable records, with the
+        offset of the last of them. Raises: OffsetOutOfRangeError, StorageError."""
         expected = start
         for record in self.log.read(start, on_corrupt="yield"):
             if isinstance(record, CorruptRange):
@@ -79,19 +79,19 @@ class Journal:
                 yield record.last, None
                 continue
             if record.offset != expected:
-                logger.warning("%s: offsets %d to %d are not there", self.log.path, expected, record.offset - 1)
+                logger.warning("%s: offsets %d to %d are missing", self.log.path, expected, record.offset - 1)
                 yield record.offset - 1, None
             expected = record.offset + 1
             try:
                 events = list(decode_events(record.value or b""))
             except CorruptFileError as error:
-                logger.warning("%s: the record at offset %d is passed over: %s", self.log.path, record.offset, error)
+                logger.warning("%s: the record at offset %d is skipped: %s", self.log.path, record.offset, error)
                 yield record.offset, None
             else:
                 yield record.offset, events
 
     def replay(self, state: KnownItems[LeaseT], start: int | None = None, stop: int | None = None) -> Replayed:
-        """Takes the events from ``start`` on into ``state``, or all that are needed, from the last snapshot on.
+        """Adds the events from ``start`` to ``state``, or all that are needed, from the last snapshot.
 
         Raises: OffsetOutOfRangeError, StorageError.
         """
@@ -102,7 +102,7 @@ class Journal:
             if found is not None:
                 end, snapshot = found
                 state.restore(snapshot)
-            # What was removed was removed because of a snapshot.
+            # Records are removed only after a snapshot.
             is_damaged = found is None and end > 0
         for offset, events in self.read(end):
             if stop is not None and offset >= stop:
@@ -110,13 +110,13 @@ class Journal:
             for kind, row in events or ():
                 state.apply(kind, row)
                 if kind == GAP:
-                    is_damaged = False  # who found it has said so
+                    is_damaged = False  # its finder has recorded it
             is_damaged |= events is None
             end = offset + 1
         return Replayed(end, is_damaged)
 
     def rewrite(self, values: Sequence[bytes], first_needed: int) -> None:
-        """Appends a snapshot, and removes the segments below ``first_needed``, which it makes needless."""
+        """Appends a snapshot, and removes the segments below ``first_needed``, which it makes unnecessary."""
         self.append_many(values)
         self.size = 0
         found = self.log.segment_for(self.log.start_offset)

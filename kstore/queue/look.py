@@ -1,4 +1,4 @@
-"""How an open queue is, and what is in it: for ``Queue.stats`` and ``Queue.peek``."""
+"""The state of an open queue and its items: for ``Queue.stats`` and ``Queue.peek``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["QueueStats", "peeked", "stats_of"]
 
 
 class QueueStats(NamedTuple):
-    """How a queue is. Counts of items: ``pending`` is all that are not done, of which so many are leased and delayed.
+    """The state of a queue. Counts of items: ``pending`` is all that are not done, including leased and delayed ones.
 
     ``damaged`` cannot be read; ``first_offset`` is the oldest that is not done; ``size`` the bytes of both logs.
     """
@@ -73,7 +73,7 @@ def peeked(core: QueueCore, count: int) -> list[Shown]:
         is_leased = lease is not None and lease.deadline > now
         is_elsewhere = claim is not None and claim.expires_ms > now * 1000
         if core.state.is_spent(deliveries) and not is_leased and not is_elsewhere:
-            continue  # a dead letter by the next get
+            continue  # the next get makes it a dead letter
         shown.append(
             Shown(
                 offset,

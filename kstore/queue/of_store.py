@@ -1,4 +1,4 @@
-"""The queues of a store: each made, or opened, when it is first asked for; one object for all."""
+"""The queues of a store: each created or opened on first use; one object for all callers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 DEAD_SUFFIX = ".dead"
 # Kafka's default of max_message_bytes.
 MESSAGE_BYTES = LogConfig().max_message_bytes
-# What is not done must not be deleted, however old; what is done need not wait for readers that are not there.
+# Unfinished items must not be deleted, however old; finished ones need not wait for absent readers.
 KEPT: dict[str, Any] = {
     "cleanup_policy": "delete",
     "retention_ms": -1,
@@ -38,17 +38,17 @@ KEPT: dict[str, Any] = {
 
 
 def journal_of(name: str) -> str:
-    """The topic that keeps what became of the items of ``name``."""
+    """The topic with the journal of ``name``."""
     return QUEUE_JOURNAL + name
 
 
 def _message_bytes(config: QueueConfig) -> dict[str, int]:
-    """No batch may be larger than the segment that it goes into."""
+    """No batch may be larger than its segment."""
     return {"max_message_bytes": config.segment_bytes} if config.segment_bytes < MESSAGE_BYTES else {}
 
 
 class StoreQueues:
-    """Makes the queues of a store. Thread-safe."""
+    """Creates the queues of a store. Thread-safe."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class StoreQueues:
         shared: bool,
     ) -> None:
         """``partitions`` raises TopicNotFoundError, and ``create_topic`` TopicExistsError; in its ``turn`` a process is
-        the only one of those that share the store which changes what is in it."""
+        the only one of those that share the store that changes its contents."""
         self._log_of = log_of
         self._partitions = partitions
         self._create_topic = create_topic
@@ -76,7 +76,7 @@ class StoreQueues:
         self._queues: dict[str, Queue] = {}
 
     def get(self, name: str, settings: dict[str, Any]) -> Queue:
-        """The queue of topic ``name``, made if there is none. Raises: ConfigError, StorageError."""
+        """The queue of topic ``name``, created if it does not exist. Raises: ConfigError, StorageError."""
         config = QueueConfig.from_settings(**settings)
         validate_topic(name)
         with self._lock:
@@ -85,14 +85,14 @@ class StoreQueues:
                 if settings and config != known.config:
                     raise ConfigError(f"the queue {name} is open with other settings: {known.config}")
                 return known
-            # In the turn: of two that find the journal ahead of the items, after a power cut, one says so.
+            # In the turn: of two processes that find the journal ahead of the items, after a power cut, one records it.
             with self._turn():
                 self._check_kept(name)
                 made = self._queues[name] = self._open(name, config)
             return made
 
     def _check_kept(self, name: str) -> None:
-        """Raises: ConfigError, where the topic is there and would lose items that nobody has acked."""
+        """Raises: ConfigError, if the topic exists and would lose items that were not acked."""
         if is_internal(name) or not self._count(name):
             return
         settings = self._settings_of(TopicPartition(name, 0))[0]
@@ -103,18 +103,18 @@ class StoreQueues:
 
     def _open(self, name: str, config: QueueConfig) -> Queue:
         if is_internal(name):
-            raise ConfigError(f"{name} is internal, and no queue")
+            raise ConfigError(f"{name} is internal, not a queue")
         journal = journal_of(name)
         dead_name = config.dead_letters or name + DEAD_SUFFIX
         if dead_name == name:
             raise ConfigError(f"dead_letters is {name!r}, the queue itself: expected another topic")
         if config.max_deliveries:
-            # Known now: later an item that was delivered too often could go nowhere.
+            # Checked now: later an item that was delivered too many times would have no place to go.
             validate_topic(journal_of(dead_name))
-        # Said for good: whoever opens the store, with whatever durability, finds the queue as it was made.
+        # Stored permanently: the queue keeps its settings, with whatever durability the store is opened.
         own = {"durability": config.durability or self._durability}
         if not self._count(name):
-            # First: whoever finds the items finds what became of them. One that is there is of a topic that is gone.
+            # First: a process that finds the items must find their journal. An existing one belongs to a deleted topic.
             self._ensure(journal, segment_bytes=SEGMENT_BYTES, **own)
             self._ensure(name, segment_bytes=config.segment_bytes, **_message_bytes(config), **own)
         if (count := self._count(name)) != 1:
@@ -136,21 +136,21 @@ class StoreQueues:
         def dead_letters(*, create: bool) -> Queue | None:
             if not create and not self._count(dead_name):
                 return None
-            # What is dead stays there however often it is looked at.
+            # Dead letters stay there however many times they are delivered.
             return self.get(dead_name, {"max_deliveries": 0} if self._is_new(dead_name) else {})
 
         return Queue(core, dead_letters)
 
     def settle(self, topics: Iterable[str]) -> None:
-        """Opens once the queues among ``topics``, whose logs were not closed cleanly: what a journal knows of items
-        that a power cut has taken must be taken back before others get their offsets, by whatever producer."""
+        """Opens once the queues among ``topics`` whose logs were not closed cleanly: the journal's events about items
+        that a power cut has taken must be revoked before other items, of whatever producer, get their offsets."""
         for name in topics:
             if is_internal(name) or not self._count(journal_of(name)):
                 continue
             try:
                 self._open(name, QueueConfig.from_settings(max_deliveries=0)).close()
             except KstoreError as error:
-                logger.warning("the queue %s cannot be looked at before it is used: %s", name, error)
+                logger.warning("the queue %s cannot be checked before it is used: %s", name, error)
 
     def _is_new(self, name: str) -> bool:
         with self._lock:
@@ -172,7 +172,7 @@ class StoreQueues:
 
     @contextmanager
     def ended(self, name: str) -> Iterator[str]:
-        """While the topic is deleted: its queue is closed, and nobody opens it. Gives its journal's topic, or ""."""
+        """While the topic is deleted: its queue is closed, and none is opened. Yields its journal's topic, or ""."""
         while True:
             with self._lock:
                 queue = self._queues.pop(name, None)
@@ -180,11 +180,11 @@ class StoreQueues:
                     journal = journal_of(name)
                     yield journal if not is_internal(name) and self._count(journal) else ""
                     return
-            # Not under the lock: it waits for who may be about to put a dead letter into another queue.
+            # Not under the lock: it waits for threads that may be putting a dead letter into another queue.
             queue.close()
 
     def close(self) -> None:
-        """Closes all queues: whoever waits is told. Before the logs."""
+        """Closes all queues and wakes every waiting thread. Before the logs."""
         with self._lock:
             queues = list(self._queues.values())
         for queue in queues:

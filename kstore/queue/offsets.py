@@ -1,6 +1,6 @@
-"""A set of offsets that lie close together, a bit for each. No I/O, no clock, no threads.
+"""A set of nearby offsets, a bit for each. No I/O, no clock, no threads.
 
-A queue that is fed by transactions has about as many markers as items; a ``set`` of them would take 80 bytes each.
+A queue fed by transactions has about as many markers as items; a ``set`` of them would use 80 bytes each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``Queue``: the contract of ``queue.Queue`` over a log, with leases. What an application sees of a queue.
+"""``Queue``: the contract of ``queue.Queue`` over a log, with leases. The public interface of a queue.
 
 what is next  state   pure          shared by threads  core
 on disk       items   the topic's log, an item a record     journal  what became of them
@@ -25,22 +25,22 @@ from kstore.record._codec import Record
 
 __all__ = ["Queue", "QueueStats"]
 
-# Who waits looks so often for items that somebody put into the topic by other ways than this queue.
+# How often a waiting get looks for items that were put into the topic by other ways than this queue.
 LOOK_SECONDS = 0.25
-# Dead letters that are put again at a time.
+# How many dead letters are put again at a time.
 RETRY_COUNT = 500
 
 
 class DeadLetters(Protocol):
-    """The queue of dead letters, made when it is first needed."""
+    """The queue of dead letters, created on first use."""
 
     def __call__(self, *, create: bool) -> Queue | None: ...
 
 
 class Queue:
-    """A durable queue. Thread-safe; one object for all who ask the store for it, closed with the store.
+    """A durable queue. Thread-safe; one object for all callers of the store, closed with the store.
 
-    An item is delivered at least once: to one at a time, again if it was not acked, and never again after that.
+    An item is delivered at least once: to one worker at a time, again if it was not acked, and never after an ack.
     """
 
     def __init__(self, core: QueueCore, dead_letters: DeadLetters) -> None:
@@ -48,25 +48,25 @@ class Queue:
         self._of_process = core
         self._space = QueueSpace(core)
         self._dead_letters = dead_letters
-        self._reserved = 0  # room that puts on their way have taken; under the core's lock
+        self._reserved = 0  # space reserved by puts in progress; under the core's lock
         self.name = core.name
         self.config: QueueConfig = core.config
 
     @property
     def _core(self) -> QueueCore:
-        """What its threads share. Raises: ForkedError, before anybody waits for a lock that a fork has left held."""
+        """What its threads share. Raises: ForkedError, before waiting for a lock that a fork may have left held."""
         if self._guard.forked:
             self._guard.check(f"the queue {self.name}")
         return self._of_process
 
     @property
     def maxsize(self) -> int:
-        """A put waits while so many items wait; 0: it never does."""
+        """A put waits while this many items wait; 0: it never does."""
         return self.config.maxsize
 
     @property
     def dead_letters(self) -> Queue:
-        """The queue of the items that were delivered too often. Raises: StorageError, where it cannot be made."""
+        """The queue of the items that were delivered too many times. Raises: StorageError, if it cannot be created."""
         found = self._dead_letters(create=True)
         assert found is not None
         return found
@@ -83,11 +83,12 @@ class Queue:
         key: bytes | None = None,
         headers: Headers = (),
     ) -> int:
-        """Puts an item; returns its offset. It is as durable on return as the queue's setting says.
+        """Puts an item; returns its offset. On return it is as durable as the queue's setting says.
 
-        ``delay``: it is delivered in so many seconds at the earliest. Header names ``kstore.…`` are the queue's own.
+        ``delay``: it is delivered at the earliest after this many seconds. Header names ``kstore.…`` are the queue's
+        own.
 
-        Raises: Full (``maxsize`` is reached, and was for ``timeout`` seconds, or ``block`` is False), and as
+        Raises: Full (``maxsize`` was reached for ``timeout`` seconds, or at all if ``block`` is False), and as
         ``Log.append``.
         """
         core = self._core
@@ -109,7 +110,7 @@ class Queue:
         )
 
     def put_nowait(self, item: bytes) -> int:
-        """``put`` that does not wait for room."""
+        """``put`` that does not wait for space."""
         return self.put(item, block=False)
 
     def put_many(
@@ -124,7 +125,7 @@ class Queue:
     ) -> int:
         """Puts items in one append; returns the offset of the first. A failed call puts none, a crash may put a prefix.
 
-        Raises: ConfigError where there are more than ``maxsize``, and as ``put``.
+        Raises: ConfigError for more than ``maxsize`` items, and as ``put``.
         """
         core, count = self._core, len(items)
         now_ms = core.clock.now_ms()
@@ -158,7 +159,7 @@ class Queue:
         return first
 
     def take_in(self, record: Record, delivery_count: int, dead_from: str) -> None:
-        """Puts a dead letter, on disk whatever the setting: the queue that it is from is about to forget it."""
+        """Puts a dead letter, on disk whatever the setting: its original queue is about to forget it."""
         core = self._core
         core.check_open()
         core.items.append_many(
@@ -183,8 +184,8 @@ class Queue:
                 core.check_open()
                 rest = None if deadline is None else deadline - core.clock.monotonic()
                 if not block or (rest is not None and rest <= 0):
-                    raise Full(f"{self.name} holds {waiting_count} items that wait, expected below {maxsize}")
-                # Others who share the queue may make room, of which nobody is told here.
+                    raise Full(f"{self.name} holds {waiting_count} waiting items, expected below {maxsize}")
+                # Other processes that share the queue may make space without a notification here.
                 core.room.wait(LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
             core.check_open()
             self._reserved += count
@@ -194,8 +195,8 @@ class Queue:
     def get(self, block: bool = True, timeout: float | None = None, *, lease_seconds: float | None = None) -> Job:
         """Leases the next item for ``lease_seconds`` (default: the queue's setting).
 
-        Raises: Empty (nothing could be delivered for ``timeout`` seconds, or at all with ``block`` False), ClosedError,
-        StorageError.
+        Raises: Empty (nothing could be delivered for ``timeout`` seconds, or at all if ``block`` is False),
+        ClosedError, StorageError.
         """
         core = self._core
         if lease_seconds is None and not core.putter_count and not core.is_closed:
@@ -212,7 +213,7 @@ class Queue:
     def get_many(
         self, count: int, block: bool = True, timeout: float | None = None, *, lease_seconds: float | None = None
     ) -> list[Job]:
-        """Leases up to ``count`` items, as many as there are; waits only where there is none. Raises: as ``get``."""
+        """Leases up to ``count`` items, as many as there are; waits only if there is none. Raises: as ``get``."""
         core = self._core
         seconds = core.config.lease_seconds if lease_seconds is None else seconds_of(lease_seconds)
         if count < 1:
@@ -252,21 +253,21 @@ class Queue:
         with core.counted("getter_count"):
             core.wait(min(waits))
 
-    # --- for who waits in another way, as tasks do ------------------------------------------------------------------
+    # --- for callers that wait in another way, such as tasks ----------------------------------------------------------
 
     @property
     def items(self) -> Log:
-        """Where items are put: it tells of growth, ``wait_seconds`` of what is in it and may not be delivered yet."""
+        """Where items are put: it signals growth, ``wait_seconds`` covers items that may not be delivered yet."""
         return self._core.items
 
     def wait_seconds(self) -> float | None:
-        """How long until an item that is there now may be delivered; None where there is none."""
+        """How long until an existing item may be delivered; None if there is none."""
         core = self._core
         with core.lock:
             return core.state.wait_seconds(core.clock.monotonic(), core.clock.now_ms())
 
     def give_back(self, jobs: Sequence[Job]) -> None:
-        """Ends leases of items that nobody has seen: these deliveries were none. Raises: as ``nack``."""
+        """Ends leases of items that no caller has seen: these deliveries do not count. Raises: as ``nack``."""
         with self._core.lock:
             told = self._core.give_back(jobs)
         for job in told:
@@ -279,7 +280,7 @@ class Queue:
         core = self._core
         state = core.state
         with core.lock:
-            # An append that does not wait for the disk may be made under the lock.
+            # An append that does not wait for the disk may run under the lock.
             is_simple = not (core.is_sync or state.is_shared or state.unnoted or core.is_closed)
             if is_simple and (is_simple := job.is_open and state.is_leased(job)):
                 offset = job.record.offset
@@ -388,7 +389,7 @@ class Queue:
                 raise
 
     def _bury_all(self) -> None:
-        """Makes dead letters of the items that were delivered too often. What fails is tried again by a later get."""
+        """Makes dead letters of the items that were delivered too many times. A later get retries failures."""
         self._space.bury(self._put_aside)
 
     def _put_aside(self, record: Record, delivery_count: int) -> None:
@@ -399,23 +400,23 @@ class Queue:
     # --- the rest of queue.Queue ------------------------------------------------------------------------------------
 
     def task_done(self, job: Job | None = None) -> None:
-        """Acks ``job``, or the oldest that this thread got and has neither acked nor nacked.
+        """Acks ``job``, or the oldest one that this thread got and has neither acked nor nacked.
 
-        Raises: ValueError where there is none, and as ``Job.ack``.
+        Raises: ValueError if there is none, and as ``Job.ack``.
         """
         if job is None:
             me = threading.get_ident()
             with self._core.lock:
                 mine = [held for held in self._core.state.leases.held() if held.thread == me]
             if not mine:
-                raise ValueError("task_done() was called more often than this thread got items")
+                raise ValueError("task_done() was called more times than this thread got items")
             job = min(mine, key=lambda held: held.offset)
         self.ack(job)
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits until every item is done; False after ``timeout`` seconds. Raises: ClosedError, StorageError.
 
-        What an open transaction has put is not waited for: it is no item yet.
+        Items of an open transaction are not waited for: they do not count yet.
         """
         core = self._core
         deadline = _deadline(timeout, core)
@@ -426,16 +427,16 @@ class Queue:
                 rest = None if deadline is None else deadline - core.clock.monotonic()
                 if rest is not None and rest <= 0:
                     return False
-                # What another process has done, and how a transaction has ended, wakes no thread here.
+                # An ack by another process, or the end of a transaction, wakes no thread here.
                 core.all_done.wait(LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
             core.check_open()
             return True
 
     def qsize(self) -> int:
-        """About how many items wait to be delivered, delayed ones too; leased ones not.
+        """About how many items wait to be delivered, including delayed ones, without leased ones.
 
-        Markers of transactions, aborted items, and those of open transactions do not count. Where there may be some,
-        the first call reads what waits, and each later one what was put since. Raises: ClosedError, StorageError.
+        Markers of transactions, aborted items, and those of open transactions do not count. If there may be some, the
+        first call reads what waits, and each later one what was put since. Raises: ClosedError, StorageError.
         """
         core = self._core
         core.count_all()
@@ -454,10 +455,10 @@ class Queue:
         """Whether a put would wait."""
         return 0 < self.maxsize <= self.qsize()
 
-    # --- look at it -------------------------------------------------------------------------------------------------
+    # --- inspection -------------------------------------------------------------------------------------------------
 
     def stats(self) -> QueueStats:
-        """How it is now. Raises: StorageError."""
+        """Its present state. Raises: StorageError."""
         dead = self._dead_letters(create=False)
         return stats_of(self._core, 0 if dead is None else dead.qsize())
 
@@ -466,10 +467,10 @@ class Queue:
         return peeked(self._core, count)
 
     def accept_loss(self) -> int:
-        """Gives up the items that cannot be read, those that ``stats().damaged`` counts; returns how many.
+        """Gives up the unreadable items that ``stats().damaged`` counts; returns their number.
 
         Their loss is accepted in the log of the items (``Log.accept_loss``), and they are done, as if acked: both
-        durably, as the queue's durability says for the latter. A crash on the way leaves them given up. Thread-safe.
+        durably, the latter as the queue's durability says. After a crash in between they stay given up. Thread-safe.
 
         Raises: LossLimitError, and as ``Job.ack``.
         """
@@ -502,10 +503,10 @@ class Queue:
         return self._core.is_closed
 
     def retry_dead(self, count: int | None = None) -> int:
-        """Puts dead letters, all or ``count``, into the queue again, as if they were new, as many as there is room for;
-        returns how many.
+        """Puts dead letters, all or ``count``, into the queue again, as if they were new, as many as fit; returns their
+        number.
 
-        A crash on the way may leave some in both. Raises: as ``put``.
+        A crash in between may leave some in both. Raises: as ``put``.
         """
         dead = self._dead_letters(create=False)
         moved = 0
@@ -538,12 +539,12 @@ class Queue:
         return moved
 
     def check(self) -> None:
-        """Asserts that what is known fits together; for tests."""
+        """Asserts that its state is consistent; for tests."""
         with self._core.lock:
             self._core.state.check()
 
     def close(self) -> None:
-        """Ends its use: whoever waits gets a ClosedError. The store calls it. Items that are leased come back."""
+        """Ends its use: every waiting call gets a ClosedError. The store calls it. Leased items come back."""
         self._core.close()
         self._space.close()
 
@@ -560,5 +561,5 @@ def _deadline(timeout: float | None, core: QueueCore) -> float | None:
 
 
 def _lost(job: Job) -> LeaseLostError:
-    why = "its lease is over, and it was delivered again" if job.is_open else "it was acked or nacked before"
+    why = "its lease expired, and it was delivered again" if job.is_open else "it was acked or nacked before"
     return LeaseLostError(f"item {job.offset}: {why}")

@@ -1,10 +1,10 @@
-"""A queue that several processes share: each has its own state, made of the same journal.
+"""A queue that several processes share: each has its own state, built from the same journal.
 
-A lease is then an event too: whoever wants items appends a claim, and reads the journal up to it. The first claim of an
-item that is free wins, for everybody alike, since all read the same events in the same order. When a lease is over is
-told by the machine's monotonic clock, which is one for all processes; so the items of a worker that was killed come
-back when its leases are over. The clock begins anew with the machine: the first to open the queue then says which start
-of it this is, which ends the leases of all before.
+A lease is then an event too: to get items, a process appends a claim, and reads the journal up to it. The first claim
+of a free item wins, for all processes alike, since all read the same events in the same order. The machine's monotonic
+clock, which all processes share, decides when a lease expires; so the items of a killed worker come back when its
+leases expire. The clock restarts with the machine: the first process to open the queue then records the machine's boot,
+which ends all earlier leases.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from kstore.queue.leases import Claim, Retry, numbers_of
 
 __all__ = ["SharedCore"]
 
-# Who waits looks so often for items that others gave back, of which the items' log does not tell.
+# How often a waiting get looks for items that others returned, which the items' log does not show.
 POLL_SECONDS = 0.05
 OWNER_BITS = 62
-# Journals are written anew every thousands of events; who meets that so often in a row meets something else.
+# Journals are rewritten every few thousand events; meeting that this often in a row has another cause.
 READS_MAX = 20
 
 
@@ -43,7 +43,7 @@ class SharedCore(QueueCore):
     # --- the journal ------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes in what others, and this process, have written. Needs the lock. Raises: StorageError."""
+        """Reads what others, and this process, have written. Needs the lock. Raises: StorageError."""
         if self.journal.end <= self._journal_end:
             return
         self._read_on(self._journal_end)
@@ -54,15 +54,15 @@ class SharedCore(QueueCore):
                 super()._read_on(start, stop)
                 return
             except OffsetOutOfRangeError:
-                start = None  # somebody has just written it anew, and removed what was being read
+                start = None  # another process has just rewritten it, and removed what was being read
         super()._read_on(start, stop)
 
     def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
-        # It may come late, behind a move by who got an item when the lease was over.
+        # It may come late, after a move by the next holder of an expired lease.
         return self.journal.append_rows(ACKED, rows, notes)
 
     def end_write(self, token: int, end: int = 0) -> None:
-        # What was written is taken in when it is read, in its place among what others wrote.
+        # Written events are applied when they are read, in order with those of other processes.
         super().end_write(token)
 
     @property
@@ -72,12 +72,12 @@ class SharedCore(QueueCore):
     # --- claims -----------------------------------------------------------------------------------------------------
 
     def is_void(self, claim: Claim) -> bool:
-        # Where the system does not tell one start of the machine from another: what the clock has not come to yet is of
-        # an earlier one. What it has come to may be, too; it is over when its lease would be.
+        # If the system does not tell the boots of the machine apart, a time that the clock has not reached is of an
+        # earlier one. A time that it has reached may be, too; that is over when its lease would be.
         return claim.claimed_ms > int(self.clock.monotonic() * 1000)
 
     def claim(self, offsets: Sequence[tuple[int, int]], seconds: float) -> int:
-        """Claims items, each with how often it will have been delivered; the owner to look for in ``state.claims``.
+        """Claims items, each with its new number of deliveries; the owner to look for in ``state.claims``.
 
         Needs the lock. Raises: DiskFullError, PoisonedError, StorageError.
         """
@@ -97,7 +97,7 @@ class SharedCore(QueueCore):
                 job.owner = owner
                 owned.append(job)
             else:
-                self.state.put_back((), (job.offset,))  # somebody was quicker
+                self.state.put_back((), (job.offset,))  # another process was quicker
         return owned
 
     def own_all(self, offsets: Sequence[int], seconds: float) -> int | None:
@@ -114,7 +114,7 @@ class SharedCore(QueueCore):
     def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
         end = self.journal.append(encode_events(MOVED_BY, [(*row, owner) for row in rows]))
         with self.lock:
-            self.refresh()  # in its place: others may have been given the items since
+            self.refresh()  # in order: others may have got the items since
         return end
 
     def extended(self, job: Job, seconds: float) -> bool:
@@ -125,7 +125,7 @@ class SharedCore(QueueCore):
         return self.state.is_leased(job)
 
     def nack(self, job: Job, due_ms: int) -> bool:
-        # Under the lock: whether it came too late is told by its place among what others said.
+        # Under the lock: its place among the other events decides whether it came too late.
         state = self.state
         with self.lock:
             self.check_open()
@@ -142,7 +142,7 @@ class SharedCore(QueueCore):
                 if is_leased:
                     job.is_open = False
                     state.end_lease(job)
-                    state.put_back((), (job.offset,))  # when its claim is over, should nobody hear of this
+                    state.put_back((), (job.offset,))  # when its claim expires, should no process see this
             self.refresh()
             if is_leased and state.retries.get(job.offset) == (job.delivery_count, due_ms):
                 state.give_back(job.offset, job.delivery_count, due_ms)
@@ -153,7 +153,7 @@ class SharedCore(QueueCore):
 
     def wait(self, seconds: float) -> None:
         end = self.items.high_watermark
-        # Beside an open transaction the log ends behind what may be read: its marker will be behind that, too.
+        # With an open transaction the log ends after what may be read; so will its marker.
         if self.readable_end()[0] > self.state.position:
             return
         self.lock.release()

@@ -1,6 +1,6 @@
-"""Snapshots of a queue's journal: how a state is one, and how one is found. No I/O here.
+"""Snapshots of a queue's journal: how a state becomes one, and how one is found. No I/O here.
 
-A snapshot is one record or more; each begins with what tells which snapshot it is a part of (``S``).
+A snapshot is one record or more; each starts with an event that names its snapshot (``S``).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LeaseT = TypeVar("LeaseT", bound=Lease)
 
 
 def snapshot_of(state: KnownItems[LeaseT], as_of: int) -> list[bytes]:
-    """All that the journal has to say of items that are not done; what it said below ``as_of`` is in ``state``."""
-    # First which copies count: a copy of what is done is none, unless that was said before.
+    """All events about items that are not done; ``state`` contains the journal below ``as_of``."""
+    # First which copies count: a copy of a done item does not, unless an earlier event says so.
     groups: list[tuple[bytes, Sequence[tuple[int, ...]]]] = [
         (MOVED, sorted((old, new) for new, old in state.moved.items())),
         (FLOOR, [(state.floor,)]),
@@ -63,8 +63,7 @@ def snapshot_of(state: KnownItems[LeaseT], as_of: int) -> list[bytes]:
 
 
 def last_snapshot(records: Iterable[Sequence[Event]], start: int) -> tuple[int, list[Event]] | None:
-    """Of the whole snapshots among ``records`` that are of ``start`` or later the latest: of when it is, and its
-    events."""
+    """The latest whole snapshot among ``records`` that is of ``start`` or later: its offset, and its events."""
     latest: tuple[int, list[Event]] | None = None
     parts: dict[int, list[Event]] = {}
     for events in records:

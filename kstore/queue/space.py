@@ -1,8 +1,8 @@
-"""How a queue stays small: what is done is removed, what holds it back is copied, what fails for ever is put aside.
+"""Keeps a queue small: done items are removed, items in their way are copied, items that always fail are put aside.
 
-Space comes back a segment at a time, from the oldest on. Where the oldest segment holds a few items that are not done,
-and will not be soon, they are copied to the end of the log; the journal then says, in one record, that they are done
-and their copies count. Until it says so a copy is nothing, so that no crash makes two items of one.
+Space is freed a segment at a time, from the oldest. If the oldest segment holds a few items that are not done, and will
+not be soon, they are copied to the end of the log; the journal then says, in one record, that they are done and their
+copies count. Until then a copy does not count, so no crash duplicates an item.
 """
 
 from __future__ import annotations
@@ -21,34 +21,33 @@ from kstore.types import OFFSET_MAX
 
 __all__ = ["QueueSpace"]
 
-# A segment is worth copying from when no more than such a share of it is not done.
+# A segment is worth copying from if at most this share of it is not done.
 MOVED_SHARE_MAX = 0.25
-# And no more items at once than this.
+# And at most this many items at once.
 MOVED_COUNT_MAX = 20_000
-# So long copied items are kept from others; copying takes a fraction of it.
+# How long copied items are kept from others; copying takes a fraction of it.
 MOVE_SECONDS = 60.0
-# While the oldest segment is the one that is written to, it is looked at again after so many items at most.
+# While the oldest segment is the active one, it is checked again after at most this many items.
 LOOK_COUNT = 1000
 
-# Keeps a dead letter, which was delivered so many times, durably.
+# Stores a dead letter, and its number of deliveries, durably.
 PutAside = Callable[[Record, int], None]
 
 
 class QueueSpace:
-    """Keeps a queue small. One thread does it at a time; others go on."""
+    """Keeps a queue small. One thread does it at a time; others continue."""
 
     def __init__(self, core: QueueCore) -> None:
         self._core = core
         self._at_work = threading.Lock()
         self._burying = threading.Lock()
-        # Nothing can be done before the floor, or the count of what is done above it, gets there. Under the core's
-        # lock.
+        # Nothing can be done before the floor, or the count of done items above it, gets there. Under the core's lock.
         self._floor_due = 0
         self._done_due = 0
 
     @property
     def is_due(self) -> bool:
-        """Whether ``tidy`` may have something to do. Needs the core's lock."""
+        """Whether ``tidy`` may have work to do. Needs the core's lock."""
         state = self._core.state
         return (
             state.floor >= self._floor_due
@@ -57,7 +56,7 @@ class QueueSpace:
         )
 
     def tidy(self) -> None:
-        """Does what is due; does nothing where somebody is at it. What fails is logged, and tried again later."""
+        """Does what is due; does nothing if another thread is doing it. Failures are logged, and retried later."""
         if not self._at_work.acquire(blocking=False):
             return
         try:
@@ -65,7 +64,7 @@ class QueueSpace:
         except ClosedError:
             pass
         except KstoreError as error:
-            self._core.report("its space could not be given back", error)
+            self._core.report("its space could not be freed", error)
         finally:
             self._at_work.release()
 
@@ -78,7 +77,7 @@ class QueueSpace:
             found = items.segment_for(items.start_offset)
             stop = OFFSET_MAX if found is None else found[1]
             if stop <= floor:
-                # What is removed must not be needed again: what says so, also of where it lives on, is on disk first.
+                # Removed items must not be needed again: the events that say so, and name copies, are on disk first.
                 core.journal.flush()
                 items.delete_records(floor)
                 continue
@@ -91,7 +90,7 @@ class QueueSpace:
         with core.lock:
             state = core.state
             if stop == OFFSET_MAX:
-                # It may be full soon; how soon is told by how many items it has taken.
+                # It may be full soon; the number of its items says how soon.
                 step = min(LOOK_COUNT, (items.high_watermark - items.start_offset) // 8 + 1)
                 self._floor_due, self._done_due = state.floor + step, len(state.done) + step
             else:
@@ -99,21 +98,21 @@ class QueueSpace:
                 self._floor_due, self._done_due = stop, max(len(state.done) * 5 // 4, count // 2, 1)
 
     def rewrite(self) -> None:
-        """Writes the journal anew. Raises: DiskFullError, StorageError."""
+        """Rewrites the journal. Raises: DiskFullError, StorageError."""
         core = self._core
         with core.lock:
             core.refresh()
             values, first_needed = core.snapshot()
         core.journal.rewrite(values, first_needed)
 
-    # --- what holds others back -------------------------------------------------------------------------------------
+    # --- items that hold others back ----------------------------------------------------------------------------------
 
     def _move(self, start: int, stop: int) -> bool:
-        """Copies the last items of a segment that are not done to the end; False where it is not worth it, or not
-        possible now."""
+        """Copies the last items of a segment that are not done to the end; False if it is not worth it, or not possible
+        now."""
         core, state = self._core, self._core.state
         with core.lock:
-            # Of a segment that holds little else, too, if what is done behind it is worth it.
+            # Also from a segment that holds little else, if the done items after it are worth it.
             count = max(stop - start, len(state.done))
             count_max = min(int(count * MOVED_SHARE_MAX), MOVED_COUNT_MAX)
             offsets = state.movable(stop, count_max)
@@ -136,13 +135,13 @@ class QueueSpace:
         finally:
             with core.lock:
                 core.end_write(token, end)
-                # Of a move that came late some stay where they are, even if it was said.
+                # After a late move some stay where they are, even if the journal records it.
                 state.let_go(offsets)
                 core.wake_getters(len(offsets))
         return bool(end) or not records
 
     def _copy(self, records: list[Record], retries: list[Retry], began: float, owner: int) -> int:
-        """Returns the journal's end behind it; 0 where it took so long that somebody else may have the items."""
+        """Returns the journal's end afterwards; 0 if it took so long that another process may have the items."""
         core = self._core
         marked = [
             with_marks(record.headers, Marks(retry.due_ms, retry.deliveries, record.offset))
@@ -155,7 +154,7 @@ class QueueSpace:
             headers=marked,
         ).first_offset
         if not core.is_sync:
-            core.items.flush()  # the journal must not get there alone
+            core.items.flush()  # the journal must not reach the disk first
         if core.clock.monotonic() - began > MOVE_SECONDS / 2:
             return 0
         rows = [(record.offset, first + at) for at, record in enumerate(records)]
@@ -164,9 +163,9 @@ class QueueSpace:
     # --- dead letters -----------------------------------------------------------------------------------------------
 
     def bury(self, put_aside: PutAside) -> None:
-        """Moves the items that were delivered too often to where ``put_aside`` keeps dead letters.
+        """Moves the items that were delivered too many times to where ``put_aside`` keeps dead letters.
 
-        A crash on the way may leave an item in both. What fails is logged, and stays to be done.
+        A crash in between may leave an item in both. Failures are logged, and retried.
         """
         core, state = self._core, self._core.state
         if not self._burying.acquire(blocking=False):
@@ -181,7 +180,9 @@ class QueueSpace:
                     if state.is_done(offset) or core.own_all((offset,), MOVE_SECONDS) is None:
                         state.dead.popleft()
                         state.busy.discard(offset)
-                        state.put_back((), (offset,))  # somebody else is at it; should he die it comes back here
+                        state.put_back(
+                            (), (offset,)
+                        )  # another process is doing it; if it dies the item comes back here
                         continue
                     record = core.read_one(offset)
                     retry = state.retries.get(offset, Retry(0, 0))
@@ -214,7 +215,7 @@ class QueueSpace:
         return True
 
     def close(self) -> None:
-        """Leaves a short journal, if that can be done now."""
+        """Leaves a short journal, if possible."""
         with self._at_work:
             if self._core.journal.size or self._core.state.leased_count:
                 try:
@@ -222,7 +223,7 @@ class QueueSpace:
                         self._core.give_up_leases()
                     self.rewrite()
                 except KstoreError as error:
-                    self._core.report("its journal could not be written anew", error)
+                    self._core.report("its journal could not be rewritten", error)
 
 
 def _of(record: Record) -> Retry:

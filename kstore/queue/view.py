@@ -1,4 +1,4 @@
-"""A queue as its files have it: for who only looks, while another process may be at work on it."""
+"""A queue as its files show it: for observers, while another process may be using it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ __all__ = ["QueueCounts", "QueueView"]
 
 
 class QueueCounts(NamedTuple):
-    """Items that are not done; of these so many are delayed, leased by processes that share the queue, were delivered
-    before, and cannot be read. ``size`` is bytes of both logs; ``oldest_ms`` when the oldest was put, -1 for none."""
+    """Items that are not done, and how many of these are delayed, leased by processes that share the queue, were
+    delivered before, and cannot be read. ``size`` is bytes of both logs; ``oldest_ms`` when the oldest was put, -1 for
+    none."""
 
     pending: int
     delayed: int
@@ -33,19 +34,19 @@ class QueueCounts(NamedTuple):
 
 
 class QueueView:
-    """What is in a queue. Who has it alone tells nobody what is leased there."""
+    """The contents of a queue. A process that has it alone keeps its leases in memory, so they are not known here."""
 
     def __init__(self, items: Log, journal: Log | None) -> None:
-        """``journal`` is None where nothing became of any item yet. Raises: StorageError."""
+        """``journal`` is None if no item has an event yet. Raises: StorageError."""
         self._items = items
         self._journal = journal
         self._damaged = 0
-        # First: what is put meanwhile is not looked at, but what is done meanwhile is.
+        # First: items put meanwhile are not examined, but those done meanwhile are.
         self._end = items.high_watermark
         self._state: QueueState[Record, None] = QueueState(is_shared=True)  # type: ignore[type-var]  # it leases none
         if journal is not None:
             replayed = Journal(journal, is_sync=True).replay(self._state)
-            # What was moved meanwhile is where it is now.
+            # Items moved meanwhile are at their new place.
             self._end = max(self._end, *(copy + 1 for copy in self._state.moved), 0)
             if replayed.is_damaged or (items.start_offset > 0 and not replayed.end):
                 self._state.apply(GAP, (self._end,))
@@ -80,7 +81,7 @@ class QueueView:
             )
 
     def counts(self) -> QueueCounts:
-        """How many items there are of each kind; reads all that are not done. Raises: StorageError."""
+        """The number of items of each kind; reads all that are not done. Raises: StorageError."""
         pending = delayed = leased = retried = 0
         oldest_ms = -1
         for shown in self.pending():

@@ -1,13 +1,13 @@
-"""``TransactionCoordinator``: producers' ids and epochs, and transactions that end in all their partitions or in none.
+"""``TransactionCoordinator``: producer ids and epochs, and transactions that end in all their partitions or in none.
 
-Each step is a record of ``__transaction_state``, on disk before the next is begun:
+Each step is a record of ``__transaction_state``, on disk before the next one starts:
 
     1  Ongoing                      before anything is written to a partition: names the partition
-    2  PrepareCommit, PrepareAbort  before the first marker: the decision, once and for all
-    3  a marker in each partition   in any order, again if need be: a second one ends nothing
+    2  PrepareCommit, PrepareAbort  before the first marker: the decision, final
+    3  a marker in each partition   in any order, repeated if necessary: a second one has no effect
     4  CompleteCommit, ...Abort
 
-Whoever finds step 2 goes on with 3; whoever finds only step 1, and no producer behind it, aborts.
+A process that finds step 2 continues with 3; one that finds only step 1, without a live producer, aborts.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ __all__ = ["TransactionCoordinator"]
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS_MAX = 2**31 - 1
-# Kafka: transactional.id.expiration.ms. An id that nobody used for so long is forgotten.
+# Kafka: transactional.id.expiration.ms. An id that is unused for this long is forgotten.
 EXPIRATION_MS = 7 * 86_400_000
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One transactional id; the lock guards the rest, and is held while a step is carried out.
+    """One transactional id; the lock guards the rest, and is held during a step.
 
-    ``metadata`` is as the log has it. ``unmarked``: of a decided transaction, the partitions without a marker.
-    ``began``: by the monotonic clock, when the open transaction was begun.
+    ``metadata`` is the log's. ``unmarked``: the partitions of a decided transaction without a marker. ``began``: by the
+    monotonic clock, when the open transaction started.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -61,7 +61,7 @@ class _Entry:
 
 
 class TransactionCoordinator:
-    """The coordinator of one store. Thread-safe: calls for one transactional id wait for each other."""
+    """The coordinator of one store. Thread-safe: calls for the same transactional id wait for each other."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class TransactionCoordinator:
         clock: Clock,
         offsets: GroupOffsets | None = None,
     ) -> None:
-        """Reads what is known of transactional ids; writes nothing (``recover`` does).
+        """Reads the known transactional ids; writes nothing (``recover`` does).
 
         Args:
             log_of, ensure_topic, partition_count: the store's logs and topics.
-            ids: where producer ids come from.
-            offsets: what groups have committed, where somebody has it already.
+            ids: the source of producer ids.
+            offsets: what groups have committed, if it is loaded already.
 
         Raises: StorageError.
         """
@@ -86,7 +86,7 @@ class TransactionCoordinator:
         self._ids = ids
         self._state_log = StateLog(log_of, ensure_topic, partition_count)
         self._offsets = offsets or GroupOffsets(log_of, ensure_topic, partition_count, clock)
-        # Guards the map, not what is in it.
+        # Guards the map, not its contents.
         self._mutex = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         for name, metadata in self._state_log.load().items():
@@ -94,7 +94,7 @@ class TransactionCoordinator:
             self._entries[name] = _Entry(metadata=metadata, unmarked=unmarked)
 
     def _highest_owner(self) -> int:
-        """The highest id in a transaction's record. May see one that is just being replaced."""
+        """The highest id in a transaction's record. May see one that is being replaced."""
         known = [entry.metadata for _, entry in self._all()]
         return max(
             (max(one.producer_id, one.previous_producer_id, one.next_producer_id) for one in known if one is not None),
@@ -112,13 +112,13 @@ class TransactionCoordinator:
     ) -> tuple[int, int]:
         """A producer id and an epoch, with which no other producer writes from now on.
 
-        Without a transactional id: a new one. With it: the id that it has, in the next epoch; its earlier producers are
+        Without a transactional id: a new one. With it: its present id, in the next epoch; its earlier producers are
         fenced, their decided transaction is completed, their open one aborted. When the epochs are used up the
-        transactional id gets a new producer id. ``producer``, an id and an epoch, says who asks to go on: refused when
-        fenced. A transaction that is open for longer than ``timeout_ms`` is aborted.
+        transactional id gets a new producer id. ``producer``, an id and an epoch, identifies a caller that wants to
+        continue: refused if fenced. A transaction that is open for longer than ``timeout_ms`` is aborted.
 
-        Raises: ConfigError, ProducerFencedError, DiskFullError, PoisonedError, StorageError; then nothing is fenced
-        that another call would not fence again.
+        Raises: ConfigError, ProducerFencedError, DiskFullError, PoisonedError, StorageError; then another call would
+        fence again whatever was fenced.
         """
         if transactional_id is None:
             return self._ids.take(self._highest_owner), 0
@@ -130,7 +130,7 @@ class TransactionCoordinator:
             if producer is not None:
                 self._checked(transactional_id, entry, *producer)
             self._finish(entry)
-            # Asked for anew: the end of a transaction may have changed it.
+            # Looked up again: the end of a transaction may have changed it.
             found = entry.metadata
             now_ms = self._clock.now_ms()
             if found is None:
@@ -162,7 +162,7 @@ class TransactionCoordinator:
     def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Takes partitions into the producer's transaction, which the first ones begin; before it writes to them.
+        """Adds partitions to the producer's transaction, before it writes to them; the first ones start it.
 
         Raises: ProducerFencedError, InvalidProducerIdMappingError, InvalidTransactionStateError (the last transaction
         has not ended everywhere: repeat ``end``), DiskFullError, PoisonedError, StorageError.
@@ -186,10 +186,10 @@ class TransactionCoordinator:
 
         On return its records are committed, or aborted, in every partition.
 
-        After an exception the same call may be repeated, as often as need be; after one that is a ``StorageError`` of
-        the decision itself, the other one too. Once it is decided, repeating is what completes it: so does the store's
-        task, and the next open. A partition that was deleted meanwhile is passed over. A transaction without partitions
-        is not known here: there is nothing to end.
+        After an exception the same call may be repeated any number of times; after a ``StorageError`` of the decision
+        itself, the opposite one too. Once decided, a repetition completes it: so do the store's task, and the next
+        open. A partition that was deleted meanwhile is skipped. A transaction without partitions is unknown here: there
+        is nothing to end.
 
         Raises: ProducerFencedError, InvalidProducerIdMappingError, InvalidTransactionStateError (none is open, or it
         was decided otherwise), DiskFullError, PoisonedError, StorageError.
@@ -201,7 +201,7 @@ class TransactionCoordinator:
                 self._decide(entry, self._checked(transactional_id, entry, producer_id, producer_epoch), commit=commit)
             elif metadata.state not in DECISIONS[commit]:
                 raise InvalidTransactionStateError(
-                    f"the transaction of {transactional_id!r} is in state {metadata.state}, which nothing changes"
+                    f"the transaction of {transactional_id!r} is in state {metadata.state}, which is final"
                 )
             if entry.metadata is not None and entry.metadata.state.is_prepared:
                 self._complete(entry)
@@ -209,7 +209,7 @@ class TransactionCoordinator:
             return entry.metadata.producer_id, entry.metadata.producer_epoch
 
     def _complete(self, entry: _Entry) -> None:
-        """Carries out what was decided. Needs the lock. Raises: the first failure, when all partitions were tried."""
+        """Carries out the decision. Needs the lock. Raises: the first failure, after trying all partitions."""
         metadata = entry.metadata
         assert metadata is not None
         assert metadata.state.is_prepared
@@ -237,7 +237,7 @@ class TransactionCoordinator:
                 self._write_marker(log, metadata)
                 return
             except ClosedError:
-                # It was deleted, or closed and opened anew, since it was looked up.
+                # It was deleted, or closed and reopened, since it was looked up.
                 if attempt:
                     raise
 
@@ -248,15 +248,15 @@ class TransactionCoordinator:
             try:
                 log.end_transaction(producer_id, epoch, commit=commit, coordinator_epoch=self._state_log.epoch)
             except TransactionCoordinatorFencedError:
-                # A coordinator elsewhere was there before; there is none beside this one now.
+                # Another coordinator existed before; there is none beside this one now.
                 known = [info for info in log.producers() if info.producer_id == producer_id]
                 log.end_transaction(producer_id, epoch, commit=commit, coordinator_epoch=known[0].coordinator_epoch)
         except ProducerFencedError as error:
-            # Somebody ended it with a later epoch, past the coordinator.
+            # A caller ended it with a later epoch, bypassing the coordinator.
             logger.warning("%s: the transaction of %s is ended: %s", log.path, metadata.transactional_id, error)
 
     def _move(self, entry: _Entry, metadata: TransactionMetadata) -> None:
-        """Writes the next step, and goes by it from then on; not at all if it cannot be written. Needs the lock."""
+        """Writes the next step, then adopts it; does neither if it cannot be written. Needs the lock."""
         self._state_log.append(metadata)
         entry.metadata = metadata
         entry.unmarked = set(metadata.partitions) if metadata.state.is_prepared else set()
@@ -268,7 +268,7 @@ class TransactionCoordinator:
     def _checked(
         self, transactional_id: str, entry: _Entry, producer_id: int, producer_epoch: int
     ) -> TransactionMetadata:
-        """What is known of the producer that calls. Needs the lock. Raises: ProducerFencedError."""
+        """The metadata of the calling producer. Needs the lock. Raises: ProducerFencedError."""
         metadata = entry.metadata
         if metadata is None:
             raise InvalidProducerIdMappingError(transactional_id, producer_id, producer_epoch, "the id is not known")
@@ -284,7 +284,7 @@ class TransactionCoordinator:
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         """Commits offsets of a group: the next record to be read of each partition. All of them or none.
 
-        On return they are as durable as ``__consumer_offsets``, which goes by the store's setting.
+        On return they are as durable as ``__consumer_offsets``, which uses the store's setting.
 
         Raises: ConfigError, RecordTooLargeError, DiskFullError, PoisonedError, StorageError.
         """
@@ -309,7 +309,7 @@ class TransactionCoordinator:
             return
         entry = self._entry(transactional_id)
         with entry.lock:
-            # Until they are written the transaction must not end.
+            # The transaction must not end until they are written.
             metadata = self._checked(transactional_id, entry, producer_id, producer_epoch)
             self._add(entry, metadata, [self._offsets.place(group)])
             self._offsets.commit(group, offsets, producer=(producer_id, producer_epoch))
@@ -317,7 +317,7 @@ class TransactionCoordinator:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets that a group has committed, of all partitions or of those given; without those it has none of.
+        """The offsets that a group has committed, for all or the given partitions; partitions without one are omitted.
 
         Raises: StorageError.
         """
@@ -333,31 +333,31 @@ class TransactionCoordinator:
         return self._offsets.groups()
 
     def forget_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Takes committed offsets of a group away."""
+        """Removes committed offsets of a group."""
         check_string("group", group)
         self._offsets.forget(group, partitions)
 
-    # --- what goes on by itself -------------------------------------------------------------------------------------
+    # --- background work -------------------------------------------------------------------------------------
 
     def recover(self) -> None:
         """At the open: completes what was decided, aborts what was open, since its producer is gone.
 
-        What fails is logged and tried again: by the task, and when its transactional id is used.
+        Failures are logged and retried: by the task, and when the transactional id is used.
         """
         for name, entry in self._all():
             with entry.lock:
                 self._attempt(name, lambda entry=entry: self._finish(entry))  # type: ignore[misc]
 
     def run_due(self) -> None:
-        """Aborts transactions that are open for too long, completes decided ones, forgets ids that nobody uses.
+        """Aborts transactions that are open for too long, completes decided ones, forgets unused ids.
 
-        Raises: the first failure, when all were tried.
+        Raises: the first failure, after trying all.
         """
         failure: BaseException | None = None
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for name, entry in self._all():
             if not entry.lock.acquire(blocking=False):
-                continue  # somebody is at work on it
+                continue  # another call is working on it
             try:
                 failure = failure or self._attempt(name, lambda: self._look_after(name, entry, now, now_ms))  # noqa: B023
             finally:
@@ -382,7 +382,7 @@ class TransactionCoordinator:
             entry.metadata = None
 
     def close(self) -> None:
-        """Aborts what is open, completes what is decided. Raises: the first failure, when all were tried."""
+        """Aborts what is open, completes what is decided. Raises: the first failure, after trying all."""
         failure: BaseException | None = None
         for name, entry in self._all():
             with entry.lock:
@@ -399,7 +399,7 @@ class TransactionCoordinator:
         return None
 
     def transactions(self) -> list[TransactionMetadata]:
-        """What is known of every transactional id, sorted by it."""
+        """All transactional ids with their metadata, sorted."""
         found = [entry.metadata for _, entry in self._all()]
         return sorted((one for one in found if one is not None), key=lambda one: one.transactional_id)
 

@@ -1,7 +1,7 @@
 """``__consumer_offsets``: what groups have committed, read as it grows, and appended to.
 
-A plain commit counts at once, one within a transaction when the transaction commits; of two, the one that stands later
-in the log. So reading goes up to the high watermark, past open transactions, and follows them by their markers.
+A plain commit counts at once, one within a transaction when the transaction commits; of two, the later one in the log
+wins. So reading goes up to the high watermark, past open transactions, and follows them by their markers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 FETCH_BYTES = 1 << 20
 # Kafka: offset.metadata.max.bytes.
 METADATA_BYTES_MAX = 4096
-# Read whole when a group is first asked for.
+# Read whole at the first request for a group.
 SETTINGS: dict[str, object] = {
     "cleanup_policy": "compact",
     "compression_type": "producer",
@@ -55,7 +55,7 @@ SETTINGS: dict[str, object] = {
 
 
 class _Commit(NamedTuple):
-    """One record: at ``at`` of the log, ``committed`` None where the offset was taken away."""
+    """One record: at ``at`` of the log, ``committed`` None if the offset was removed."""
 
     at: int
     committed: OffsetAndMetadata | None
@@ -75,14 +75,14 @@ class GroupOffsets:
     # --- commit -----------------------------------------------------------------------------------------------------
 
     def place(self, group: str) -> TopicPartition:
-        """The partition that keeps a group's offsets; the topic is made if need be."""
+        """The partition that keeps a group's offsets; creates the topic if necessary."""
         count = self._partition_count(OFFSETS.name) or self._ensure_topic(
             OFFSETS.name, OFFSETS.partition_count, **SETTINGS
         )
         return TopicPartition(OFFSETS.name, partition_for(group, count))
 
     def found_place(self, group: str) -> TopicPartition | None:
-        """The same, where there is such a topic."""
+        """The same, if the topic exists."""
         count = self._partition_count(OFFSETS.name)
         return TopicPartition(OFFSETS.name, partition_for(group, count)) if count else None
 
@@ -93,7 +93,7 @@ class GroupOffsets:
         *,
         producer: tuple[int, int] | None = None,
     ) -> None:
-        """Appends committed offsets in one batch, of a producer's transaction where one is given.
+        """Appends committed offsets in one batch, in a producer's transaction if one is given.
 
         Raises: ConfigError, RecordTooLargeError, DiskFullError, StorageError; the log's errors of producers.
         """
@@ -109,7 +109,7 @@ class GroupOffsets:
         self._append(group, rows, now_ms, producer)
 
     def forget(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Takes committed offsets away. Raises: as ``commit``."""
+        """Removes committed offsets. Raises: as ``commit``."""
         check_string("group", group)
         rows: list[tuple[bytes, bytes | None]] = [
             (encode_offset_key(group, TopicPartition(*owner)), None) for owner in partitions
@@ -155,7 +155,7 @@ class GroupOffsets:
             }
 
     def committed_at(self, group: str, owner: TopicPartition) -> OffsetAndMetadata | None:
-        """What a group has committed of one partition: for who asks so of many, since nothing is copied."""
+        """A group's committed offset for one partition: for callers with many requests, since nothing is copied."""
         partition = self._looked_up(group)
         if partition is None:
             return None
@@ -164,7 +164,7 @@ class GroupOffsets:
             return None if commit is None else commit.committed
 
     def unstable(self, group: str) -> set[TopicPartition]:
-        """The partitions with an offset in a transaction that is open."""
+        """The partitions with an offset in an open transaction."""
         partition = self._looked_up(group)
         if partition is None:
             return set()
@@ -194,7 +194,7 @@ class GroupOffsets:
             return self._partitions.setdefault(number, _Partition())
 
     def _caught_up(self, number: int) -> _Partition | None:
-        """What is known of one partition, up to its high watermark; None where it is not here."""
+        """The state of one partition, up to its high watermark; None if it does not exist here."""
         try:
             log = self._log_of(TopicPartition(OFFSETS.name, number))
         except (TopicNotFoundError, LogNotFoundError):
@@ -206,7 +206,7 @@ class GroupOffsets:
 
 
 class _Partition:
-    """What one partition says, up to ``position``; everything is guarded by ``lock``.
+    """The contents of one partition, up to ``position``; ``lock`` guards everything.
 
     ``appending`` is held while a producer's batch gets its sequence and is appended.
     """
@@ -216,7 +216,7 @@ class _Partition:
         self.appending = threading.Lock()
         self.position = 0
         self.groups: dict[str, dict[TopicPartition, _Commit]] = {}
-        # By producer id: what its open transaction has committed, the last of each partition.
+        # By producer id: the commits of its open transaction, the last for each partition.
         self.pending: dict[int, dict[GroupPartition, _Commit]] = {}
 
     def _begin_anew(self) -> None:
@@ -225,7 +225,7 @@ class _Partition:
         self.pending.clear()
 
     def catch_up(self, log: Log) -> None:
-        """Takes in what is new. Raises: StorageError."""
+        """Reads what is new. Raises: StorageError."""
         end = log.high_watermark
         if end < self.position:
             # It was cut, or is another log of the same name.
@@ -240,13 +240,13 @@ class _Partition:
                     self._take_in(batch, log)
                     self.position = batch.last_offset + 1
             except CorruptBatchError as error:
-                logger.warning("%s: committed offsets are passed over: %s", log.path, error)
+                logger.warning("%s: committed offsets are skipped: %s", log.path, error)
                 self.position = max(error.last_offset, self.position) + 1
             except OffsetOutOfRangeError:
                 self._begin_anew()
                 self.position = log.start_offset
             if self.position <= before:
-                return  # nothing whole is there yet
+                return  # there is no whole batch yet
 
     def _take_in(self, batch: Batch, log: Log) -> None:
         if batch.is_control:
@@ -260,7 +260,7 @@ class _Partition:
                     continue
                 committed = None if record.value is None else decode_offset_value(record.value)
             except CorruptDataError as error:
-                logger.warning("%s: the record at offset %d is passed over: %s", log.path, record.offset, error.reason)
+                logger.warning("%s: the record at offset %d is skipped: %s", log.path, record.offset, error.reason)
                 continue
             commit = _Commit(record.offset, committed)
             if batch.is_transactional:

@@ -3,9 +3,9 @@
     key       int16 1 | string group | string topic | int32 partition
     value     int16 4 | int64 offset | int32 leader epoch | compact string metadata | int64 commit time ms | tagged
 
-No value: the offset is forgotten. Of the value, versions 0 to 4 are read, and keys of type 0, which were the same.
-Brokers from 4.2 on add the topic's id (tag 0), and pass over an offset of another id. kstore leaves it out, which
-stands for any: topics get their cluster's id when they are handed over, and offsets must hold then too.
+No value: the offset is forgotten. Versions 0 to 4 of the value are read, and keys of type 0, which were the same.
+Brokers from 4.2 add the topic's id (tag 0), and ignore an offset of another id. kstore omits it, which matches any:
+topics get their cluster's id when they are handed over, and offsets must still hold then.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupPartition(NamedTuple):
-    """What a committed offset is kept under."""
+    """The key of a committed offset."""
 
     group: str
     owner: TopicPartition
 
 
 def encode_offset_key(group: str, owner: TopicPartition) -> bytes:
-    """Raises: ValueError for a group that has no such key."""
+    """Raises: ValueError for a group that cannot have such a key."""
     fields = _Key(group=group, topic=owner.topic, partition=owner.partition)
     return INT16.pack(KEY_TYPE) + load_messages("group")["OffsetCommitKey"].write(fields, 0)
 
@@ -83,7 +83,7 @@ def encode_offset_value(committed: OffsetAndMetadata) -> bytes:
 
 
 def decode_offset_key(key: bytes) -> GroupPartition | None:
-    """Whose offset it is; None for a record of another type: what a group is, and who is in it.
+    """The group and partition of the offset; None for a record of another type: a group's metadata and members.
 
     Raises: CorruptRecordError.
     """

@@ -1,11 +1,11 @@
-"""What is known of one transactional id, and how its transactions go on: values and their transitions. No I/O here.
+"""The metadata of one transactional id, and its transactions: values and their transitions. No I/O here.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing ...
 
-A transaction is decided by its Prepare record, and by that alone: from then on it can only be completed.
-The decision takes the next epoch, as Kafka 4 does (KIP-890): the markers carry it, so that no batch of the transaction
-can come after them, and the next transaction writes with it. When the epochs are used up it names the next producer id.
+A transaction is decided by its Prepare record alone: from then on it can only be completed. The decision uses the next
+epoch, as in Kafka 4 (KIP-890): the markers carry it, so no batch of the transaction can follow them, and the next
+transaction writes with it. When the epochs are used up it names the next producer id.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kstore.types import NO_TIMESTAMP
 __all__ = ["EPOCH_MAX", "NO_PRODUCER_ID", "TransactionMetadata", "TransactionState", "is_valid_move"]
 
 NO_PRODUCER_ID = -1
-# Kafka's transaction.version 2: each transaction has an epoch of its own.
+# Kafka's transaction.version 2: each transaction has its own epoch.
 CLIENT_TRANSACTION_VERSION = 2
-# The last epoch is kept for the end of a transaction: no producer writes with it.
+# The last epoch is reserved for the end of a transaction: no producer writes with it.
 EPOCH_MAX = 2**15 - 1
 
 
@@ -45,7 +45,7 @@ class TransactionState(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """Decided, and not carried out everywhere."""
+        """Decided, but not carried out everywhere."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -55,7 +55,7 @@ class TransactionState(IntEnum):
 
 
 _IDLE = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
-# By state: those that it may come from.
+# By state: its possible predecessors.
 VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
     TransactionState.EMPTY: _IDLE,
     TransactionState.ONGOING: _IDLE | {TransactionState.ONGOING},
@@ -75,10 +75,10 @@ def is_valid_move(before: TransactionState, after: TransactionState) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
-    """One record of ``__transaction_state`` (Kafka: TransactionMetadata). Times in ms; -1 stands for none.
+    """One record of ``__transaction_state`` (Kafka: TransactionMetadata). Times in ms; -1 means none.
 
     ``partitions`` are those of the open, or decided, transaction; an idle id has none. ``next_*`` is the producer that
-    takes over when the transaction is complete, where the epochs are used up.
+    takes over when the transaction is complete, if the epochs are used up.
     """
 
     transactional_id: str
@@ -95,7 +95,7 @@ class TransactionMetadata:
     client_transaction_version: int = CLIENT_TRANSACTION_VERSION
 
     def is_end_of(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether this is the decision, or the end, of that producer's transaction: what a repeated call meets."""
+        """Whether this is the decision, or the end, of that producer's transaction: the case of a repeated call."""
         if self.state in (TransactionState.EMPTY, TransactionState.ONGOING):
             return False
         if self.producer_id == producer_id:
@@ -105,7 +105,7 @@ class TransactionMetadata:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether this is the last epoch that a producer writes with."""
+        """Whether this is the last epoch with which a producer writes."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     def _moved(
@@ -118,7 +118,7 @@ class TransactionMetadata:
         return replace(self, state=state, last_update_timestamp=now_ms, partitions=partitions)
 
     def next_instance(self, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-        """For a new producer of this id, which all earlier ones are fenced by. Not where the epoch is exhausted."""
+        """For a new producer of this id, which fences all earlier ones. Not if the epoch is exhausted."""
         assert not self.is_epoch_exhausted
         moved = self._moved(TransactionState.EMPTY, now_ms, frozenset())
         return replace(
@@ -126,7 +126,7 @@ class TransactionMetadata:
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-        """The same under a new producer id, whose epochs begin anew."""
+        """The same under a new producer id, whose epochs start again."""
         moved = self._moved(TransactionState.EMPTY, now_ms, frozenset())
         return replace(
             moved,
@@ -138,13 +138,13 @@ class TransactionMetadata:
         )
 
     def with_partitions(self, partitions: Iterable[TopicPartition], now_ms: int) -> TransactionMetadata:
-        """With more partitions; the first ones begin a transaction."""
+        """With more partitions; the first ones start a transaction."""
         moved = self._moved(TransactionState.ONGOING, now_ms, self.partitions.union(partitions))
         is_new = self.state != TransactionState.ONGOING
         return replace(moved, start_timestamp=now_ms if is_new else self.start_timestamp)
 
     def prepared(self, now_ms: int, *, commit: bool, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
-        """Decided, in the next epoch; under ``next_producer_id`` it goes on behind an exhausted one."""
+        """Decided, in the next epoch; after an exhausted one it continues under ``next_producer_id``."""
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         return replace(
             self._moved(state, now_ms, self.partitions),

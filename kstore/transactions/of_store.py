@@ -1,4 +1,4 @@
-"""The coordinator of a store: made when it is first asked for, or at the open where transactions may be unfinished."""
+"""The coordinator of a store: created on first use, or at the open if transactions may be unfinished."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TASK_SECONDS = 10.0
 
 
 class StoreCoordinator:
-    """Makes the one coordinator of a store. Thread-safe."""
+    """Creates the one coordinator of a store. Thread-safe."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class StoreCoordinator:
         self._lock = threading.Lock()
         self._made: TransactionCoordinator | None = None
         self._is_planned = False
-        # Read by whoever wants to know of groups, and of nothing else.
+        # Used by callers that need only the groups.
         self.offsets = GroupOffsets(logs.get, self._ensure_topic, self._partition_count, clock)
 
     def get(self) -> TransactionCoordinator:
-        """The coordinator; what the last one left unfinished was finished first. Raises: StorageError."""
+        """The coordinator, after finishing what the last one left. Raises: StorageError."""
         if self._made is not None:
             return self._made
         with self._lock:
@@ -58,9 +58,9 @@ class StoreCoordinator:
             return self._made
 
     def begin(self) -> None:
-        """At the open: finishes what was left unfinished here. What cannot be done now is done at the first use.
+        """At the open: finishes what was left unfinished here. What fails is finished at the first use.
 
-        A broker's own transactions are left alone until somebody uses the coordinator.
+        A broker's own transactions are left alone until the coordinator is used.
         """
         name = TRANSACTION_STATE.name
         if self._directory.shared or not self._directory.is_used(name) or not self._partition_count(name):
@@ -87,7 +87,7 @@ class StoreCoordinator:
             self._clock,
             self.offsets,
         )
-        # Transactions need a store that one process has.
+        # Transactions need a store that is not shared.
         if not directory.read_only and not directory.shared:
             made.recover()
             if not self._is_planned:
@@ -101,14 +101,14 @@ class StoreCoordinator:
                 try:
                     self._create_topic(name, partitions, **settings)
                 except TopicExistsError:
-                    if not self._partition_count(name):  # a process that shares the store was quicker
+                    if not self._partition_count(name):  # another process was quicker
                         raise
         return self._partition_count(name)
 
     def _partition_count(self, name: str) -> int:
         directory = self._directory
         if not directory.numbers(name) and (directory.read_only or directory.shared):
-            directory.look()  # another process may have made it since
+            directory.look()  # another process may have created it since
         return directory.topics[name].partitions if directory.numbers(name) else 0
 
     def _highest_producer_id(self) -> int:
@@ -116,7 +116,7 @@ class StoreCoordinator:
         owners = [TopicPartition(name, number) for name in directory.topics for number in directory.numbers(name)]
         highest = highest_in_snapshots(directory.fs, map(directory.partition_path, owners))
         for _, log in self._logs.open_now():
-            # Of logs that no producer wrote to nothing is read.
+            # Logs without producers are not read.
             if log.writer.producers.in_use:
                 highest = max([highest, *(info.producer_id for info in log.producers())])
         return highest

@@ -1,4 +1,4 @@
-"""Which partition of an internal topic keeps a transactional id or a group: Kafka's rule. No I/O here.
+"""Which partition of an internal topic holds a transactional id or a group: Kafka's rule. No I/O here.
 
 partition = abs(hash) % count     hash: Java's String.hashCode; abs of the least int is 0 (Kafka: Utils.abs)
 """
@@ -19,26 +19,26 @@ __all__ = [
 
 
 class InternalTopic(NamedTuple):
-    """A topic of the coordinator's own; ``partition_count`` is what it is made with."""
+    """A topic of the coordinator's own; ``partition_count`` is its initial number of partitions."""
 
     name: str
     partition_count: int
 
 
-# One log: every transaction of a store ends in it, so that those that end at the same time share a sync. A broker goes
-# by the count that it finds.
+# One log: every transaction of a store ends in it, so that those that end at the same time share a sync. A broker uses
+# the count that it finds.
 TRANSACTION_STATE = InternalTopic("__transaction_state", 1)
-# Kafka's default: a group lies where a broker looks for it, also where the broker's own topic has the default.
+# Kafka's default: a group is where a broker looks for it, even if the broker's own topic has the default.
 OFFSETS = InternalTopic("__consumer_offsets", 50)
 
-# kstore's own: what became of a queue's items is in a topic of this name and the queue's.
+# kstore's own: the journal of a queue's items is in a topic of this prefix and the queue's name.
 QUEUE_JOURNAL = "__queue_"
 
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE.name, OFFSETS.name, "__share_group_state"})
 
 
 def is_internal(topic: str) -> bool:
-    """Whether ``topic`` is one that Kafka, or kstore, keeps for itself."""
+    """Whether ``topic`` is internal to Kafka or kstore."""
     return topic in INTERNAL_TOPICS or topic.startswith(QUEUE_JOURNAL)
 
 
@@ -52,6 +52,6 @@ def java_hash(text: str) -> int:
 
 
 def partition_for(name: str, count: int) -> int:
-    """The partition of ``count`` that a transactional id or a group belongs to."""
+    """The partition of ``count`` to which a transactional id or a group belongs."""
     hashed = java_hash(name)
     return 0 if hashed == -(1 << 31) else abs(hashed) % count

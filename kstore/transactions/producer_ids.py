@@ -1,10 +1,10 @@
-"""Producer ids: given out once each, in blocks that are reserved in ``kstore.producer-ids`` before the first is used.
+"""Producer ids: each assigned once, in blocks that are reserved in ``kstore.producer-ids`` before the first is used.
 
     line 1   kstore.producer-ids 1 <CRC-32C of the rest, 8 hex digits>
     rest     the first id that is not reserved, in decimal, and a newline
 
-A block begins above whatever is known of in the store too: in producers' snapshots, in open logs, in transactions. So
-ids that came with logs from elsewhere are never met again, and a lost file costs nothing. A crash skips the rest of its
+A block also starts above every id known in the store: in producers' snapshots, in open logs, in transactions. So ids
+that came with foreign logs are never assigned again, and a lost file costs nothing. A crash skips the rest of its
 block.
 """
 
@@ -40,15 +40,15 @@ BODY = re.compile(rb"(0|[1-9][0-9]{0,18})\n")
 ID_MAX = INT64_MAX
 NO_ID = -1
 
-# A cluster counts from 0: when a broker takes over logs of kstore's, its producers must not be taken for theirs.
+# A cluster counts from 0: when a broker takes over kstore's logs, its producers must not be confused with theirs.
 FIRST_PRODUCER_ID = 1 << 40
 BLOCK_SIZE = 1000
-# What was given out and is known nowhere any more lies below this when the file is damaged.
+# If the file is damaged, forgotten ids are below this.
 GAP_AFTER_DAMAGE = 1 << 32
 
 
 class ProducerIds:
-    """Gives out ids. Thread-safe."""
+    """Assigns ids. Thread-safe."""
 
     def __init__(
         self,
@@ -58,19 +58,19 @@ class ProducerIds:
         highest_known: Callable[[], int],
         turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """``replace_file`` writes a file in ``directory``, the store's root; ``highest_known`` says the highest id that
-        its logs know of, -1 for none: asked once a block. ``turn`` keeps other processes from the file meanwhile."""
+        """``replace_file`` writes a file in ``directory``, the store's root; ``highest_known`` returns the highest id
+        in its logs, -1 for none: called once for each block. ``turn`` keeps other processes from the file meanwhile."""
         self._turn = turn
         self._fs = fs
         self._path = directory / PRODUCER_IDS
         self._replace_file = replace_file
         self._highest_known = highest_known
         self._lock = threading.Lock()
-        # Reserved, and not given out: from the one up to, excluding, the other.
+        # Reserved, but not assigned: from the first up to, excluding, the second.
         self._next = self._stop = 0
 
     def take(self, also_known: Callable[[], int] = lambda: NO_ID) -> int:
-        """An id that nobody has had; ``also_known`` says the highest id that the caller knows of.
+        """An id that was never used; ``also_known`` returns the highest id that the caller knows.
 
         Raises: DiskFullError, PoisonedError, UnsupportedFormatError, StorageError.
         """
@@ -91,7 +91,7 @@ class ProducerIds:
         self._next, self._stop = first, stop
 
     def _stored(self, highest: int) -> int:
-        """The first id that the file does not say is reserved."""
+        """The first id that is not reserved according to the file."""
         try:
             return _decode(read_small_file(self._fs, self._path), self._path)
         except FileMissingError:
@@ -99,7 +99,7 @@ class ProducerIds:
         except UnsupportedFormatError:
             raise
         except CorruptFileError as error:
-            logger.warning("%s; producer ids go on above those that are known", error)
+            logger.warning("%s; producer ids continue above the known ones", error)
             return max(highest, FIRST_PRODUCER_ID) + GAP_AFTER_DAMAGE
 
 
@@ -112,12 +112,12 @@ def _decode(data: bytes, path: Path) -> int:
     body = FORM.decode(data, path)
     match = BODY.fullmatch(body)
     if match is None or int(match[1]) > ID_MAX:
-        raise CorruptFileError("line 2 is no producer id", path=path)
+        raise CorruptFileError("line 2 is not a producer id", path=path)
     return int(match[1])
 
 
 def highest_in_snapshots(fs: FileSystem, directories: Iterable[Path]) -> int:
-    """The highest producer id in the newest readable snapshot of each partition; -1 where there is none."""
+    """The highest producer id in the newest readable snapshot of each partition; -1 if there is none."""
     highest = NO_ID
     for directory in directories:
         try:

@@ -1,4 +1,4 @@
-"""``__transaction_state``: what is known of transactional ids, read once and appended to."""
+"""``__transaction_state``: the metadata of transactional ids, read once and appended to."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["EnsureTopic", "LogOf", "PartitionCount", "StateLog"]
 
 logger = logging.getLogger(__name__)
 
-# The log of a partition. Raises: TopicNotFoundError where there is none, and as ``Log``.
+# The log of a partition. Raises: TopicNotFoundError if there is none, and as ``Log``.
 LogOf = Callable[[TopicPartition], Log]
-# So many partitions a topic has, 0 where there is none.
+# The number of a topic's partitions, 0 if it does not exist.
 PartitionCount = Callable[[str], int]
 
 
 class EnsureTopic(Protocol):
-    """Makes a topic where there is none; returns how many partitions it has. Raises: as ``Store.create_topic``."""
+    """Creates a topic if it does not exist; returns its number of partitions. Raises: as ``Store.create_topic``."""
 
     def __call__(self, name: str, partitions: int, /, **settings: object) -> int: ...
 
 
-# Read whole at each open: small segments, so that compaction, which leaves the last one alone, keeps it short.
+# Read whole at each open: small segments, so that compaction, which skips the last one, keeps it short.
 # A decision must be on disk before it is carried out anywhere.
 SETTINGS: dict[str, object] = {
     "cleanup_policy": "compact",
@@ -46,25 +46,25 @@ SETTINGS: dict[str, object] = {
 
 
 class StateLog:
-    """The log of transactional ids. Thread-safe, but for the order of two records of one id: the caller's."""
+    """The log of transactional ids. Thread-safe, except that callers order the records of one id."""
 
     def __init__(self, log_of: LogOf, ensure_topic: EnsureTopic, partition_count: PartitionCount) -> None:
         self._log_of = log_of
         self._ensure_topic = ensure_topic
         self._partition_count = partition_count
-        # Ends of transactions must come from no older coordinator than those in the logs; a broker's came from the
+        # Ends of transactions must not come from an older coordinator than those in the logs; a broker's came from the
         # leader epoch of this topic.
         self.epoch = 0
 
     def load(self) -> dict[str, TransactionMetadata]:
-        """What is known of every transactional id; nothing is made where there is no topic. Raises: StorageError."""
+        """The metadata of every transactional id; creates nothing if there is no topic. Raises: StorageError."""
         known: dict[str, TransactionMetadata] = {}
         for number in range(self._partition_count(TRANSACTION_STATE.name)):
             owner = TopicPartition(TRANSACTION_STATE.name, number)
             try:
                 log = self._log_of(owner)
             except TopicNotFoundError:
-                continue  # of a broker's topic some partitions may be with other brokers
+                continue  # some partitions of a broker's topic may be on other brokers
             self._read(log, known)
         return known
 
@@ -87,10 +87,10 @@ class StateLog:
                 else:
                     known[transactional_id] = decode_transaction_value(transactional_id, record.value)
             except CorruptDataError as error:
-                logger.warning("%s: the record at offset %d is passed over: %s", log.path, record.offset, error.reason)
+                logger.warning("%s: the record at offset %d is skipped: %s", log.path, record.offset, error.reason)
 
     def append(self, metadata: TransactionMetadata) -> None:
-        """Writes what is known of an id; as durable as the topic's setting says, "sync" unless somebody changed it.
+        """Writes the metadata of an id; as durable as the topic's setting says, "sync" unless it was changed.
 
         Raises: DiskFullError, PoisonedError, StorageError, RecordTooLargeError.
         """
@@ -99,7 +99,7 @@ class StateLog:
         )
 
     def forget(self, transactional_id: str) -> None:
-        """Writes that an id is not known any more."""
+        """Writes that an id is forgotten."""
         self._log(transactional_id).append(None, key=encode_transaction_key(transactional_id))
 
     def _log(self, transactional_id: str) -> Log:

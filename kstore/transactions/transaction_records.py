@@ -7,7 +7,8 @@
               tagged: 0 int64 previous producer id  1 int64 next producer id  2 int16 client's transaction version
                       3 int16 next epoch
 
-No value: the transactional id is forgotten. Version 0 of the value, of older brokers, is read: fixed lengths, no tags.
+No value: the transactional id is forgotten. Version 0 of the value, from older brokers, is read: fixed lengths, no
+tags.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Partitions(TypedDict):
 
 
 class _Value(TypedDict):
-    """The fields of a TransactionLogValue; those that may be left out are tagged, and absent when they are defaults."""
+    """The fields of a TransactionLogValue; optional ones are tagged, and absent if they have their defaults."""
 
     producerId: int
     previousProducerId: NotRequired[int]
@@ -58,7 +59,7 @@ class _Value(TypedDict):
 
 
 def encode_transaction_key(transactional_id: str) -> bytes:
-    """Raises: ValueError for an id that has no such key."""
+    """Raises: ValueError for an id that cannot have such a key."""
     fields = _Key(transactionalId=transactional_id)
     return INT16.pack(KEY_TYPE) + load_messages("transaction")["TransactionLogKey"].write(fields, 0)
 

@@ -217,7 +217,7 @@ def test_a_nack_of_what_somebody_else_has_is_told(tmp_path: Path, clock: ManualC
     taken = other.get_nowait()
     if is_acked:
         taken.ack()
-    with pytest.raises(LeaseLostError, match="its lease is over"):
+    with pytest.raises(LeaseLostError, match="its lease expired"):
         job.nack(delay=60)
     one.check()
     assert (one._core.state.retries == {}) == is_acked
