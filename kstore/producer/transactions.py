@@ -21,6 +21,8 @@ from kstore.producer.host import Coordinator, ProducerHost
 __all__ = ["TransactionManager", "TransactionState"]
 
 NO_PRODUCER = (-1, -1)
+# How long the coordinator's answer counts. Much less than the time after which a log forgets who was fenced.
+ANSWER_MS = 1000
 
 
 class TransactionState(Enum):
@@ -50,6 +52,8 @@ class TransactionManager:
         self._producer = NO_PRODUCER
         self._added: set[tuple[str, int]] = set()
         self._has_offsets = False
+        # By the monotonic clock, when the coordinator was last asked with success.
+        self._asked = 0.0
 
     @property
     def is_transactional(self) -> bool:
@@ -66,6 +70,9 @@ class TransactionManager:
         """Producer id and epoch of what is to be written there. In a transaction the partition is made part of it,
         durably, before anything is written: after a crash the coordinator must know where to end it.
 
+        The coordinator is asked again after ``ANSWER_MS``, because it may have ended the transaction since. A log
+        refuses what comes after that end only until it forgets the producer (``producer_id_expiration_ms``).
+
         Raises: what the coordinator raises.
         """
         if not self._config.enable_idempotence:
@@ -73,9 +80,12 @@ class TransactionManager:
         with self._lock:
             if self._producer == NO_PRODUCER:
                 self._producer = self._host.coordinator.init_producer_id(self._id, self._config.transaction_timeout_ms)
-            if self._id is not None and (topic, partition) not in self._added:
-                self._coordinate().add_partitions(self._id, *self._producer, [TopicPartition(topic, partition)])
-                self._added.add((topic, partition))
+            if self._id is not None:
+                now = self._host.clock.monotonic()
+                if (topic, partition) not in self._added or (now - self._asked) * 1000 >= ANSWER_MS:
+                    self._coordinate().add_partitions(self._id, *self._producer, [TopicPartition(topic, partition)])
+                    self._added.add((topic, partition))
+                    self._asked = now
             return self._producer
 
     def renew(self, after: tuple[int, int]) -> bool:

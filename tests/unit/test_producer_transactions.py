@@ -338,3 +338,38 @@ def test_batches_of_which_the_log_has_some_are_not_doubled(tmp_path: Path) -> No
             one.round()
         assert one.values() == [b"%d" % number for number in range(5)]
         assert [delivery.result(0).offset for delivery in deliveries] == list(range(5))
+
+
+@pytest.mark.parametrize("timeout_ms", [60_000, 2_000_000_000], ids=["timed-out", "replaced"])
+def test_a_producer_that_was_fenced_and_forgotten_in_a_pause_appends_no_more(tmp_path: Path, timeout_ms: int) -> None:
+    settings: dict[str, Any] = {"transactional_id": "t", "max_block_ms": 1000, "transaction_timeout_ms": timeout_ms}
+    with unthreaded(tmp_path / "data", partitions=2, **settings) as one:
+        one.producer.init_transactions()
+        one.producer.begin_transaction()
+        one.producer.send("orders", b"before", partition=0)
+        one.producer._drain(None)
+        one.clock.advance(60_000)
+        if timeout_ms == 60_000:
+            one.store.coordinator.run_due()
+        else:
+            with one.another(**settings) as other:
+                other.init_transactions()
+        one.clock.advance(86_400_000)
+        log = one.store.log("orders", 0)
+        assert (log.writer.expire_producers(), log.producers()) == (1, [])
+        end = log.end_offset
+        late = one.producer.send("orders", b"late", partition=0)
+        one.producer._drain(None)
+        assert isinstance(late.exception(), ProducerFencedError)
+        assert (log.end_offset, log.transactions()) == (end, [])
+
+
+def test_a_long_transaction_goes_on_after_a_pause(one: Unthreaded) -> None:
+    one.producer.init_transactions()
+    one.producer.begin_transaction()
+    for value in (b"a", b"b", b"c"):
+        one.producer.send("orders", value, partition=1)
+        one.producer._drain(None)
+        one.clock.advance(20_000)
+    one.producer.commit_transaction()
+    assert committed(one) == [b"a", b"b", b"c"]
