@@ -1,7 +1,7 @@
 """An embedded, durable, append-only log with Apache Kafka's exact file format.
 
-``import kstore`` loads what a log needs. Every other public name loads its module when it is first used, so that a
-program pays for no producer, consumer or event loop that it does not have.
+``import kstore`` loads what a log needs. Every other public name loads its module on first use, so that a program pays
+only for the producers, consumers and event loops that it uses.
 """
 
 from importlib import import_module
@@ -180,7 +180,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Where each public name lives that is loaded when it is first used.
+# The module of each public name that is loaded on first use.
 LAZY = {
     "Consumer": "kstore.consumer.consumer",
     "ConsumerRecord": "kstore.consumer.deserializers",
@@ -200,10 +200,10 @@ LAZY = {
 }
 
 
-if not TYPE_CHECKING:  # else a misspelt name would pass
+if not TYPE_CHECKING:  # otherwise a misspelt name would pass
 
     def __getattr__(name: str) -> Any:
-        """Loads a public name on its first use; later uses find it in the module."""
+        """Loads a public name on first use; later uses find it in the module."""
         if name == "aio":
             return import_module("kstore.aio")
         if name not in LAZY:

@@ -1,4 +1,4 @@
-"""Time as a value that is passed in, so that tests own it."""
+"""Time as a value that is passed in, so that tests control it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What kstore asks of time. Implementations are thread-safe."""
+    """What kstore needs of time. Implementations are thread-safe."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch; may jump."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back. Intervals are measured with it."""
+        """Seconds from an arbitrary start; never goes back. For measuring intervals."""
         ...
 
 

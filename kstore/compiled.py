@@ -1,4 +1,4 @@
-"""The check that kstore's compiled modules are there, and what to do if they are not."""
+"""Checks that kstore's compiled modules exist, and says what to do if they do not."""
 
 import sys
 from pathlib import Path
@@ -7,12 +7,12 @@ PACKAGE = Path(__file__).parent
 
 
 def _advice() -> str:
-    """What to do: in most cases a source tree hides the installed package."""
+    """What to do: usually a source tree hides the installed package."""
     tree = PACKAGE.parent
     if not (tree / "setup.py").exists():
         return (
             "install kstore with pip for this Python. Spark's executors: a zip (--py-files) cannot hold compiled "
-            "modules, send the archive that `kstore spark pack` makes"
+            "modules; send the archive that `kstore spark pack` makes"
         )
     build = f"to use this source tree, build it in place: pip install --editable {tree}"
     for entry in sys.path:
@@ -23,7 +23,7 @@ def _advice() -> str:
 
 
 try:
-    import kstore.record._codec  # noqa: F401  # one of them stands for all
+    import kstore.record._codec  # noqa: F401  # one of them represents all
 except ModuleNotFoundError as error:
     if error.name != "kstore.record._codec":
         raise

@@ -50,11 +50,11 @@ __all__ = [
 CompressionType = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 CleanupPolicy = Literal["delete", "compact", "compact,delete"]
 
-# Kafka 4 asks for 1 MiB; a log of a few hundred records is fine here. Below this a segment costs more than it holds.
+# Kafka 4 requires 1 MiB; here a log of a few hundred records is fine. A smaller segment costs more than it holds.
 SEGMENT_BYTES_MIN = KIB
-# The time index keeps one of its 12-byte slots for the entry of the roll, and needs one for an entry before that.
+# The time index reserves one of its 12-byte slots for the entry of the roll, and needs one for an earlier entry.
 SEGMENT_INDEX_BYTES_MIN = 24
-# What a compaction's map of keys takes at most; 24 bytes a key (Kafka: log.cleaner.dedupe.buffer.size).
+# The largest memory of a compaction's map of keys; 24 bytes a key (Kafka: log.cleaner.dedupe.buffer.size).
 MAP_BYTES = 128 << 20
 # A batch header and one record with neither key nor value.
 BATCH_BYTES_MIN = 61 + 7
@@ -69,10 +69,10 @@ CLEANUP_POLICIES: tuple[CleanupPolicy, ...] = ("delete", "compact", "compact,del
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What one log is told. Immutable; every value is checked, whichever way the object is made.
+    """A log's settings. Immutable; every value is checked, however the object is made.
 
-    Sizes are bytes, times ms; both also read text with a unit ("64MiB", "7d"), times also a timedelta. What a setting
-    does is said in ``RULES``. Raises ConfigError for a value that a setting cannot have.
+    Sizes are bytes, times ms; both also accept text with a unit ("64MiB", "7d"), times also a timedelta. ``RULES``
+    describes each setting. Raises ConfigError for an invalid value.
     """
 
     segment_bytes: int = GIB
@@ -127,7 +127,7 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     def target_codec(self, source_codec: str) -> str:
-        """The codec in which a batch that came in ``source_codec`` is stored."""
+        """The codec in which a batch that arrived in ``source_codec`` is stored."""
         return {"producer": source_codec, "uncompressed": "none"}.get(self.compression_type, self.compression_type)
 
     def compression_level(self, codec: str) -> int | None:
@@ -141,7 +141,7 @@ def settings() -> tuple[Setting, ...]:
     return table(LogConfig(), RULES)
 
 
-# --- how values are read ----------------------------------------------------------------------------------------------
+# --- how values are parsed --------------------------------------------------------------------------------------------
 
 
 def _mode(value: object) -> int:
@@ -182,15 +182,15 @@ def _ratio(value: object) -> object:
     return ratio
 
 
-# In the order of LogConfig; the bounds are Kafka's where nothing else is said.
+# In the order of LogConfig; the bounds are Kafka's unless noted.
 RULES: dict[str, Rule] = {
     "segment_bytes": within(
         SEGMENT_BYTES_MIN, INT32_MAX, SIZE, "segment.bytes",
-        "A segment is at most this large; what does not fit begins a new one.",
+        "The largest size of a segment; a batch that does not fit starts a new one.",
     ),
     "segment_ms": within(
         1, UNLIMITED, TIME, "segment.ms",
-        "A segment spans at most this much time, by its records or, when idle, by the clock; then a new one begins.",
+        "The longest time that a segment spans, by its records or, when idle, by the clock; then a new one starts.",
     ),
     "segment_jitter_ms": within(
         0, UNLIMITED, TIME, "segment.jitter.ms",
@@ -201,10 +201,10 @@ RULES: dict[str, Rule] = {
         "A segment with an index of this size is full. Indexes grow to it; nothing is allocated ahead.",
     ),
     "index_interval_bytes": within(
-        0, INT32_MAX, SIZE, "index.interval.bytes", "Bytes of log, at least, between two index entries."
+        0, INT32_MAX, SIZE, "index.interval.bytes", "The least number of bytes of log between two index entries."
     ),
     "flush_messages": within(
-        1, UNLIMITED, COUNT, "flush.messages", "An append syncs when so many records are not known to be on disk.",
+        1, UNLIMITED, COUNT, "flush.messages", "An append syncs when this many records are not known to be on disk.",
         or_never=True,
     ),
     "flush_ms": within(
@@ -212,33 +212,34 @@ RULES: dict[str, Rule] = {
         "With durability 'interval', records are on disk at most this long after their append."
     ),
     "max_message_bytes": within(
-        BATCH_BYTES_MIN, INT32_MAX, SIZE, "max.message.bytes", "The largest batch taken, its header included."
+        BATCH_BYTES_MIN, INT32_MAX, SIZE, "max.message.bytes", "The largest accepted batch, its header included."
     ),
     "compression_type": one_of(
-        COMPRESSION_TYPES, "compression.type", "How batches are stored; 'producer' keeps the codec they came in."
+        COMPRESSION_TYPES, "compression.type", "The codec of stored batches; 'producer' keeps the original one."
     ),
     "compression_gzip_level": within(
-        -1, 9, (gzip_level, "an int other than 0"), "compression.gzip.level", "gzip's level; -1 is the library's own."
+        -1, 9, (gzip_level, "an int other than 0"), "compression.gzip.level",
+        "The gzip level; -1 is the library's default.",
     ),
     "compression_lz4_level": within(
-        1, 17, COUNT, "compression.lz4.level", "lz4's level; 9 is the fast compressor, all others the thorough one."
+        1, 17, COUNT, "compression.lz4.level", "The lz4 level; 9 uses the fast compressor, all others the thorough one."
     ),
-    "compression_zstd_level": within(-131_072, 22, COUNT, "compression.zstd.level", "zstd's level."),
+    "compression_zstd_level": within(-131_072, 22, COUNT, "compression.zstd.level", "The zstd level."),
     "message_timestamp_type": one_of(
         (CREATE_TIME, LOG_APPEND_TIME), "message.timestamp.type",
-        "Whether a record has the time it was made with, or that of its append.",
+        "Whether records keep their creation times, or get the time of their append.",
     ),
     "message_timestamp_before_max_ms": within(
         0, UNLIMITED, TIME, "message.timestamp.before.max.ms",
-        "A record with a time further back than this is refused.", or_never=True,
+        "A record with a time further in the past than this is refused.", or_never=True,
     ),
     "message_timestamp_after_max_ms": within(
         0, UNLIMITED, TIME, "message.timestamp.after.max.ms",
-        "A record with a time further ahead than this is refused.", or_never=True,
+        "A record with a time further in the future than this is refused.", or_never=True,
     ),
     "cleanup_policy": one_of(
         CLEANUP_POLICIES, "cleanup.policy",
-        "How space comes back: from old segments, or from old values of a key, and then each record needs a key.",
+        "How space is freed: by deleting old segments, or by compacting; then each record needs a key.",
         convert=_policy,
     ),
     "retention_ms": or_none(
@@ -251,16 +252,16 @@ RULES: dict[str, Rule] = {
     ),
     "retention_groups": Rule(
         "", _groups, "names of groups, as a sequence or with commas between them",
-        "Nothing goes, however old and whatever the size, that one of these groups has not committed; in a store only.",
+        "Keeps everything that one of these groups has not committed, whatever its age and size; only in a store.",
     ),
     "file_delete_delay_ms": within(
         0, UNLIMITED, TIME, "file.delete.delay.ms",
-        "Deleted segments keep their space, under another name, for this long, so that whoever reads them goes on. "
-        "In a store it is 60,000 where nothing else is said.",
+        "Deleted segments keep their space, under another name, for this long, so that their readers can finish. "
+        "In a store the default is 60,000.",
     ),
     "min_cleanable_dirty_ratio": Rule(
         "min.cleanable.dirty.ratio", _ratio, "a number from 0 to 1",
-        "A log is compacted when more than this share of its sealed bytes was not compacted yet.",
+        "A log is compacted when more than this share of its sealed bytes is not compacted yet.",
     ),
     "min_compaction_lag_ms": within(
         0, UNLIMITED, TIME, "min.compaction.lag.ms", "Records younger than this are not compacted."
@@ -271,7 +272,7 @@ RULES: dict[str, Rule] = {
     ),
     "delete_retention_ms": within(
         0, UNLIMITED, TIME, "delete.retention.ms",
-        "Tombstones and the ends of transactions stay for this long after the first compaction that meets them.",
+        "Tombstones and the ends of transactions stay for this long after the first compaction that finds them.",
         or_never=True,
     ),
     "producer_id_expiration_ms": within(
@@ -282,7 +283,8 @@ RULES: dict[str, Rule] = {
         "", _mode, "a mode as an int or like '0640', from 0o600 to 0o777", "The mode of new files."
     ),
     "max_batch_bytes_uncompressed": within(
-        KIB, INT32_MAX, SIZE, "", "A batch that decompresses to more is refused when appended, and damaged when read."
+        KIB, INT32_MAX, SIZE, "",
+        "A batch that decompresses to more is refused when appended, and counts as damaged when read.",
     ),
     "open_files_max": within(1, INT32_MAX, COUNT, "", "Segments whose files are kept open for reading."),
 }  # fmt: skip
@@ -294,7 +296,7 @@ assert tuple(RULES) == tuple(row.name for row in fields(LogConfig))
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """What a store is told beside the settings of its logs. Immutable and checked, as ``LogConfig``."""
+    """A store's settings besides those of its logs. Immutable and checked, like ``LogConfig``."""
 
     retention_bytes_total: int = NO_LIMIT
     retention_check_interval_ms: int = 300_000
@@ -320,30 +322,31 @@ STORE_RULES: dict[str, Rule] = {
         SIZE, "", "The oldest sealed segments of all logs are deleted while the store holds more than this; -1: never."
     ),
     "retention_check_interval_ms": within(
-        1, UNLIMITED, TIME, "log.retention.check.interval.ms", "So often the store looks for what retention gives up."
+        1, UNLIMITED, TIME, "log.retention.check.interval.ms", "How often the store applies retention."
     ),
     "checkpoint_interval_ms": within(
-        1, UNLIMITED, TIME, "log.flush.offset.checkpoint.interval.ms", "So often the checkpoints are written."
+        1, UNLIMITED, TIME, "log.flush.offset.checkpoint.interval.ms", "How often the checkpoints are written."
     ),
     "cleaner_interval_ms": within(
-        1, UNLIMITED, TIME, "log.cleaner.backoff.ms", "So often the store looks for logs that are due to be compacted."
+        1, UNLIMITED, TIME, "log.cleaner.backoff.ms", "How often the store looks for logs that are due for compaction."
     ),
     "cleaner_map_bytes": within(
         KIB, UNLIMITED, SIZE, "log.cleaner.dedupe.buffer.size",
-        "The memory for the keys of a log that is compacted, 24 bytes each; the rest waits for another pass.",
+        "The memory for the keys of a compaction, 24 bytes each; the rest waits for another pass.",
     ),
     "cleaner_bytes_per_second": or_none(
         SIZE, "log.cleaner.io.max.bytes.per.second",
-        "A bound for what the store's compactions read and write in a second; -1 is none.",
+        "A limit for the bytes per second that compactions read and write; -1 is no limit.",
     ),
     "producer_check_interval_ms": within(
-        1, UNLIMITED, TIME, "producer.id.expiration.check.interval.ms", "So often producers are looked for that expire."
+        1, UNLIMITED, TIME, "producer.id.expiration.check.interval.ms",
+        "How often the store looks for expired producers.",
     ),
     "initial_delay_ms": within(
-        0, UNLIMITED, TIME, "log.initial.task.delay.ms", "Background work begins so long after the open."
+        0, UNLIMITED, TIME, "log.initial.task.delay.ms", "Background work starts this long after the open."
     ),
     "recovery_threads": within(
-        1, 1024, COUNT, "num.recovery.threads.per.data.dir", "So many logs are recovered at the same time at an open."
+        1, 1024, COUNT, "num.recovery.threads.per.data.dir", "How many logs an open recovers at the same time."
     ),
 }  # fmt: skip
 assert tuple(STORE_RULES) == tuple(row.name for row in fields(StoreConfig))

@@ -1,12 +1,12 @@
 """Every error that kstore raises, sorted by whose fault it is.
 
     KstoreError
-      CorruptDataError    the disk, or a foreign buffer, lied: says where, what was found and what was expected
+      CorruptDataError    the disk, or a foreign buffer, lied: where, what was found and what was expected
       StorageError        the operating system refused
-      RequestError        the caller asked for what cannot be
+      RequestError        the caller made an impossible request
 
-Each is also the builtin that a Python user would catch (``OffsetOutOfRangeError`` is a ``LookupError``).
-Messages never hold payload bytes.
+Each is also the builtin exception that a Python user would catch (``OffsetOutOfRangeError`` is a ``LookupError``).
+Messages never contain payload bytes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class KstoreError(Exception):
 class CorruptDataError(KstoreError, ValueError):
     """Bytes that cannot be what they claim to be.
 
-    ``path`` is the file (None for a buffer), ``position`` the byte in it, ``reason`` what was found and expected.
+    ``path`` is the file (None for a buffer), ``position`` a byte in it, ``reason`` what was found and expected.
     """
 
     def __init__(self, reason: str, *, path: PathLike | None = None, position: int | None = None) -> None:
@@ -105,15 +105,15 @@ class CorruptDataError(KstoreError, ValueError):
 
 
 class CorruptRecordError(CorruptDataError):
-    """A record whose inner structure is broken; raised by the codec, which knows no file."""
+    """A record with a broken structure; raised by the codec, which knows no file."""
 
 
 class CorruptBatchError(CorruptDataError):
     """A batch that must not be served: its offsets ``first_offset`` to ``last_offset`` (both inclusive) are lost.
 
     The rest of the log stays readable. ``last_offset`` is the last one that can be missing: one below the next whole
-    batch, or below the log's end. ``is_unconfirmed``: the offsets lie above each durable end that was known when
-    recovery found the damage, so that they may never have been acknowledged. ``Log.accept_loss`` lets reads go on.
+    batch, or below the log's end. ``is_unconfirmed``: the offsets are above every durable end that recovery knew when
+    it found the damage, so they may never have been acknowledged. ``Log.accept_loss`` lets reads continue.
     """
 
     def __init__(
@@ -161,26 +161,26 @@ class StorageError(KstoreError, OSError):
 
 
 class DiskFullError(StorageError):
-    """No space, quota or file size left (ENOSPC, EDQUOT, EFBIG). Nothing was appended; the log goes on with space."""
+    """No space, quota or file size left (ENOSPC, EDQUOT, EFBIG). Nothing was appended; with space the log continues."""
 
 
 class SyncFailedError(StorageError):
-    """A sync that failed: nobody knows which of the bytes written are on disk, and a second sync would not tell.
+    """A failed sync: which of the written bytes are on disk is unknown, and a second sync would not tell.
 
-    The log that sees it poisons itself.
+    The log that sees it becomes poisoned.
     """
 
 
 class FileMissingError(StorageError, FileNotFoundError):
-    """A file, or a directory on the way to it, that is not there."""
+    """A file, or a directory on the way to it, that does not exist."""
 
 
 class FileInTheWayError(StorageError, FileExistsError):
-    """A name that was to be created and is taken."""
+    """A name to be created that exists already."""
 
 
 class TruncatedFileError(StorageError):
-    """A file became shorter than what was known to be in it."""
+    """A file became shorter than its known contents."""
 
 
 class PoisonedError(StorageError):
@@ -192,14 +192,14 @@ class LockedError(StorageError, BlockingIOError):
 
 
 class ThreadStartError(StorageError, RuntimeError):
-    """A thread that could not be started: the process may have no more of them, or the interpreter ends."""
+    """A thread that could not be started: the process may not have more, or the interpreter is ending."""
 
 
 class ReadOnlyError(StorageError, PermissionError):
     """A write to a log that is open for reading, or on a read-only file system."""
 
 
-# --- the caller asked for what cannot be ------------------------------------------------------------------------------
+# --- the caller made an impossible request ----------------------------------------------------------------------------
 
 
 class RequestError(KstoreError):
@@ -207,15 +207,15 @@ class RequestError(KstoreError):
 
 
 class ConfigError(RequestError, ValueError):
-    """A setting that does not exist or has a value it cannot have."""
+    """A setting that does not exist, or an invalid value."""
 
 
 class MissingExtraError(RequestError, ImportError):
-    """A package that only a part of kstore needs is not installed; the message names the extra that brings it."""
+    """A package that only a part of kstore needs is not installed; the message names the extra that includes it."""
 
 
 class JavaNotFoundError(MissingExtraError):
-    """No Java that Spark runs on; ``problems`` says of each place that was looked at what was found there."""
+    """No Java that Spark runs on; ``problems`` lists the result for each place that was checked."""
 
     def __init__(self, version_min: int, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -247,7 +247,7 @@ class RecordTooLargeError(RequestError, ValueError):
 
 
 class BatchTooLargeError(RequestError, ValueError):
-    """One append over ``segment_bytes``, which no segment can hold."""
+    """One append over ``segment_bytes``, which fits no segment."""
 
     def __init__(self, size: int, limit: int) -> None:
         self.size = size
@@ -256,11 +256,11 @@ class BatchTooLargeError(RequestError, ValueError):
 
 
 class DataLossError(RequestError, LookupError):
-    """Records that a query was to read and that are not there any more."""
+    """Records that a query should read and that no longer exist."""
 
 
 class NotLostError(RequestError, ValueError):
-    """Offsets whose loss was to be accepted, and that are neither damaged nor lost; nothing was accepted."""
+    """Offsets whose loss should be accepted, but that are neither damaged nor lost; nothing was accepted."""
 
     def __init__(self, first_offset: int, last_offset: int) -> None:
         self.first_offset = first_offset
@@ -277,7 +277,7 @@ class LossLimitError(RequestError, ValueError):
         self.limit = limit
         super().__init__(
             f"the log keeps at most {limit} ranges of accepted losses: delete_records, a truncation or a compaction of"
-            " one makes room"
+            " one frees an entry"
         )
 
 
@@ -290,7 +290,7 @@ class IndexFullError(RequestError):
 
 
 class RecordError:
-    """One record of a refused batch: its ``index`` in the batch and what is wrong with it."""
+    """One record of a refused batch: its ``index`` in the batch and its problem."""
 
     __slots__ = ("index", "message")
 
@@ -309,7 +309,7 @@ class RecordError:
 
 
 class InvalidRecordError(RequestError, ValueError):
-    """A batch refused for what its records hold; ``record_errors`` lists every one of them (Kafka: LogValidator)."""
+    """A batch refused because of its records; ``record_errors`` lists each of them (Kafka: LogValidator)."""
 
     def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
         self.record_errors = tuple(record_errors)
@@ -321,7 +321,7 @@ class InvalidTimestampError(InvalidRecordError):
 
 
 class ProducerFencedError(RequestError, ValueError):
-    """A producer of an older epoch than one that has written since: another instance has taken its place."""
+    """A producer of an older epoch than one that has written since: another instance has replaced it."""
 
     def __init__(self, producer_id: int, producer_epoch: int, latest_epoch: int) -> None:
         self.producer_id = producer_id
@@ -331,7 +331,7 @@ class ProducerFencedError(RequestError, ValueError):
 
 
 class InvalidProducerIdMappingError(ProducerFencedError):
-    """A producer whose transactional id is not known, or is another producer's now (Kafka: InvalidPidMapping)."""
+    """A producer whose transactional id is unknown, or now belongs to another producer (Kafka: InvalidPidMapping)."""
 
     def __init__(self, transactional_id: str, producer_id: int, producer_epoch: int, found: str) -> None:
         super().__init__(producer_id, producer_epoch, producer_epoch)
@@ -361,14 +361,14 @@ class OutOfOrderSequenceError(RequestError, ValueError):
 
 
 class DuplicateSequenceError(OutOfOrderSequenceError):
-    """A producer's batch that lies behind its last one, and is none of those that are still remembered.
+    """A producer's batch that precedes its last one, and is not one of those still remembered.
 
-    Also an append of which some batches are in the log and others are not; then ``expected`` is None.
+    Also an append whose batches are only partly in the log; then ``expected`` is None.
     """
 
 
 class InvalidTransactionStateError(RequestError, ValueError):
-    """A batch outside of the transaction that its producer has open, or a transaction that is not as was said."""
+    """A batch outside of its producer's open transaction, or a transaction in another state than assumed."""
 
 
 class TransactionCoordinatorFencedError(RequestError, ValueError):
@@ -376,14 +376,14 @@ class TransactionCoordinatorFencedError(RequestError, ValueError):
 
 
 class SerializationError(RequestError, TypeError, ValueError):
-    """A key or a value that its serializer cannot make bytes of."""
+    """A key or a value that its serializer cannot convert to bytes."""
 
 
 class BufferExhaustedError(RequestError, TimeoutError):
-    """A record found no memory in time: the producer hands over faster than its batches are written.
+    """A record found no memory in time: the producer sends faster than its batches are written.
 
     Sizes are bytes: ``wanted`` of ``total_bytes``, of which ``available`` are free; ``waited_ms`` is how long it was
-    allowed to wait, and ``poolable_bytes`` the size of the buffers that are used again.
+    allowed to wait, and ``poolable_bytes`` the size of the reused buffers.
     """
 
     def __init__(self, *, wanted: int, waited_ms: int, total_bytes: int, available: int, poolable_bytes: int) -> None:
@@ -403,7 +403,7 @@ class DeliveryTimeoutError(RequestError, TimeoutError):
 
 
 class TopicWaitTimeoutError(RequestError, TimeoutError):
-    """A record for a topic, or a partition of one, that was not made within ``max_block_ms``."""
+    """A record for a topic, or a partition of one, that was not created within ``max_block_ms``."""
 
 
 class TransactionAbortedError(RequestError, RuntimeError):
@@ -411,7 +411,7 @@ class TransactionAbortedError(RequestError, RuntimeError):
 
 
 class DeliveryError(KstoreError, RuntimeError):
-    """Records that failed and whose deliveries nobody looked at: ``count`` of them, the ``first`` with that error."""
+    """Records that failed and whose deliveries were never checked: ``count`` of them, the ``first`` with that error."""
 
     def __init__(self, count: int, first: Exception) -> None:
         self.count = count
@@ -421,11 +421,11 @@ class DeliveryError(KstoreError, RuntimeError):
 
 
 class ConsumerStateError(RequestError, RuntimeError):
-    """What a consumer cannot do as it is: of partitions that it does not have, without a group, or by two threads."""
+    """A call that the consumer's state does not allow: on foreign partitions, without a group, or from two threads."""
 
 
 class CommitFailedError(RequestError, RuntimeError):
-    """A commit of a member whose partitions are others' by now: what it has read since will be read again."""
+    """A commit by a member whose partitions now belong to others: what it has read since will be read again."""
 
 
 class NoOffsetError(RequestError, LookupError):
@@ -433,7 +433,7 @@ class NoOffsetError(RequestError, LookupError):
 
 
 class RecordDeserializationError(RequestError, ValueError):
-    """A record of which a deserializer could not make anything; a ``seek`` to ``offset + 1`` leaves it out."""
+    """A record that a deserializer could not convert; a ``seek`` to ``offset + 1`` skips it."""
 
     def __init__(self, what: str, topic: str, partition: int, offset: int, reason: str) -> None:
         self.topic = topic
@@ -443,11 +443,11 @@ class RecordDeserializationError(RequestError, ValueError):
 
 
 class WakeupError(RequestError, RuntimeError):
-    """Somebody called ``wakeup`` of a consumer that waits, or that is about to."""
+    """``wakeup`` was called on a consumer that waits, or is about to wait."""
 
 
 class NotALogError(RequestError, NotADirectoryError):
-    """A path that holds something else than a log."""
+    """A path that holds something other than a log."""
 
 
 class LogNotFoundError(RequestError, FileNotFoundError):
@@ -455,15 +455,15 @@ class LogNotFoundError(RequestError, FileNotFoundError):
 
 
 class TopicExistsError(RequestError, ValueError):
-    """A topic that is to be made and is there, or one whose name Kafka would not have beside an existing one."""
+    """A topic to be created that exists, or whose name Kafka does not allow beside an existing one."""
 
 
 class TopicNotFoundError(RequestError, LookupError):
-    """A topic, or a partition of one, that there is not."""
+    """A topic, or a partition of one, that does not exist."""
 
 
 class DivergedError(RequestError, ValueError):
-    """A mirror that holds what its source does not: it cannot be brought up to date without losing that."""
+    """A mirror that holds data its source lacks: it cannot be updated without losing that."""
 
 
 class ClosedError(RequestError, ValueError):
@@ -471,7 +471,7 @@ class ClosedError(RequestError, ValueError):
 
 
 class SharedLogError(RequestError, NotImplementedError):
-    """What cannot be done to a log that several processes write to."""
+    """An operation that is impossible on a log that several processes write to."""
 
 
 class Empty(RequestError, queue.Empty):
@@ -483,8 +483,8 @@ class Full(RequestError, queue.Full):
 
 
 class LeaseLostError(RequestError, LookupError):
-    """An ack, a nack or an extension by somebody who does not have the item any more."""
+    """An ack, a nack or an extension by a worker that no longer has the item."""
 
 
 class ForkedError(RequestError, RuntimeError):
-    """A handle that was open when the process forked: it works on in the parent only."""
+    """A handle that was open when the process forked: it works only in the parent."""

@@ -5,10 +5,10 @@
     .txnindex    34 bytes an entry    int16 version 0 | int64 producer id | int64 first offset | int64 last offset
                                       (the abort marker's) | int64 last stable offset after it
 
-All big-endian, without a checksum. The first two are hints: an entry only says where to begin to look, so a wrong one
-costs time if what is found there is checked, and any bytes at all can be searched. The third is believed by readers of
-committed records, so what cannot be right in it is a CorruptIndexError. Nothing is lost with any of them: they are
-rebuilt from the log.
+All big-endian, without a checksum. The first two are hints: an entry only says where to start looking, so a wrong one
+costs time if the data found there is checked, and any bytes at all can be searched. Readers of committed records rely
+on the third, so anything impossible in it is a CorruptIndexError. Losing one of them loses no data: they are rebuilt
+from the log.
 """
 
 from kstore.indexes.offset_index import OffsetIndex

@@ -1,4 +1,4 @@
-"""What a log's metrics are at the moment: its counters, and what is measured when somebody asks (``metrics``)."""
+"""A log's present metrics: its counters, and what ``metrics`` measures on request."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def log_metrics(
     size: int,
     writer: LogWriter | None,
 ) -> dict[str, MetricValue]:
-    """Every metric of ``METRICS`` that the log has, in that order; None for ``writer`` where it only reads.
+    """Every metric of ``METRICS`` that the log has, in that order; ``writer`` is None if the log is only read.
 
     Raises: StorageError.
     """
     published = source.published
     stable_offset = published.high_watermark
     if source.producers.in_use:
-        # Else nothing is read to make sure that there is no transaction: who asks often must not pay for that.
+        # Otherwise nothing is read to make sure that there is no transaction: frequent requests must stay cheap.
         stable_offset = source.last_stable_offset()
     known: dict[str, MetricValue] = {
         **source.context.counters.read(),
@@ -68,7 +68,7 @@ def _writer_gauges(writer: LogWriter | None) -> dict[str, MetricValue]:
     if writer.is_compacted:
         from kstore.compaction.cleaner import dirt_of
 
-        # A log that takes no compaction any more, since it is poisoned or just closed, has no dirt to speak of.
+        # A log that accepts no compaction any more, since it is poisoned or just closed, reports no dirt.
         with suppress(KstoreError):
             dirt, _ = dirt_of(writer)
             gauges |= {"dirty_bytes": dirt.cleanable_bytes, "dirty_ratio": dirt.ratio}

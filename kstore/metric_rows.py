@@ -20,7 +20,7 @@ __all__ = [
 class Metric(NamedTuple):
     """One metric. If the unit is bytes, seconds or a ratio, the name ends with it, as Prometheus expects.
 
-    ``label`` is the name of its one label, "" where it has none.
+    ``label`` is the name of its one label, "" if it has none.
 
     ``is_summed``: whether a sum over several logs means something.
     """

@@ -1,11 +1,10 @@
-"""Metrics: what kstore counts (``metric_rows``), and its way out.
+"""Metrics: what kstore counts (``metric_rows``), and its exports.
 
     log.metrics()                                       {"appends": 12, "sync_seconds": Histogram(...), ...}
     prometheus_client.REGISTRY.register(kstore.metrics.collector(store))    needs kstore[metrics]
 
-Counters are plain numbers in one ``LogCounters`` for each log: to count is one addition, and takes no lock. They begin
-at 0 when the log is opened; in a store, when it is first opened. Nothing of what records hold is in a name, a label or
-a value.
+Counters are plain numbers in one ``LogCounters`` for each log: counting is one addition, without a lock. They start at
+0 when the log is opened; in a store, when it is first opened. No name, label or value contains anything from records.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ PRODUCER_PREFIX = "kstore_producer_"
 TOPIC_PREFIX = "kstore_producer_topic_"
 CONSUMER_PREFIX = "kstore_consumer_"
 PARTITION_PREFIX = "kstore_consumer_partition_"
-# Seconds: from what a drive with its own battery takes to what one takes that is about to fail.
+# Seconds: from the time of a drive with its own battery to that of one that is about to fail.
 SYNC_SECONDS_BOUNDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 GROUP_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
-# The label of an error that is not kstore's own: the name of a caller's class says nothing here.
+# The label of an error that is not kstore's own: the name of a caller's class means nothing here.
 OTHER_ERROR = "other"
 BUILTIN_ERRORS = frozenset({"MemoryError", "OSError", "OverflowError", "TypeError", "ValueError"})
 
@@ -88,10 +87,10 @@ class HistogramCounter:
 
 
 class LogCounters:
-    """What is counted of one open log; a field is one counter of ``METRICS``.
+    """The counts of one open log; a field is one counter of ``METRICS``.
 
     Count with ``counters.appends += count``, where ``count`` is a plain name or number. Several threads may do so
-    without a lock: the interpreter changes threads at calls and jumps only, and there is none within the addition.
+    without a lock: the interpreter switches threads only at calls and jumps, and the addition contains neither.
     """
 
     __slots__ = (
@@ -138,7 +137,7 @@ class LogCounters:
         self._errors_lock = threading.Lock()
 
     def fetched(self, size: int) -> None:
-        """Counts a slice of ``size`` bytes that was named."""
+        """Counts a requested slice of ``size`` bytes."""
         self.reads += 1
         self.read_bytes += size
 
@@ -148,7 +147,7 @@ class LogCounters:
         self.retention_deleted_bytes += size
 
     def compacted(self, *, read: int, removed: int, damaged: int, seconds: float, now_ms: int) -> None:
-        """Counts a compaction that had something to do: records, segments. One at a time."""
+        """Counts a compaction that had work to do: records, segments. One at a time."""
         self.compactions += 1
         self.compaction_records_read += read
         self.compaction_records_removed += removed
@@ -165,7 +164,7 @@ class LogCounters:
             self.append_errors[name] = self.append_errors.get(name, 0) + 1
 
     def read(self) -> dict[str, MetricValue]:
-        """Every counter as it is now."""
+        """The present value of every counter."""
         values: dict[str, MetricValue] = {}
         for name in COUNTED:
             value = getattr(self, name)
@@ -180,7 +179,7 @@ assert set(COUNTED) < {metric.name for metric in METRICS}, "a counter without a 
 
 
 def summed(logs: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:
-    """The metrics of many logs as one: sums. Offsets are left out, since their sum means nothing."""
+    """The metrics of many logs as one: sums. Offsets are omitted, since their sum means nothing."""
     total: dict[str, MetricValue] = {}
     rows = [metric.name for metric in METRICS if metric.is_summed]
     for values in logs:
@@ -205,7 +204,7 @@ def _added(one: MetricValue, other: MetricValue) -> MetricValue:
 
 
 class Metered(Protocol):
-    """What has metrics: a log."""
+    """An object with metrics: a log."""
 
     @property
     def path(self) -> PathLike[str]: ...
@@ -215,7 +214,7 @@ class Metered(Protocol):
 
 @runtime_checkable
 class MeteredStore(Protocol):
-    """A store: metrics of its own, and those of its logs by topic and partition."""
+    """A store: its own metrics, and those of its logs by topic and partition."""
 
     @property
     def path(self) -> PathLike[str]: ...
@@ -231,7 +230,7 @@ class MeteredStore(Protocol):
 
 @runtime_checkable
 class MeteredProducer(Protocol):
-    """A producer: metrics of its own, and by topic."""
+    """A producer: its own metrics, and those by topic."""
 
     @property
     def client_id(self) -> str: ...
@@ -249,7 +248,7 @@ class MeteredProducer(Protocol):
 
 @runtime_checkable
 class MeteredConsumer(Protocol):
-    """A consumer: metrics of its own, and by topic and partition."""
+    """A consumer: its own metrics, and those by topic and partition."""
 
     @property
     def client_id(self) -> str: ...
@@ -266,7 +265,7 @@ class MeteredConsumer(Protocol):
 
 
 class Collector(Protocol):
-    """What a registry of prometheus-client takes."""
+    """The interface that a registry of prometheus-client needs."""
 
     def collect(self) -> Iterable[Family]: ...
 
@@ -277,15 +276,15 @@ Source: TypeAlias = Metered | MeteredStore | MeteredProducer | MeteredConsumer
 
 
 def collector(*sources: Source) -> Collector:
-    """What tells Prometheus of ``sources``, logs, stores, producers, consumers: for ``CollectorRegistry.register``.
+    """A Prometheus collector for ``sources``, logs, stores, producers, consumers: for ``CollectorRegistry.register``.
 
-    Metrics are named ``kstore_<name>``, counters with ``_total`` behind; a metric has the label ``store``, a directory,
-    and that of a log ``topic`` and ``partition`` too. A store tells of its open producers: ``kstore_producer_<name>``
-    with ``client_id``, ``kstore_producer_topic_<name>`` with ``topic`` too; and of its open consumers:
+    Metrics are named ``kstore_<name>``, counters end with ``_total``; a metric has the label ``store``, a directory,
+    and one of a log ``topic`` and ``partition`` too. A store reports its open producers: ``kstore_producer_<name>``
+    with ``client_id``, ``kstore_producer_topic_<name>`` with ``topic`` too; and its open consumers:
     ``kstore_consumer_<name>``, ``kstore_consumer_partition_<name>`` with ``topic`` and ``partition`` too. A source that
-    is closed, or that cannot be asked at the moment, is left out.
+    is closed, or that cannot be queried at the moment, is omitted.
 
-    Raises: ModuleNotFoundError where prometheus-client is not installed.
+    Raises: ModuleNotFoundError if prometheus-client is not installed.
     """
     try:
         import prometheus_client.core  # noqa: F401
@@ -298,7 +297,7 @@ def collector(*sources: Source) -> Collector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """Metrics that have the same labels."""
+    """Metrics with the same labels."""
 
     prefix: str
     rows: tuple[Metric, ...]
@@ -324,7 +323,7 @@ class _Collector:
         self._sources = sources
 
     def describe(self) -> Iterator[Family]:
-        """The families without their values: to register asks nothing of a log."""
+        """The families without values: registering queries no log."""
         for table in TABLES:
             for metric in table.rows:
                 yield _family(table, metric)
@@ -334,7 +333,7 @@ class _Collector:
         for source in self._sources:
             try:
                 for table, labels, values in _rows_of(source):
-                    # One may be told of by itself and by its store; Prometheus takes no labels twice.
+                    # One may be reported by itself and by its store; Prometheus does not accept the same labels twice.
                     known[table].setdefault(labels, values)
             except KstoreError:
                 continue
@@ -380,7 +379,7 @@ def _consumer_rows(store: str, name: str, consumer: MeteredConsumer) -> Iterator
 
 
 def _log_labels(path: Path) -> tuple[str, str, str]:
-    """Those of a log that no store has opened: its directory's name tells topic and partition."""
+    """The labels of a log that no store has opened: its directory's name gives topic and partition."""
     topic, separator, partition = path.name.rpartition("-")
     if not separator or not partition.isdecimal():
         topic, partition = path.name, ""

@@ -43,10 +43,10 @@ INT64_MAX = 2**63 - 1
 NO_TIMESTAMP = -1
 NO_OFFSET = -1
 TIMESTAMP_MAX = INT64_MAX
-# The greatest end of a log. The end after a log's last record is an offset too, so no record has it.
+# The greatest end of a log. The end after a log's last record is an offset too, so no record has this one.
 OFFSET_MAX = INT64_MAX
 RECORD_OFFSET_MAX = OFFSET_MAX - 1
-# What the four bytes of an index entry, and of a batch's last offset delta, can hold.
+# The largest value of the four bytes of an index entry, and of a batch's last offset delta.
 RELATIVE_OFFSET_MAX = INT32_MAX
 
 TimestampType = Literal["CreateTime", "LogAppendTime", "NoTimestampType"]
@@ -65,14 +65,15 @@ OnCorrupt = Literal["raise", "skip", "yield"]
 
 
 class OffsetPosition(NamedTuple):
-    """A batch that begins at ``position`` (bytes) in a file and ends with, or begins at, ``offset``: the user says."""
+    """A batch that starts at ``position`` (bytes) in a file and ends with, or starts at, ``offset``: its user
+    decides."""
 
     offset: int
     position: int
 
 
 class TimestampOffset(NamedTuple):
-    """A timestamp (ms) and the offset of the record, or batch, that has it."""
+    """A timestamp (ms) and the offset of its record, or batch."""
 
     timestamp: int
     offset: int
@@ -88,9 +89,9 @@ class AbortedTransaction(NamedTuple):
 
 
 class ProducerInfo(NamedTuple):
-    """What a log knows of one producer. Times are ms since the epoch, -1 stands for none.
+    """What a log knows about one producer. Times are ms since the epoch, -1 means none.
 
-    ``transaction_start`` is the first offset of its open transaction, None where it has none open.
+    ``transaction_start`` is the first offset of its open transaction, None if none is open.
     """
 
     producer_id: int
@@ -103,10 +104,10 @@ class ProducerInfo(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that has not ended, of records from ``first_offset`` on.
+    """A transaction that has not ended, with records from ``first_offset``.
 
-    ``age_ms`` is the time since its producer's last sign of life, ``last_timestamp`` (ms since the epoch); -1 where
-    that has none.
+    ``age_ms`` is the time since its producer's last sign of life, ``last_timestamp`` (ms since the epoch); -1 if there
+    is none.
     """
 
     producer_id: int
@@ -118,10 +119,10 @@ class OpenTransaction(NamedTuple):
 
 
 class CorruptRange(NamedTuple):
-    """Offsets ``first`` to ``last`` (both inclusive) that damage at byte ``position`` of ``path`` has taken.
+    """Offsets ``first`` to ``last`` (both inclusive) lost to damage at byte ``position`` of ``path``.
 
-    ``is_unconfirmed``: they lie above each durable end that was known when recovery found them, as what a power cut
-    within a write leaves does. They may never have been acknowledged.
+    ``is_unconfirmed``: they are above every durable end that recovery knew, as after a power cut within a write. They
+    may never have been acknowledged.
     """
 
     first: int
@@ -135,7 +136,7 @@ class CorruptRange(NamedTuple):
 class CutRange(NamedTuple):
     """What recovery cut from the end of a file.
 
-    ``size`` bytes from ``position`` of ``path``; ``saved_as`` is the file that keeps them, "" where they held no whole
+    ``size`` bytes from ``position`` of ``path``; ``saved_as`` is the file that keeps them, "" if they held no whole
     batch.
     """
 
@@ -147,9 +148,9 @@ class CutRange(NamedTuple):
 
 
 class AppendInfo(NamedTuple):
-    """What an append did (Kafka: LogAppendInfo). Offsets are inclusive, sizes bytes, times ms since the epoch.
+    """The result of an append (Kafka: LogAppendInfo). Offsets are inclusive, sizes bytes, times ms since the epoch.
 
-    ``is_duplicate``: a producer's batches were in the log already, at these offsets, and nothing was appended.
+    ``is_duplicate``: a producer's batches were already in the log, at these offsets, and nothing was appended.
     """
 
     first_offset: int
@@ -178,7 +179,7 @@ class RetentionResult(NamedTuple):
 class RecoveryReport:
     """What opening a log found and did.
 
-    ``clean`` says that the last writer closed the log in order and nothing had to be checked; then the rest is empty.
+    ``clean``: the last writer closed the log cleanly and nothing had to be checked; then the rest is empty.
     """
 
     clean: bool = True
@@ -199,14 +200,14 @@ class RecoveryReport:
         return sum(cut.size for cut in self.cut)
 
     def summary(self) -> str:
-        """What was lost, in one line; "" where nothing was."""
+        """What was lost, in one line; "" if nothing was."""
         parts = []
         if self.corrupt:
             lost = sum(gone.last - gone.first + 1 for gone in self.corrupt)
             parts.append(f"{lost} offsets in {len(self.corrupt)} damaged ranges are fenced")
             if unconfirmed := sum(gone.last - gone.first + 1 for gone in self.corrupt if gone.is_unconfirmed):
                 parts.append(f"{unconfirmed} of these offsets may never have been acknowledged")
-            parts.append("Log.accept_loss, or kstore recover --accept-loss, lets reads pass over them")
+            parts.append("Log.accept_loss, or kstore recover --accept-loss, lets reads skip them")
         if self.cut:
             saved = [cut.saved_as for cut in self.cut if cut.saved_as]
             parts.append(f"{self.bytes_cut} bytes were cut" + (f", kept in {', '.join(saved)}" if saved else ""))

@@ -1,1 +1,1 @@
-"""The messages that Kafka defines by schemas: the schemas, and one reader and writer of them."""
+"""The messages that Kafka defines by schemas: the schemas, and one reader and writer for them."""

@@ -1,8 +1,8 @@
 """The primitives of Kafka's messages, from and to bytes. No I/O here.
 
 fixed       string: int16 length, UTF-8      bytes, array: int32 length or count      -1: null
-flexible    lengths and counts are unsigned varints of one more than they say, 0: null
-            a structure ends with its tagged fields: count, then tag, size, bytes of each, by rising tags
+flexible    lengths and counts are unsigned varints of one more than their value, 0: null
+            a structure ends with its tagged fields: count, then tag, size, bytes of each, by increasing tags
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ NUMBERS = {
 }
 INT8, INT16, INT32 = NUMBERS["int8"], NUMBERS["int16"], NUMBERS["int32"]
 UUID_SIZE = 16
-# Kafka writes no longer string, though the length of a flexible one could say more.
+# Kafka writes no longer string, though the length of a flexible one could be larger.
 STRING_BYTES_MAX = 2**15 - 1
 
 
 class MessageError(CorruptRecordError):
-    """Bytes that are not the message they should be."""
+    """Bytes that are not the expected message."""
 
 
 def check_string(name: str, value: object) -> None:
-    """Checks a value that ends up in a string of a message, before anything is done with it.
+    """Checks a value for a string of a message, before any other work.
 
-    Raises: ConfigError, which calls it ``name``.
+    Raises: ConfigError, which names it ``name``.
     """
     data = b""
     if isinstance(value, str):
@@ -59,9 +59,9 @@ def check_string(name: str, value: object) -> None:
 
 
 class Reader:
-    """A position in bytes that are not to be trusted: whatever does not fit is a MessageError.
+    """A position in untrusted bytes: whatever does not fit is a MessageError.
 
-    ``text_errors`` says what happens to a string that is not UTF-8: "strict" raises, "replace" shows it as Java does.
+    ``text_errors`` decides about a string that is not UTF-8: "strict" raises, "replace" shows it as Java does.
     """
 
     def __init__(self, data: bytes, *, text_errors: Literal["strict", "replace"] = "strict") -> None:
@@ -71,7 +71,7 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes that are left."""
+        """The number of remaining bytes."""
         return len(self._data) - self._position
 
     def take(self, size: int) -> bytes:
@@ -156,7 +156,7 @@ class Writer:
             self.data += form.pack(length)
 
     def string(self, text: object, *, is_flexible: bool) -> None:
-        """Text, or None for null. Raises: ValueError for text that no message holds."""
+        """Text, or None for null. Raises: ValueError for text that no message can hold."""
         if text is None:
             self.length(-1, is_flexible=is_flexible, form=INT16)
             return

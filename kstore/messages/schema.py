@@ -1,6 +1,6 @@
-"""Reads and writes the messages that Kafka generates its serializers for, from schemas. No I/O but the schemas.
+"""Reads and writes the messages for which Kafka generates serializers, from schemas. No I/O but the schemas.
 
-A schema file holds messages, each with its fields below it, those of a structure indented once more:
+A schema file holds messages with their fields below them; a structure's fields are indented once more:
 
     message OffsetCommitValue key=1 versions=0-4 flexible=4+
         offset int64
@@ -8,9 +8,9 @@ A schema file holds messages, each with its fields below it, those of a structur
         metadata string
         topicId uuid versions=4+ tag=0
 
-``versions`` says in which versions a field is there (default all), ``nullable`` in which it may be null, ``tag`` its
-number among the tagged fields of a flexible version (KIP-482), ``default`` the value that a tagged one has when absent.
-A type may have ``[]`` in front; ``struct`` has its fields below it.
+``versions`` lists the versions that have the field (default all), ``nullable`` those in which it may be null, ``tag``
+its number among the tagged fields of a flexible version (KIP-482), ``default`` the value of an absent tagged field. A
+type may start with ``[]``; ``struct`` has its fields below it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ NONE = Versions(1, 0)
 
 
 class Field(NamedTuple):
-    """One field of a message; ``tag`` is None for one that is not tagged, ``fields`` are those of a structure."""
+    """One field of a message; ``tag`` is None for an untagged one, ``fields`` are those of a structure."""
 
     name: str
     type: str
@@ -67,7 +67,7 @@ class Field(NamedTuple):
 
 
 class Message:
-    """The schema of one message; ``key`` is Kafka's number for it, -1 where it has none. Thread-safe."""
+    """The schema of one message; ``key`` is Kafka's number for it, -1 if it has none. Thread-safe."""
 
     def __init__(self, name: str, key: int, versions: Versions, flexible: Versions, fields: tuple[Field, ...]) -> None:
         self.name = name
@@ -75,12 +75,12 @@ class Message:
         self.versions = versions
         self.flexible = flexible
         self.fields = fields
-        # By version, each made when it is first met.
+        # By version, each created on first use.
         self._readers: dict[int, Read] = {}
         self._writers: dict[int, Write] = {}
 
     def read(self, reader: Reader, version: int) -> dict[str, Value]:
-        """The fields of ``version``, in the schema's order, those tagged ones left out that have their default.
+        """The fields of ``version``, in the schema's order, without tagged ones that have their default.
 
         Raises MessageError.
         """
@@ -95,7 +95,7 @@ class Message:
         return values
 
     def write(self, values: Mapping[str, object], version: int) -> bytes:
-        """The bytes of a message of ``version`` with these fields; a tagged one may be left out, for its default.
+        """The bytes of a message of ``version`` with these fields; a tagged one may be omitted, for its default.
 
         Raises ValueError, or struct.error, for a value that its field cannot hold.
         """
@@ -168,7 +168,7 @@ def _field_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
 
         def read_array(reader: Reader) -> Value:
             count = reader.length(is_flexible=is_flexible, form=INT32)
-            # Each element takes a byte at least: a hostile count fails before anything is made for it.
+            # Each element takes at least a byte: a hostile count fails before anything is allocated for it.
             if count > reader.remaining:
                 raise MessageError(
                     f"{field.name}: {count} elements, expected at most the {reader.remaining} bytes that remain"
@@ -179,7 +179,7 @@ def _field_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
     elif field.type == "struct" and is_nullable:
 
         def read_struct(reader: Reader) -> Value:
-            # A byte in front says whether the structure is there.
+            # A leading byte says whether the structure exists.
             return None if reader.number(INT8) < 0 else read_value(reader)
 
         return read_struct
@@ -295,7 +295,7 @@ def _value_writer(field: Field, version: int, *, is_flexible: bool) -> Write:
             return _struct_writer(field.fields, version, is_flexible=is_flexible)
 
 
-# What a tagged field has when it is absent and its schema names nothing else.
+# The value of an absent tagged field whose schema names no default.
 DEFAULTS: dict[str, Value] = {"bool": False, "uuid": Uuid(UUID_SIZE), "string": "", "bytes": b""}
 
 
