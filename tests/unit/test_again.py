@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 FAILING = """
+import pytest
 from hypothesis import given, settings, strategies
 from tests.selection import tries
 
@@ -25,6 +26,11 @@ def test_of_a_seed(seed):
 @given(strategies.integers())
 def test_of_hypothesis(number):
     assert number < 1000
+
+@pytest.mark.sampled(2, keep=("a",))
+@pytest.mark.parametrize("case", "abcdefgh")
+def test_of_which_two_cases_stay_and_one_that_is_kept(case):
+    pass
 """
 
 
@@ -61,3 +67,4 @@ def test_the_command_of_a_failure_fails_in_the_same_way(tmp_path: Path, how: lis
     assert [status for status, _ in again] == [1, 1]
     assert findings("".join(said for _, said in again)) == findings(output)
     assert "tried 3" in output
+    assert "3 passed" in output

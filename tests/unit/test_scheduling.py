@@ -1,0 +1,26 @@
+"""Which tests one worker runs in their order, and how many workers there are."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.scheduling import unit_of, worker_count
+
+
+def test_what_shares_a_spark_session_is_one_unit() -> None:
+    assert unit_of("tests/spark/test_write.py::test_a") == unit_of("tests/spark/test_jobs.py::test_b[1]")
+    assert unit_of("tests/spark/test_cluster.py::test_a") == "tests/spark/test_cluster.py::test_a"
+
+
+def test_a_file_of_unit_tests_is_a_unit_and_a_crash_test_alone_is_one() -> None:
+    assert unit_of("tests/unit/test_log.py::test_a[b::c]") == "tests/unit/test_log.py"
+    assert unit_of("tests/crash/test_forks.py::test_a[os]") == "tests/crash/test_forks.py::test_a[os]"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not say which cores are ours")
+def test_one_worker_more_than_cores_waits_for_spark() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert worker_count("not soak") == cores + 1
+    assert worker_count("not soak and not spark") == cores
