@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
 SOURCES := kstore pyspark_kstore tests tools examples setup.py
 
-.PHONY: test-all crash-mutants simulate simulate-mutants help demo demo-spark test check format bench soak fuzz interop clean
+.PHONY: test-all docs crash-mutants simulate simulate-mutants help demo demo-spark test check format bench soak fuzz interop clean
 
 help:
 	@echo "Each command installs what it needs into $(VENV), once."
@@ -14,6 +14,7 @@ help:
 	@echo "make test     the tests that show within 3 minutes whether every promise holds"
 	@echo "make test-all  all tests but those of make interop and make soak"
 	@echo "make check    format, lint, types, layers"
+	@echo "make docs     the documentation as a site, build/site"
 	@echo "make bench    speed, each line beside this machine's own limit"
 	@echo "make soak     the tests with their long counts (an hour and more); writes docs/promises.md"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
@@ -54,6 +55,11 @@ check: $(call with,lint)
 format: $(call with,lint)
 	$(VENV)/bin/ruff format $(SOURCES)
 	$(VENV)/bin/ruff check --fix $(SOURCES)
+
+# Every warning is an error. Material's banner about its own future is none of them.
+docs: $(call with,docs)
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
+	@echo "The site is in build/site. To read it: $(RUN) -m http.server --directory build/site"
 
 bench: $(call with,bench)
 	$(RUN) -m tools.bench

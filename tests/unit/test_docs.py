@@ -100,7 +100,7 @@ def test_the_readme_s_examples_print_what_it_says(
     assert capsys.readouterr().out.splitlines() == printed
 
 
-@pytest.mark.parametrize("name", ["log.md", "store.md", "kafka_clients.md"])
+@pytest.mark.parametrize("name", ["first_steps.md", "log.md", "store.md", "kafka_clients.md"])
 def test_a_guide_s_examples_print_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
