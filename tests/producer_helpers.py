@@ -16,7 +16,7 @@ from kstore.producer.config import ProducerConfig
 from kstore.producer.producer import Producer
 from kstore.record._codec import Record
 from kstore.record.parse import parse_batch
-from kstore.store import Store
+from kstore.store import Store, parts_of
 from tests.fake_clock import ManualClock
 from tests.fake_fs import WRITES, FailingFs, Fault
 
@@ -80,6 +80,12 @@ def values_of(batch: ProducerBatch) -> list[bytes | None]:
     return [record.value for record in records_of(batch)]
 
 
+def producer_of(store: Store, **settings: Any) -> Producer:
+    """A producer that the store does not know of; ``is_threaded=False``: one without a thread."""
+    parts = parts_of(store)
+    return Producer(parts.topics, parts.coordinator, **settings)
+
+
 class Unthreaded:
     """A store's producer without threads, on a clock and a file system of the test's."""
 
@@ -93,7 +99,7 @@ class Unthreaded:
         self.producer = self.another(**settings)
 
     def another(self, **settings: Any) -> Producer:
-        return Producer(self.store._producer_host, is_threaded=False, **{"max_block_ms": 0, **settings})
+        return producer_of(self.store, is_threaded=False, **{"max_block_ms": 0, **settings})
 
     def round(self) -> float:
         return self.producer.sender.run_once()

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from kstore.aio.waking import LoopWaiter
 from kstore.consumer.consumer import Consumer
-from kstore.consumer.host import ConsumerHost
+from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.pieces import Piece
 from kstore.files.paths import TopicPartition
+from kstore.logs.topics import Topics
 
 __all__ = ["LoopConsumer"]
 
@@ -22,11 +23,16 @@ class LoopConsumer(Consumer):
     """The consumer behind ``aio.Consumer``. All but ``begin`` and ``told`` is called in threads, one call at a time."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, host: ConsumerHost, topics: Collection[str], **options: Any
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: Topics,
+        groups: StoreGroups,
+        topics: Collection[str],
+        **options: Any,
     ) -> None:
         """``options`` are those of ``Consumer``. Raises: as that."""
         self._loop = loop
-        super().__init__(host, topics, **options)
+        super().__init__(store, groups, topics, **options)
 
     def _made_waiter(self) -> LoopWaiter:
         self._loop_waiter = LoopWaiter(self._clock, self._loop)

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from kstore.errors import BufferExhaustedError, ConfigError, TopicNotFoundError, TopicWaitTimeoutError
+from kstore.logs.topics import Topics
 from kstore.producer._accumulate import Deliveries, Delivery, ProducerBatch
-from kstore.producer.host import ProducerHost
 from kstore.producer.interceptors import Interceptors
 from kstore.producer.producer import Producer
 from kstore.producer.records import ProducerRecord
 from kstore.producer.waiting import is_on_loop, wake
+from kstore.transactions.of_store import StoreCoordinator
 
 __all__ = ["LoopProducer", "NoRoomError"]
 
@@ -41,9 +42,9 @@ class _OnceInterceptors(Interceptors):
 class LoopProducer(Producer):
     """The producer behind ``aio.Producer``. ``send`` raises NoRoomError instead of waiting for memory."""
 
-    def __init__(self, host: ProducerHost, **settings: Any) -> None:
+    def __init__(self, topics: Topics, coordinator: StoreCoordinator, **settings: Any) -> None:
         """Raises: ConfigError."""
-        super().__init__(host, **settings)
+        super().__init__(topics, coordinator, **settings)
         self._interceptors = self._once = _OnceInterceptors(self.config.interceptors)
         self.max_block_seconds = self._max_block
         # Only what is awaited waits.
@@ -114,7 +115,7 @@ class LoopProducer(Producer):
             self._check_open()
             told = _Signal(loop)
             # Before the look, so that no change is missed.
-            self._host.watch(told)
+            self._topics.watch(told)
             try:
                 self._metadata.get(topic, partition, 0.0)
                 return None
@@ -127,7 +128,7 @@ class LoopProducer(Producer):
                     missing = self._metadata.missing(topic, partition)
                     return TopicWaitTimeoutError(f"{missing}, after {self.config.max_block_ms} ms")
             finally:
-                self._host.unwatch(told)
+                self._topics.unwatch(told)
 
     # --- memory -----------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from kstore.consumer.wanted import RebalanceListener
 from kstore.log import Log as SyncLog
 from kstore.metrics import MetricValue
 from kstore.store import Store as SyncStore
-from kstore.store import StoreStatus, TopicDescription
+from kstore.store import StoreStatus, TopicDescription, parts_of
 from kstore.types import RetentionResult
 
 __all__ = ["Store", "open"]
@@ -100,9 +100,11 @@ class Store:
 
     def producer(self, **settings: Any) -> Producer:
         """A producer for all tasks; ``settings`` are those of ``kstore.Store.producer``. Raises: ConfigError."""
-        store = self.sync
-        store._writing  # noqa: B018  # open for writing
-        return Producer(store._producer_host.made(LoopProducer(store._producer_host, **settings)), self._threads)
+        parts = parts_of(self.sync)
+        parts.topics.check_writable()
+        producer = LoopProducer(parts.topics, parts.coordinator, **settings)
+        parts.producers.add(producer)
+        return Producer(producer, self._threads)
 
     def consumer(
         self,
@@ -116,12 +118,18 @@ class Store:
 
         The arguments and errors are those of ``kstore.Store.consumer``.
         """
-        host = self.sync._consumer_host
+        parts = parts_of(self.sync)
         options = {"group": group, "pattern": pattern, "listener": listener, **settings}
 
         async def made() -> Consumer:
-            make = partial(LoopConsumer, asyncio.get_running_loop(), host, topics, **options)
-            return Consumer(await self._threads.made(lambda: host.made(make()), LoopConsumer.close), self._threads)
+            loop = asyncio.get_running_loop()
+
+            def make() -> LoopConsumer:
+                consumer = LoopConsumer(loop, parts.topics, parts.groups, topics, **options)
+                parts.consumers.add(consumer)
+                return consumer
+
+            return Consumer(await self._threads.made(make, LoopConsumer.close), self._threads)
 
         return Opening(made)
 

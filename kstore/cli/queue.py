@@ -17,8 +17,8 @@ from kstore.cli.time_type import timestamp_text
 from kstore.errors import Empty, TopicNotFoundError
 from kstore.log import Log
 from kstore.queue.items import Shown
-from kstore.queue.of_store import journal_of
 from kstore.queue.view import QueueView
+from kstore.rules.internal_topics import journal_of
 from kstore.store import Store
 
 __all__ = ["command"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kstore.consumer.consumer_metrics import consumer_metrics, partition_metrics
 from kstore.consumer.fetching import PartitionReader
-from kstore.consumer.host import ConsumerHost
+from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import ListPiece, Piece
 from kstore.consumer.sharing import UNSTABLE_WAIT_SECONDS, WAIT_SECONDS_MAX, Sharing
@@ -26,6 +26,7 @@ from kstore.engine.reads import TimePoint
 from kstore.errors import ClosedError, ConfigError, ConsumerStateError, CorruptBatchError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
+from kstore.logs.topics import Topics
 from kstore.producer.producer import Producer
 from kstore.record._codec import Record
 from kstore.setting_rules import UNLIMITED
@@ -58,7 +59,8 @@ class Consumer(Sharing):
 
     def __init__(
         self,
-        host: ConsumerHost,
+        store: Topics,
+        groups: StoreGroups,
         topics: Collection[str] = (),
         *,
         group: str | None = None,
@@ -68,7 +70,7 @@ class Consumer(Sharing):
     ) -> None:
         """See ``Store.consumer``. Raises: ConfigError, TopicNotFoundError, ReadOnlyError."""
         self._closed = True  # until it is open
-        super().__init__(host, group=group, **settings)
+        super().__init__(store, groups, group=group, **settings)
         try:
             if topics or pattern is not None:
                 self.subscribe(topics, pattern=pattern, listener=listener)
@@ -249,7 +251,7 @@ class Consumer(Sharing):
     def _wait_seconds(self) -> float:
         """How long nothing else is to be done."""
         seconds = WAIT_SECONDS_MAX
-        if not self._host.tells_changes:
+        if not self._topics.tells_changes:
             seconds = max(min(self.config.metadata_max_age_ms / 1000, seconds), METADATA_SECONDS_MIN)
         if any(reader.position is None and not reader.paused for reader in self._reading.readers.values()):
             seconds = UNSTABLE_WAIT_SECONDS
@@ -375,7 +377,7 @@ class Consumer(Sharing):
 
     def _log(self, owner: tuple[str, int]) -> Any:
         self._check_open()
-        return self._host.log(*owner)
+        return self._topics.log(*owner)
 
     # --- commit -----------------------------------------------------------------------------------------------------
 
@@ -395,7 +397,7 @@ class Consumer(Sharing):
         """What the group has committed: of these partitions, of its own where none are given; those without are left
         out. Raises: ConsumerStateError without a group, StorageError."""
         self._check_open()
-        found = self._host.offsets.committed(self._required_group())
+        found = self._groups.offsets.committed(self._required_group())
         wanted = topic_partitions(partitions) if partitions else list(self._reading.readers)
         return {owner: found[owner] for owner in wanted if owner in found}
 
@@ -403,7 +405,7 @@ class Consumer(Sharing):
 
     @property
     def store_path(self) -> Path:
-        return self._host.path
+        return self._topics.path
 
     def metrics(self) -> dict[str, float]:
         """What it has counted, and what is so now: see ``kstore.metrics.CONSUMER_METRICS``. For any thread."""

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from kstore.consumer.config import ConsumerConfig
 from kstore.consumer.fetching import PartitionReader
-from kstore.consumer.host import ConsumerHost
+from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.pieces import Piece
 from kstore.consumer.reading_counters import ReadingCounters
 from kstore.consumer.wanted import topic_partition
 from kstore.errors import ConsumerStateError, NoOffsetError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
+from kstore.logs.topics import Topics
 from kstore.record._codec import Record
 from kstore.transactions.group_records import OffsetAndMetadata
 
@@ -29,8 +30,9 @@ logger = logging.getLogger(__name__)
 class Reading:
     """What a consumer has, by partition; for one thread."""
 
-    def __init__(self, host: ConsumerHost, config: ConsumerConfig, group: str | None) -> None:
-        self._host = host
+    def __init__(self, topics: Topics, groups: StoreGroups, config: ConsumerConfig, group: str | None) -> None:
+        self._topics = topics
+        self._groups = groups
         self._config = config
         self._group = group
         # In the order in which they have their turns.
@@ -46,7 +48,7 @@ class Reading:
             if owner not in self.readers:
                 self.readers[owner] = PartitionReader(
                     owner,
-                    self._host.log(*owner),
+                    self._topics.log(*owner),
                     config.isolation_level,
                     config.on_corrupt,
                     config.max_partition_fetch_bytes,
@@ -86,7 +88,7 @@ class Reading:
         if reader.position is not None:
             return True
         if self._group is not None:
-            offsets = self._host.offsets
+            offsets = self._groups.offsets
             if self._config.isolation_level == "read_committed" and reader.owner in offsets.unstable(self._group):
                 return False  # an open transaction decides
             committed = offsets.committed_at(self._group, reader.owner)

@@ -14,7 +14,7 @@ from kstore.consumer.consumer_metrics import ConsumerCounters
 from kstore.consumer.deserializers import Deserializers
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.groups import Membership
-from kstore.consumer.host import ConsumerHost
+from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import Piece
 from kstore.consumer.reading import Reading
@@ -23,6 +23,7 @@ from kstore.consumer.wanted import RebalanceListener, Wanted, topic_partition, t
 from kstore.errors import ClosedError, ConfigError, ConsumerStateError, KstoreError, WakeupError
 from kstore.files.fork import ForkGuard
 from kstore.files.paths import TopicPartition
+from kstore.logs.topics import Topics
 from kstore.messages.primitives import check_string
 
 __all__ = ["GroupMetadata", "Sharing"]
@@ -61,7 +62,8 @@ class Sharing:
 
     def __init__(
         self,
-        host: ConsumerHost,
+        topics: Topics,
+        groups: StoreGroups,
         *,
         group: str | None = None,
         **settings: Any,
@@ -69,7 +71,8 @@ class Sharing:
         """See ``Consumer``. Raises: ConfigError."""
         self._closed = True  # until it is open
         self._guard = ForkGuard()
-        self._host = host
+        self._topics = topics
+        self._groups = groups
         self.config = ConsumerConfig.from_settings(**settings)
         if group is not None:
             check_string("group", group)
@@ -78,10 +81,10 @@ class Sharing:
         if self.config.enable_auto_commit and group is None:
             raise ConfigError("enable_auto_commit is True, expected False without a group")
         self._deserializers = Deserializers(self.config.key_deserializer, self.config.value_deserializer)
-        self._clock = host.clock
+        self._clock = topics.clock
         self._counters = ConsumerCounters(self._clock.monotonic())
         self._waiter = self._made_waiter()
-        self._reading = Reading(host, self.config, group)
+        self._reading = Reading(topics, groups, self.config, group)
         self._wanted = Wanted()
         self._assigned: list[TopicPartition] | None = None
         self._listener: RebalanceListener | None = None
@@ -96,7 +99,7 @@ class Sharing:
         self._topics_now: tuple[str, ...] = ()
         self._looked_at = 0.0
         self._commit_due = self._clock.monotonic() + self.config.auto_commit_interval_ms / 1000
-        host.watch(self._news.note)
+        topics.watch(self._news.note)
         self._closed = False
 
     def _made_waiter(self) -> LogWaiter:
@@ -129,7 +132,7 @@ class Sharing:
                 self.unsubscribe()
                 return
             wanted = Wanted(topics, pattern)
-            wanted.ensure_found(self._host)
+            wanted.ensure_found(self._topics)
             self._recall()
             if self.group is not None and self._membership is None:
                 self._membership = self._made_membership(self.group)
@@ -167,7 +170,7 @@ class Sharing:
 
     def subscription(self) -> set[str]:
         """The topics that it subscribes to, as there are now."""
-        return set(self._wanted.topics(self._host))
+        return set(self._wanted.topics(self._topics))
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that it has; in a group they may be others after each poll."""
@@ -175,7 +178,7 @@ class Sharing:
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """Every partition of a topic. Raises: TopicNotFoundError."""
-        return [TopicPartition(topic, number) for number in self._host.partitions(topic)]
+        return [TopicPartition(topic, number) for number in self._topics.partitions(topic)]
 
     def group_metadata(self) -> GroupMetadata:
         """Raises: ConsumerStateError without a group."""
@@ -186,11 +189,11 @@ class Sharing:
 
     def _made_membership(self, group: str) -> Membership:
         return Membership(
-            self._host.group(group),
+            self._groups.box(group),
             self.client_id,
             self.config.partition_assignment_strategy,
             self._clock,
-            partitions_of=self._host.partitions,
+            partitions_of=self._topics.partitions,
             wake=self._waiter.wake,
             heartbeat_seconds=self.config.heartbeat_interval_ms / 1000,
             limit_ms=self.config.max_poll_interval_ms,
@@ -201,7 +204,7 @@ class Sharing:
     def _share(self) -> None:
         """Takes in what has become of the topics, and of the group."""
         has_changed = self._news.has_changed
-        if not self._host.tells_changes:
+        if not self._topics.tells_changes:
             now = self._clock.monotonic()
             if now >= self._looked_at + self.config.metadata_max_age_ms / 1000 or not self._looked_at:
                 self._looked_at = now
@@ -216,7 +219,7 @@ class Sharing:
 
     def _share_now(self, *, has_changed: bool) -> None:
         if has_changed:
-            self._topics_now = self._wanted.topics(self._host)
+            self._topics_now = self._wanted.topics(self._topics)
             # Of a topic that was deleted, and perhaps made anew since.
             closed = [owner for owner, reader in self._reading.readers.items() if reader.log.closed]
             if closed:
@@ -225,7 +228,7 @@ class Sharing:
         if self._membership is not None:
             self._share_with_group(self._membership, has_changed=has_changed)
         elif has_changed:
-            owners = set(self._wanted.partitions(self._host))
+            owners = set(self._wanted.partitions(self._topics))
             gone, come = self._reading.readers.keys() - owners, owners - self._reading.readers.keys()
             if gone:
                 self._tell("on_partitions_lost", gone)
@@ -308,7 +311,7 @@ class Sharing:
                 if producer is not None:
                     producer.send_offsets(offsets, group)
                     return
-                self._host.commit(group, offsets)
+                self._groups.commit(group, offsets)
         except BaseException:
             counters.commit_errors += 1
             raise
@@ -344,7 +347,7 @@ class Sharing:
 
     def _end(self) -> None:
         self._closed = True
-        self._host.unwatch(self._news.note)
+        self._topics.unwatch(self._news.note)
         self._piece = None
         self._reading.drop(self._reading.readers.keys())
         self._waiter.close()
@@ -352,7 +355,7 @@ class Sharing:
     def abandon(self) -> None:
         """The store is closed, or nobody has this any more: it reads nothing, and its place in the group is free."""
         self._closed = True
-        self._host.unwatch(self._news.note)
+        self._topics.unwatch(self._news.note)
         if self._membership is not None:
             self._membership.abandon()
         self._waiter.wake()

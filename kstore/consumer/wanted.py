@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Protocol
 
-from kstore.consumer.host import ConsumerHost
 from kstore.errors import ConfigError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
+from kstore.logs.topics import Topics
 
 __all__ = ["RebalanceListener", "Wanted", "topic_partition", "topic_partitions"]
 
@@ -62,21 +62,21 @@ class Wanted:
     def __bool__(self) -> bool:
         return bool(self._topics) or self.pattern is not None
 
-    def topics(self, host: ConsumerHost) -> tuple[str, ...]:
+    def topics(self, store: Topics) -> tuple[str, ...]:
         """The topics as there are now, sorted. Of those that were named, one that was deleted is left out."""
         if self.pattern is not None:
-            return tuple(topic for topic in host.topics() if self.pattern.fullmatch(topic))
+            return tuple(topic for topic in store.names() if self.pattern.fullmatch(topic))
         return tuple(sorted(self._topics))
 
-    def partitions(self, host: ConsumerHost) -> list[TopicPartition]:
+    def partitions(self, store: Topics) -> list[TopicPartition]:
         """Every partition of these topics."""
         found = []
-        for topic in self.topics(host):
+        for topic in self.topics(store):
             with suppress(TopicNotFoundError):
-                found += [TopicPartition(topic, number) for number in host.partitions(topic)]
+                found += [TopicPartition(topic, number) for number in store.partitions(topic)]
         return found
 
-    def ensure_found(self, host: ConsumerHost) -> None:
+    def ensure_found(self, store: Topics) -> None:
         """Raises: TopicNotFoundError for a topic that was named and is not there."""
         for topic in self._topics:
-            host.partitions(topic)
+            store.partitions(topic)

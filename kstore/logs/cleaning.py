@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from kstore.clock import Clock
 from kstore.compaction.cleaner import CompactionReport, compact, dirt_of
-from kstore.config import LogConfig, StoreConfig
+from kstore.config import StoreConfig
 from kstore.errors import ClosedError, KstoreError, TopicNotFoundError
 from kstore.files.paths import CLEANER_OFFSETS, TopicPartition
 from kstore.log import Log
 from kstore.logs.directory import LogDirectory
-from kstore.logs.open_logs import OpenLogs
+from kstore.logs.topics import Topics
 from kstore.rules.compact import Dirt, filthiest
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
-from kstore.types import Durability
 
 __all__ = ["StoreCleaner", "first_dirty"]
 
@@ -35,18 +33,11 @@ RETRY_SECONDS_MAX = 3600.0
 class StoreCleaner:
     """Not thread-safe: one task runs it. A pass ends when its log is closed."""
 
-    def __init__(
-        self,
-        directory: LogDirectory,
-        logs: OpenLogs,
-        clock: Clock,
-        config: StoreConfig,
-        settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
-    ) -> None:
-        self._directory = directory
-        self._logs = logs
-        self._clock = clock
-        self._settings_of = settings_of
+    def __init__(self, topics: Topics, config: StoreConfig) -> None:
+        self._directory = topics.directory
+        self._logs = topics.logs
+        self._clock = topics.clock
+        self._settings = topics.settings
         self._map_bytes = config.cleaner_map_bytes
         rate = config.cleaner_bytes_per_second
         self._bytes_per_second = rate if rate > 0 else None
@@ -81,8 +72,8 @@ class StoreCleaner:
             raise failures[0]
 
     def _candidates(self) -> list[TopicPartition]:
-        directory, now = self._directory, self._clock.monotonic()
-        owners = [TopicPartition(name, number) for name in directory.topics for number in directory.numbers(name)]
+        now = self._clock.monotonic()
+        owners = self._directory.owners()
         there = set(owners)
         self._looked_at = {owner: when for owner, when in self._looked_at.items() if owner in there}
         self._failed = {owner: until for owner, until in self._failed.items() if owner in there}
@@ -94,7 +85,7 @@ class StoreCleaner:
             if owner in self._failed and now < self._failed[owner][0]:
                 continue
             with suppress(TopicNotFoundError):
-                if self._settings_of(owner)[0].is_compacted:
+                if self._settings.of(owner)[0].is_compacted:
                     found.append(owner)
         return found
 

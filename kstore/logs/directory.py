@@ -28,6 +28,7 @@ from kstore.errors import (
     StorageError,
     SyncFailedError,
     TopicExistsError,
+    TopicNotFoundError,
 )
 from kstore.files.checkpoint import (
     replace_file,
@@ -199,6 +200,16 @@ class LogDirectory(LogRoot):
             except SyncFailedError as error:
                 self._failed = error
                 raise
+
+    def topic(self, name: str) -> tuple[TopicEntry, tuple[int, ...]]:
+        """A topic's entry, and its partitions that can be used. Raises: TopicNotFoundError."""
+        entry, numbers = self.topics.get(name), self.numbers(name)
+        if not numbers and self.shared:
+            self.look()  # another process may have created it
+            entry, numbers = self.topics.get(name), self.numbers(name)
+        if entry is None or not numbers:
+            raise TopicNotFoundError(f"there is no topic {name!r:.300}")
+        return entry, numbers
 
     def store_topic(self, name: str, entry: TopicEntry | None) -> None:
         """Replaces the entry of a topic, durably; None takes it out."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 
@@ -17,16 +17,16 @@ from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.engine.writer import BackgroundFlusher, LogOffsets, LogWriter, StoreTies
 from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError, ThreadStartError
-from kstore.files.fs import FileSystem
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.logs.directory import LogDirectory
 from kstore.logs.scheduler import Scheduler
+from kstore.logs.topic_settings import TopicSettings
 from kstore.metrics import LogCounters
 from kstore.rules.retain import TrustedClock
 from kstore.types import Durability
 
-__all__ = ["FLUSH_TASK", "Flushes", "OpenLogs"]
+__all__ = ["Flushes", "OpenLogs"]
 
 
 FLUSH_TASK = "flush"
@@ -51,21 +51,12 @@ class _Entry:
 class OpenLogs:
     """The logs of a store, by partition. Thread-safe."""
 
-    def __init__(
-        self,
-        directory: LogDirectory,
-        fs: FileSystem,
-        clock: Clock,
-        settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
-        flushes: Flushes,
-    ) -> None:
-        """``settings_of`` raises for a partition that there is not."""
+    def __init__(self, directory: LogDirectory, settings: TopicSettings, flushes: Flushes) -> None:
         self._directory = directory
-        self._fs = fs
-        self._clock = clock
-        self._settings_of = settings_of
+        self._settings = settings
         self._flushes = flushes
         # One for all: a log that is opened behind a jump of the clock must not believe it.
+        clock = directory.clock
         self._retention_clock = TrustedClock(clock.now_ms(), clock.monotonic())
         self._mutex = threading.Lock()
         self._entries: dict[TopicPartition, _Entry] = {}
@@ -162,7 +153,7 @@ class OpenLogs:
     def _held(self, owner: TopicPartition) -> Iterator[_Entry]:
         """The entry of ``owner``, locked. Raises: TopicNotFoundError, ClosedError."""
         while True:
-            self._settings_of(owner)  # no entries for partitions that there are not
+            self._settings.of(owner)  # no entries for partitions that there are not
             with self._mutex:
                 entry = self._entries.setdefault(owner, _Entry())
             with entry.lock:
@@ -175,7 +166,7 @@ class OpenLogs:
         """Needs the entry's lock. Asks again whether there is such a partition: it may just have been deleted."""
         if self._closed:
             raise ClosedError(f"the store {self._directory.path} is closed")
-        config, durability = self._settings_of(owner)
+        config, durability = self._settings.of(owner)
         if entry.log is None or entry.log.closed:
             entry.is_kept = False  # who had it has closed it
             entry.log = self._open(owner, config, durability, entry.counters)
@@ -202,7 +193,7 @@ class OpenLogs:
         settings = {row.name: getattr(config, row.name) for row in fields(config)}
         path = directory.partition_path(owner)
         if directory.read_only:
-            return Log(path, read_only=True, fs=self._fs, clock=self._clock, _counters=counters, **settings)
+            return Log(path, read_only=True, fs=directory.fs, clock=directory.clock, _counters=counters, **settings)
 
         def flusher(writer: LogWriter) -> BackgroundFlusher:
             return _LogFlusher(self._flushes, writer)
@@ -211,8 +202,8 @@ class OpenLogs:
             path,
             shared=directory.shared,
             durability=durability,
-            fs=self._fs,
-            clock=self._clock,
+            fs=directory.fs,
+            clock=directory.clock,
             _ties=StoreTies(directory.marks(owner), flusher, self._retention_clock, directory.root_lock),
             _counters=counters,
             **settings,
@@ -227,6 +218,10 @@ class Flushes:
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._due: dict[_LogFlusher, float] = {}
+
+    def begin(self) -> None:
+        """Before anything is written."""
+        self._scheduler.add(FLUSH_TASK, self.run, interval_seconds=None, lane="flush")
 
     def note(self, flusher: _LogFlusher, delay_seconds: float) -> None:
         """Has ``flusher`` flush after ``delay_seconds``. Raises: ThreadStartError."""

@@ -196,6 +196,10 @@ class LogRoot:
         making = range(entry.made, entry.partitions)
         return tuple(number for number in self.partitions.get(topic, ()) if number not in making)
 
+    def owners(self) -> list[TopicPartition]:
+        """Every partition that can be used."""
+        return [TopicPartition(name, number) for name in self.topics for number in self.numbers(name)]
+
     def partition_path(self, owner: TopicPartition) -> Path:
         return self.path / str(owner)
 

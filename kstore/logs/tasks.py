@@ -1,12 +1,11 @@
-"""What a store does by itself: each task goes over the logs, and one that fails does not keep it from the others."""
+"""What a store does in the background: each task goes over the logs; if one log fails the others are still done."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
-from kstore.clock import Clock
-from kstore.config import NO_LIMIT, LogConfig, StoreConfig
+from kstore.config import NO_LIMIT, StoreConfig
 from kstore.errors import ClosedError, ConfigError, KstoreError, TopicNotFoundError
 from kstore.files.paths import (
     CHECKPOINTS,
@@ -18,12 +17,16 @@ from kstore.files.paths import (
 )
 from kstore.log import Log
 from kstore.logs.cleaning import StoreCleaner, first_dirty
-from kstore.logs.directory import LogDirectory
-from kstore.logs.open_logs import OpenLogs
+from kstore.logs.scheduler import Scheduler
+from kstore.logs.topics import Topics
 from kstore.rules.retain import SegmentAge, over_total, passed_by_all
-from kstore.types import Durability, RetentionResult
+from kstore.types import RetentionResult
 
 __all__ = ["StoreTasks"]
+
+REMOVAL_TASK = "removal"
+# The tasks of a store that no other process has open.
+ALONE_TASKS = frozenset({"checkpoints", "cleaner"})
 
 
 class StoreTasks:
@@ -31,29 +34,37 @@ class StoreTasks:
 
     def __init__(
         self,
-        directory: LogDirectory,
-        logs: OpenLogs,
-        clock: Clock,
+        topics: Topics,
+        scheduler: Scheduler,
         config: StoreConfig,
-        settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
         committed: Callable[[str, TopicPartition], int | None],
-        is_kept: Callable[[str], bool],
     ) -> None:
-        """``committed``: up to where a group of consumers has read a partition. ``is_kept``: a topic is internal,
-        or a queue's, which gives its space back itself, and no sooner than the items are done."""
+        """``committed``: up to where a group of consumers has read a partition."""
         self._committed = committed
-        self._is_kept = is_kept
-        self._directory = directory
-        self._logs = logs
-        self._clock = clock
+        self._topics = topics
+        self._directory = topics.directory
+        self._logs = topics.logs
+        self._settings = topics.settings
+        self._scheduler = scheduler
         self._config = config
-        self._settings_of = settings_of
         self._retaining = threading.Lock()
-        self._cleaner = StoreCleaner(directory, logs, clock, config, settings_of)
+        self._cleaner = StoreCleaner(topics, config)
 
-    def _owners(self) -> list[TopicPartition]:
-        directory = self._directory
-        return [TopicPartition(name, number) for name in directory.topics for number in directory.numbers(name)]
+    def begin(self) -> None:
+        """Starts the threads, and has each task run from now on."""
+        add, config = self._scheduler.add, self._config
+        first = config.initial_delay_ms / 1000
+        for name, run, interval_ms, lane in (
+            ("retention", self.retain, config.retention_check_interval_ms, "work"),
+            ("idle roll", self.roll_idle, config.retention_check_interval_ms, "work"),
+            ("checkpoints", self.checkpoint, config.checkpoint_interval_ms, "work"),
+            (REMOVAL_TASK, self.remove_deleted, config.checkpoint_interval_ms, "work"),
+            ("producers", self.expire_producers, config.producer_check_interval_ms, "work"),
+            ("cleaner", self.clean, config.cleaner_interval_ms, "cleaner"),
+        ):
+            if not (self._directory.shared and name in ALONE_TASKS):
+                add(name, run, interval_seconds=interval_ms / 1000, delay_seconds=first, lane=lane)
+        self._scheduler.start()
 
     def _each(self, owners: Iterable[TopicPartition], work: Callable[[TopicPartition, Log], object]) -> None:
         """Does ``work`` on each log. Raises: the first failure, when all were tried."""
@@ -85,7 +96,7 @@ class StoreTasks:
             )
 
     def _retain(self, owner: TopicPartition, log: Log) -> RetentionResult:
-        groups = self._settings_of(owner)[0].retention_groups
+        groups = self._settings.of(owner)[0].retention_groups
         if groups:
             log.writer.passed_by_groups = self._passed(owner, groups)
         return log.apply_retention()
@@ -95,9 +106,9 @@ class StoreTasks:
 
     def _with_retention(self) -> Iterator[TopicPartition]:
         """The logs that their settings may delete from; and those whose settings cannot be: opening one says why."""
-        for owner in self._owners():
+        for owner in self._directory.owners():
             try:
-                config, _ = self._settings_of(owner)
+                config, _ = self._settings.of(owner)
             except TopicNotFoundError:
                 continue
             except ConfigError:
@@ -115,18 +126,18 @@ class StoreTasks:
         ages: dict[TopicPartition, list[SegmentAge]] = {}
         total = 0
         failure: KstoreError | None = None
-        for owner in self._owners():
+        for owner in self._directory.owners():
             try:
                 found = self._directory.segment_ages(owner)
                 total += sum(age.size for age in found)
                 # What a topic goes by that has lost its settings is not known; it counts, and stays.
                 lost = self._directory.topics[owner.topic].settings_lost
-                config = self._settings_of(owner)[0]
+                config = self._settings.of(owner)[0]
                 if config.retention_groups:
                     passed = self._passed(owner, config.retention_groups)
                     # The last one counts as the active, and stays.
                     found = found[: sum(age.stop_offset <= passed for age in found) + 1]
-                if not lost and "delete" in config.cleanup_policy and not self._is_kept(owner.topic):
+                if not lost and "delete" in config.cleanup_policy and not self._settings.is_kept(owner.topic):
                     ages[owner] = found
             except (KeyError, TopicNotFoundError, FileNotFoundError):
                 pass  # it has just been deleted
@@ -148,7 +159,11 @@ class StoreTasks:
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Writes what has changed of the four checkpoints. No topic may be deleted meanwhile."""
+        """Writes what has changed of the four checkpoints."""
+        with self._topics.changing():  # no topic may be deleted meanwhile
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
         known = self._logs.offsets()
         changes: dict[str, dict[TopicPartition, int | None]] = {name: {} for name in CHECKPOINTS}
         for owner, offsets in known.items():
@@ -167,11 +182,21 @@ class StoreTasks:
         self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: log.writer.roll_if_idle())
 
     def remove_deleted(self) -> None:
-        """Removes the files of segments and topics that were deleted long enough ago."""
+        """Removes the files of segments and topics that were deleted long enough ago, after it has gone on with the
+        deletion of topics that an error has ended."""
         try:
-            self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: log.writer.remove_deleted())
+            with self._topics.changing():
+                if not self._directory.shared:
+                    self._directory.finish_deletions()
         finally:
-            self._directory.remove_deleted()
+            try:
+                self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: log.writer.remove_deleted())
+            finally:
+                self._directory.remove_deleted()
+
+    def remove_after(self, delay_seconds: float) -> None:
+        """Has what was deleted removed after a while."""
+        self._scheduler.wake(REMOVAL_TASK, delay_seconds=delay_seconds)
 
     def expire_producers(self) -> None:
         """Forgets producers that have written nothing for ``producer_id_expiration_ms``."""

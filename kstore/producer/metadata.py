@@ -8,9 +8,9 @@ from typing import Final
 
 from kstore.config import LogConfig
 from kstore.errors import TopicNotFoundError, TopicWaitTimeoutError
+from kstore.logs.topics import Topics
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
-from kstore.producer.host import ProducerHost
 
 __all__ = ["TopicMetadata"]
 
@@ -22,8 +22,8 @@ NEAR_TOPICS_MAX: Final = 3
 class TopicMetadata:
     """The topics that a producer sends to. Thread-safe; ``topics`` is what ``send`` looks into, without a lock."""
 
-    def __init__(self, config: ProducerConfig, host: ProducerHost, *, waits: bool = True) -> None:
-        """``waits``: False if ``get`` does not wait for a topic that does not exist."""
+    def __init__(self, config: ProducerConfig, store: Topics, *, waits: bool = True) -> None:
+        """``store``: its topics. ``waits``: False if ``get`` does not wait for a topic that does not exist."""
         self.topics: dict[str, Topic] = {}
         # Counts what was learnt anew.
         self.version = 0
@@ -31,7 +31,7 @@ class TopicMetadata:
         self.wait_seconds = 0.0
         self.waits = waits
         self._config = config
-        self._host = host
+        self._store = store
         self._idle_seconds = config.metadata_max_idle_ms / 1000
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -63,15 +63,15 @@ class TopicMetadata:
         topic = self.topics.get(name)
         if topic is not None and name not in self._stale and (partition is None or partition < topic.partition_count):
             return topic
-        begun = self._host.clock.monotonic()
+        begun = self._store.clock.monotonic()
         try:
             return self._wait_for(name, partition, timeout)
         finally:
-            seconds = self._host.clock.monotonic() - begun
+            seconds = self._store.clock.monotonic() - begun
             self.wait_seconds += seconds
 
     def _wait_for(self, name: str, partition: int | None, timeout: float) -> Topic:
-        clock = self._host.clock
+        clock = self._store.clock
         deadline = clock.monotonic() + timeout
         while True:
             news_count = self._news_count
@@ -94,7 +94,7 @@ class TopicMetadata:
         topic = self.topics.get(name)
         if topic is not None:
             return f"there is no partition {partition} of topic {name}, which has {topic.partition_count} partitions"
-        nearest = get_close_matches(name, self._host.topics(), n=NEAR_TOPICS_MAX)
+        nearest = get_close_matches(name, self._store.names(), n=NEAR_TOPICS_MAX)
         hint = f", did you mean {' or '.join(nearest)}?" if nearest else ""
         return f"there is no topic {name}{hint}"
 
@@ -111,7 +111,7 @@ class TopicMetadata:
         with self._lock:
             self._stale.discard(name)
             try:
-                count, config = self._host.partition_count(name), self._host.topic_config(name)
+                count, config = self._store.partition_count(name), self._store.config(name)
             except TopicNotFoundError:
                 self.topics.pop(name, None)
                 self._given_up = {place: queue for place, queue in self._given_up.items() if place[0] != name}
@@ -131,7 +131,7 @@ class TopicMetadata:
         chooser = self._config if codec == self._config.compression_type else config
         level = chooser.compression_level(codec)
         topic = Topic(name, queues, config, codec, level, ignores_keys=self._config.partitioner_ignore_keys)
-        topic.last_used = self._host.clock.monotonic()
+        topic.last_used = self._store.clock.monotonic()
         if before is not None:
             topic.sticky_partition = min(before.sticky_partition, count - 1)
             topic.sticky_bytes = before.sticky_bytes
@@ -147,7 +147,7 @@ class TopicMetadata:
 
     def drop_idle(self, accumulator: RecordAccumulator) -> None:
         """Forgets topics that were not sent to for ``metadata_max_idle_ms``."""
-        now = self._host.clock.monotonic()
+        now = self._store.clock.monotonic()
         if now - self._looked_at < IDLE_CHECK_SECONDS:
             return
         self._looked_at = now
@@ -167,6 +167,6 @@ class TopicMetadata:
 
     def _is_there(self, name: str) -> bool:
         try:
-            return self._host.partition_count(name) > 0
+            return self._store.partition_count(name) > 0
         except TopicNotFoundError:
             return False

@@ -15,10 +15,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace, TracebackType
-from typing import Any, Final, Self, cast
+from types import TracebackType
+from typing import Any, Final, Self
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import (
@@ -100,9 +100,8 @@ class MockProducer:
         self._interceptors = Interceptors(config.interceptors)
         self._failures = Failures()
         self._errors: dict[str, Exception] = {}
-        # Of its host it asks for the coordinator only.
-        host = cast(Any, SimpleNamespace(coordinator=_Coordinator(self._note_offsets)))
-        self._transactions = TransactionManager(config, host)
+        coordinator = _Coordinator(self._note_offsets)
+        self._transactions = TransactionManager(config, lambda: coordinator, clock)
         self._lock = threading.Lock()
         # Guarded by the lock:
         self._pending: deque[ProducerBatch] = deque()
@@ -460,13 +459,18 @@ class MockProducer:
 
 
 class _Coordinator:
-    """What a transaction asks of the store; of it all only the offsets are kept."""
+    """Stands for the store's; keeps the offsets and nothing else."""
 
     def __init__(self, note_offsets: Callable[[str, Mapping[TopicPartition, int]], None]) -> None:
         self._note_offsets = note_offsets
 
-    def init_producer_id(self, transactional_id: str | None, timeout_ms: int) -> tuple[int, int]:
+    def init_producer_id(self, transactional_id: str | None, timeout_ms: int = 0) -> tuple[int, int]:
         return PRODUCER
+
+    def add_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+    ) -> None:
+        pass
 
     def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> tuple[int, int]:
         return PRODUCER

@@ -23,9 +23,10 @@ from typing import Any, Final, Self
 from kstore.errors import ClosedError, DeliveryError, KstoreError, TransactionAbortedError
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
-from kstore.producer.host import ProducerHost
+from kstore.logs.topics import Topics
 from kstore.producer.producer_metrics import producer_metrics, topic_metrics
 from kstore.producer.sending import Sending
+from kstore.transactions.of_store import StoreCoordinator
 
 __all__ = ["Producer"]
 
@@ -41,20 +42,22 @@ class Producer(Sending):
     ``with store.producer() as producer:`` closes it, which waits until everything is delivered.
     """
 
-    def __init__(self, host: ProducerHost, *, is_threaded: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, topics: Topics, coordinator: StoreCoordinator, *, is_threaded: bool = True, **settings: Any
+    ) -> None:
         """See ``Store.producer``. ``is_threaded``: False in tests, which then call ``sender.run_once``.
 
         Raises: ConfigError.
         """
         self._closed = True  # until it is open
-        super().__init__(host, is_threaded=is_threaded, **settings)
+        super().__init__(topics, coordinator, is_threaded=is_threaded, **settings)
         self._closing = threading.Lock()
-        host.watch(self._metadata.note_change)
+        topics.watch(self._metadata.note_change)
         try:
             if is_threaded:
                 self.sender.start()
         except BaseException:
-            host.unwatch(self._metadata.note_change)
+            topics.unwatch(self._metadata.note_change)
             raise
         self._closed = False
         self.is_plain = self._is_plain_now
@@ -69,7 +72,7 @@ class Producer(Sending):
 
     @property
     def store_path(self) -> Path:
-        return self._host.path
+        return self._topics.path
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
@@ -238,7 +241,7 @@ class Producer(Sending):
         try:
             self._close(timeout)
         finally:
-            self._host.unwatch(self._metadata.note_change)
+            self._topics.unwatch(self._metadata.note_change)
             self._interceptors.close()
             self._serializers.close()
             _close_quietly(self._partitioner)
@@ -285,7 +288,7 @@ class Producer(Sending):
 
     def topic_metrics(self) -> dict[str, dict[str, float]]:
         """What it has counted by topic: see ``kstore.metrics.PRODUCER_TOPIC_METRICS``; not of topics deleted since."""
-        return topic_metrics(self.counters, self._host)
+        return topic_metrics(self.counters, self._topics)
 
     def __enter__(self) -> Self:
         return self
@@ -309,7 +312,7 @@ class Producer(Sending):
         self._closed = True
         self._accumulator.is_closed = True
         self._wakeup.set()
-        self._host.unwatch(self._metadata.note_change)
+        self._topics.unwatch(self._metadata.note_change)
 
 
 def _close_quietly(part: object) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from kstore.errors import ClosedError, TopicNotFoundError
+from kstore.logs.topics import Topics
 from kstore.metrics import PRODUCER_METRICS, PRODUCER_TOPIC_METRICS
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.counters import TRANSACTION_CALLS, ProducerCounters
-from kstore.producer.host import ProducerHost
 
 __all__ = ["producer_metrics", "topic_metrics"]
 
@@ -48,13 +48,13 @@ def producer_metrics(
     return {metric.name: known[metric.name] for metric in PRODUCER_METRICS}
 
 
-def topic_metrics(counters: ProducerCounters, host: ProducerHost) -> dict[str, dict[str, float]]:
+def topic_metrics(counters: ProducerCounters, topics: Topics) -> dict[str, dict[str, float]]:
     """Every metric of ``PRODUCER_TOPIC_METRICS`` by topic. What was counted of a deleted topic is forgotten."""
     found: dict[str, dict[str, float]] = {}
     for name, topic in sorted(counters.topics.copy().items()):
         try:
             with suppress(ClosedError):
-                host.partition_count(name)
+                topics.partition_count(name)
         except TopicNotFoundError:
             counters.topics.pop(name, None)
             continue

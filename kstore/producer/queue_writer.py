@@ -31,6 +31,7 @@ from kstore.errors import (
     SyncFailedError,
     TopicNotFoundError,
 )
+from kstore.logs.topics import Topics
 from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic, retry_delay
 from kstore.producer.batch_writing import seal, split
@@ -77,7 +78,7 @@ class QueueWriter:
         accumulator: RecordAccumulator,
         clock: Clock,
         *,
-        writer_of: Callable[[str, int], LogWriter],
+        topics: Topics,
         topic_of: Callable[[str], Topic],
         ids: ProducerIds,
         counters: ProducerCounters,
@@ -86,7 +87,7 @@ class QueueWriter:
         self._config = config
         self._accumulator = accumulator
         self._clock = clock
-        self._writer_of = writer_of
+        self._topics = topics
         self._topic_of = topic_of
         self._ids = ids
         self._counters = counters
@@ -100,7 +101,7 @@ class QueueWriter:
         """The writer of the queue's log; asked for anew where the log was closed. Raises: as ``Store.log``."""
         writer = queue.writer
         if writer is None or writer.closed:
-            writer = queue.writer = self._writer_of(queue.topic, queue.partition)
+            writer = queue.writer = self._topics.log(queue.topic, queue.partition).writer
         return writer
 
     def _write_ready(self, queue: Queue, now: float, complete: Callable[[list[ProducerBatch]], None]) -> None:

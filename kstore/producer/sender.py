@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Final
 
 from kstore.clock import Clock
-from kstore.engine.writer import LogWriter
 from kstore.errors import KstoreError
 from kstore.files.threads import WorkerPool, side_by_side, start_thread
+from kstore.logs.topics import Topics
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
@@ -54,7 +54,7 @@ class Sender(QueueWriter):
         accumulator: RecordAccumulator,
         clock: Clock,
         *,
-        writer_of: Callable[[str, int], LogWriter],
+        topics: Topics,
         topic_of: Callable[[str], Topic],
         ids: ProducerIds,
         counters: ProducerCounters,
@@ -66,7 +66,7 @@ class Sender(QueueWriter):
             config,
             accumulator,
             clock,
-            writer_of=writer_of,
+            topics=topics,
             topic_of=topic_of,
             ids=ids,
             counters=counters,

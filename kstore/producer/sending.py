@@ -25,12 +25,12 @@ from kstore.errors import (
     TopicWaitTimeoutError,
 )
 from kstore.files.fork import ForkGuard
+from kstore.logs.topics import Topics
 from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, SendPath, checked_record_headers
 from kstore.producer.accumulator import RUN_BATCHES, Queue, RecordAccumulator, RecordHeaders, Topic, size_upper_bound
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.config import ProducerConfig, next_client_id
 from kstore.producer.counters import ProducerCounters
-from kstore.producer.host import ProducerHost
 from kstore.producer.interceptors import Interceptors
 from kstore.producer.metadata import TopicMetadata
 from kstore.producer.partitioner import partitioner_of
@@ -41,6 +41,7 @@ from kstore.producer.transactions import TransactionManager
 from kstore.producer.waiting import Wakeup
 from kstore.record._codec import murmur2
 from kstore.rules.arguments import check_timestamps
+from kstore.transactions.of_store import StoreCoordinator
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,18 +64,18 @@ DELIVERED_ERRORS: Final = (
 class Sending(SendPath):
     """What a ``Producer`` sends with: its parts, put together, and ``send_many``, ``send_arrow`` beside ``send``."""
 
-    def __init__(self, host: ProducerHost, *, is_threaded: bool, **settings: Any) -> None:
+    def __init__(self, topics: Topics, coordinator: StoreCoordinator, *, is_threaded: bool, **settings: Any) -> None:
         """Nothing runs yet. Raises: ConfigError."""
         self._closed = True  # until it is open
         self.config = config = ProducerConfig.from_settings(**settings)
         self.client_id = next_client_id(config)
         self.counters = ProducerCounters()
-        self._host = host
+        self._topics = topics
         self._guard = ForkGuard()
-        self._clock = clock = host.clock
+        self._clock = clock = topics.clock
         # An exclusive store knows at once that a topic does not exist.
-        waits = host.shared or "max_block_ms" in settings
-        self._metadata = TopicMetadata(config, host, waits=waits)
+        waits = topics.shared or "max_block_ms" in settings
+        self._metadata = TopicMetadata(config, topics, waits=waits)
         super().__init__(self._metadata.topics, None if _is_system(clock) else clock.now_ms)
         self._failures = Failures()
         self._wakeup = Wakeup()
@@ -84,12 +85,12 @@ class Sending(SendPath):
         self._accumulator = RecordAccumulator(
             config, self._pool, clock, hurry=_weakly(self, Sending._hurry), failures=self._failures
         )
-        self._transactions = TransactionManager(config, host)
+        self._transactions = TransactionManager(config, coordinator.get, clock)
         self.sender = Sender(
             config,
             self._accumulator,
             clock,
-            writer_of=host.writer,
+            topics=topics,
             topic_of=self._metadata.known,
             ids=self._transactions,
             counters=self.counters,

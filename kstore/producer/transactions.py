@@ -8,17 +8,18 @@ any -> fatal (another producer has taken the place of this one)
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from typing import Protocol
 
+from kstore.clock import Clock
 from kstore.errors import InvalidTransactionStateError, ProducerFencedError
 from kstore.files.paths import TopicPartition
 from kstore.messages.primitives import check_string
 from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.config import ProducerConfig
-from kstore.producer.host import Coordinator, ProducerHost
 
-__all__ = ["TransactionManager", "TransactionState"]
+__all__ = ["Coordinator", "TransactionManager", "TransactionState"]
 
 NO_PRODUCER = (-1, -1)
 # How long the coordinator's answer counts. Much less than the time after which a log forgets who was fenced.
@@ -38,14 +39,39 @@ class TransactionState(Enum):
 State = TransactionState
 
 
+class Coordinator(Protocol):
+    """Gives out producer ids, and ends transactions: a store's, or a mock's."""
+
+    def init_producer_id(self, transactional_id: str | None, timeout_ms: int = ...) -> tuple[int, int]: ...
+
+    def add_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+    ) -> None: ...
+
+    def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> tuple[int, int]:
+        """Returns the producer id and epoch of the next transaction."""
+        ...
+
+    def add_offsets(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+    ) -> None: ...
+
+
 class TransactionManager:
     """The id that a producer's batches have, and where it is in its transaction. Thread-safe."""
 
-    def __init__(self, config: ProducerConfig, host: ProducerHost) -> None:
+    def __init__(self, config: ProducerConfig, coordinator: Callable[[], Coordinator], clock: Clock) -> None:
+        """``coordinator`` gives it at its first use: many producers need none. It raises ClosedError, StorageError."""
         self.state = State.UNINITIALIZED
         self.error: Exception | None = None
         self._config = config
-        self._host = host
+        self._coordinator = coordinator
+        self._clock = clock
         self._id = config.transactional_id
         self._lock = threading.RLock()
         # Guarded by the lock, as is the state.
@@ -79,11 +105,11 @@ class TransactionManager:
             return NO_PRODUCER
         with self._lock:
             if self._producer == NO_PRODUCER:
-                self._producer = self._host.coordinator.init_producer_id(self._id, self._config.transaction_timeout_ms)
+                self._producer = self._coordinator().init_producer_id(self._id, self._config.transaction_timeout_ms)
             if self._id is not None:
-                now = self._host.clock.monotonic()
+                now = self._clock.monotonic()
                 if (topic, partition) not in self._added or (now - self._asked) * 1000 >= ANSWER_MS:
-                    self._coordinate().add_partitions(self._id, *self._producer, [TopicPartition(topic, partition)])
+                    self._coordinator().add_partitions(self._id, *self._producer, [TopicPartition(topic, partition)])
                     self._added.add((topic, partition))
                     self._asked = now
             return self._producer
@@ -94,7 +120,7 @@ class TransactionManager:
             if self._id is not None:
                 return False
             if self._producer == after:
-                self._producer = self._host.coordinator.init_producer_id(None, self._config.transaction_timeout_ms)
+                self._producer = self._coordinator().init_producer_id(None, self._config.transaction_timeout_ms)
             return True
 
     def failed(self, batch: ProducerBatch, error: Exception) -> None:
@@ -121,9 +147,7 @@ class TransactionManager:
             if self.state is State.READY:
                 return
             self._expect("init_transactions", State.UNINITIALIZED)
-            self._producer = self._host.coordinator.init_producer_id(
-                transactional_id, self._config.transaction_timeout_ms
-            )
+            self._producer = self._coordinator().init_producer_id(transactional_id, self._config.transaction_timeout_ms)
             self.state = State.READY
 
     def begin(self) -> None:
@@ -165,7 +189,7 @@ class TransactionManager:
             if self._added or self._has_offsets:
                 transactional_id = self._required()
                 try:
-                    self._producer = self._coordinate().end(transactional_id, *self._producer, commit=commit)
+                    self._producer = self._coordinator().end(transactional_id, *self._producer, commit=commit)
                 except ProducerFencedError as error:
                     self._fail_for_good(error)
                     raise
@@ -183,7 +207,7 @@ class TransactionManager:
                 return
             self._has_offsets = True
             try:
-                self._coordinate().add_offsets(transactional_id, *self._producer, group, offsets)
+                self._coordinator().add_offsets(transactional_id, *self._producer, group, offsets)
             except ProducerFencedError as error:
                 self._fail_for_good(error)
                 raise
@@ -197,9 +221,6 @@ class TransactionManager:
         return self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.COMMITTING, State.ABORTING)
 
     # --- inside -----------------------------------------------------------------------------------------------------
-
-    def _coordinate(self) -> Coordinator:
-        return self._host.coordinator
 
     def _required(self) -> str:
         if self._id is None:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import ConfigError, KstoreError, TopicExistsError, TopicNotFoundError
+from kstore.errors import ConfigError, KstoreError, TopicNotFoundError
 from kstore.files.paths import TopicPartition, validate_topic
-from kstore.log import Log
+from kstore.logs.topics import Topics
 from kstore.queue.config import QueueConfig
 from kstore.queue.core import QueueCore
 from kstore.queue.journal import SEGMENT_BYTES, Journal
 from kstore.queue.queue import Queue
 from kstore.queue.shared import SharedCore
-from kstore.transactions.placement import QUEUE_JOURNAL, is_internal
-from kstore.types import Durability
+from kstore.rules.internal_topics import is_internal, journal_of
 
-__all__ = ["StoreQueues", "journal_of"]
+__all__ = ["StoreQueues"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +35,6 @@ KEPT: dict[str, Any] = {
 }
 
 
-def journal_of(name: str) -> str:
-    """The topic with the journal of ``name``."""
-    return QUEUE_JOURNAL + name
-
-
 def _message_bytes(config: QueueConfig) -> dict[str, int]:
     """No batch may be larger than its segment."""
     return {"max_message_bytes": config.segment_bytes} if config.segment_bytes < MESSAGE_BYTES else {}
@@ -50,28 +43,9 @@ def _message_bytes(config: QueueConfig) -> dict[str, int]:
 class StoreQueues:
     """Creates the queues of a store. Thread-safe."""
 
-    def __init__(
-        self,
-        log_of: Callable[[str], Log],
-        partitions: Callable[[str], list[int]],
-        create_topic: Callable[..., None],
-        settings_of: Callable[[TopicPartition], tuple[LogConfig, Durability]],
-        clock: Clock,
-        turn: Callable[[], AbstractContextManager[None]],
-        durability: Durability,
-        *,
-        shared: bool,
-    ) -> None:
-        """``partitions`` raises TopicNotFoundError, and ``create_topic`` TopicExistsError; in its ``turn`` a process is
-        the only one of those that share the store that changes its contents."""
-        self._log_of = log_of
-        self._partitions = partitions
-        self._create_topic = create_topic
-        self._settings_of = settings_of
-        self._clock = clock
-        self._turn = turn
-        self._durability = durability
-        self._core_type = SharedCore if shared else QueueCore
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._core_type = SharedCore if topics.shared else QueueCore
         self._lock = threading.RLock()
         self._queues: dict[str, Queue] = {}
 
@@ -86,7 +60,7 @@ class StoreQueues:
                     raise ConfigError(f"the queue {name} is open with other settings: {known.config}")
                 return known
             # In the turn: of two processes that find the journal ahead of the items, after a power cut, one records it.
-            with self._turn():
+            with self._topics.turn():
                 self._check_kept(name)
                 made = self._queues[name] = self._open(name, config)
             return made
@@ -95,7 +69,7 @@ class StoreQueues:
         """Raises: ConfigError, if the topic exists and would lose items that were not acked."""
         if is_internal(name) or not self._count(name):
             return
-        settings = self._settings_of(TopicPartition(name, 0))[0]
+        settings, _ = self._topics.settings.of(TopicPartition(name, 0))
         for setting in ("cleanup_policy", "retention_ms", "retention_bytes"):
             found, expected = getattr(settings, setting), KEPT[setting]
             if found != expected:
@@ -112,24 +86,24 @@ class StoreQueues:
             # Checked now: later an item that was delivered too many times would have no place to go.
             validate_topic(journal_of(dead_name))
         # Stored permanently: the queue keeps its settings, with whatever durability the store is opened.
-        own = {"durability": config.durability or self._durability}
+        own = {"durability": config.durability or self._topics.settings.durability}
         if not self._count(name):
             # First: a process that finds the items must find their journal. An existing one belongs to a deleted topic.
             self._ensure(journal, segment_bytes=SEGMENT_BYTES, **own)
             self._ensure(name, segment_bytes=config.segment_bytes, **_message_bytes(config), **own)
         if (count := self._count(name)) != 1:
             raise ConfigError(f"topic {name} has {count} partitions, expected 1 for a queue")
-        durability = self._settings_of(TopicPartition(name, 0))[1]
+        _, durability = self._topics.settings.of(TopicPartition(name, 0))
         if config.durability and durability != config.durability:
             raise ConfigError(f"the queue {name} has durability {durability!r}, not {config.durability!r}")
         self._ensure(journal, segment_bytes=SEGMENT_BYTES, durability=durability)
         is_sync = durability == "sync"
         core = self._core_type(
             name,
-            self._log_of(name),
-            Journal(self._log_of(journal), is_sync=is_sync),
+            self._topics.log(name),
+            Journal(self._topics.log(journal), is_sync=is_sync),
             config,
-            self._clock,
+            self._topics.clock,
             is_sync=is_sync,
         )
 
@@ -158,17 +132,12 @@ class StoreQueues:
 
     def _count(self, name: str) -> int:
         try:
-            return len(self._partitions(name))
+            return len(self._topics.partitions(name))
         except TopicNotFoundError:
             return 0
 
     def _ensure(self, name: str, **settings: Any) -> None:
-        if not self._count(name):
-            try:
-                self._create_topic(name, 1, **{**KEPT, **settings})
-            except TopicExistsError:
-                if not self._count(name):
-                    raise
+        self._topics.ensure(name, 1, **{**KEPT, **settings})
 
     @contextmanager
     def ended(self, name: str) -> Iterator[str]:

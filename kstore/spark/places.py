@@ -22,8 +22,8 @@ from kstore.files.paths import METADATA_TOPIC, TopicPartition, classify, marked_
 from kstore.files.remote import Location, is_remote, open_remote
 from kstore.files.remote_stores import without_password
 from kstore.log import Log
+from kstore.rules.internal_topics import is_internal
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, TopicEntry, decode_topics
-from kstore.transactions.placement import is_internal
 
 __all__ = ["LogPlace", "find_places", "open_place"]
 

@@ -26,10 +26,10 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import probe_lock
 from kstore.files.meta import MetaProperties, read_meta_properties
 from kstore.files.paths import META_PROPERTIES, validate_topic
+from kstore.rules.internal_topics import is_internal
 from kstore.rules.topics import effective_settings
 from kstore.spark.write_options import WriteOptions
 from kstore.store import LOG_DEFAULTS, Store
-from kstore.transactions.placement import is_internal
 
 __all__ = ["Target", "TopicTarget", "check_is_seen", "open_store", "plan_target", "topic_to_make"]
 

@@ -34,10 +34,10 @@ from kstore.errors import ConfigError
 from kstore.files.paths import validate_topic
 from kstore.files.remote import is_remote, open_remote
 from kstore.record.compression import CODECS_BY_NAME
+from kstore.rules.internal_topics import is_internal
 from kstore.setting_rules import shown
 from kstore.spark.option_values import Options, check_names, to_choice, to_duration_ms, to_int, to_size
 from kstore.spark.schema import HEADERS, SPARK_TYPES
-from kstore.transactions.placement import is_internal
 from kstore.types import INT32_MAX, INT64_MAX
 
 __all__ = ["WriteOptions", "check_sink_columns"]

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kstore.clock import Clock
 from kstore.errors import (
     ClosedError,
     ConfigError,
@@ -30,12 +29,13 @@ from kstore.errors import (
 )
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
+from kstore.logs.topics import Topics
 from kstore.messages.primitives import check_string
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.transactions.metadata import TransactionMetadata, TransactionState
 from kstore.transactions.producer_ids import NO_ID, ProducerIds
-from kstore.transactions.state_log import EnsureTopic, LogOf, PartitionCount, StateLog
+from kstore.transactions.state_log import StateLog
 
 __all__ = ["TransactionCoordinator"]
 
@@ -65,27 +65,24 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        log_of: LogOf,
-        ensure_topic: EnsureTopic,
-        partition_count: PartitionCount,
+        topics: Topics,
         ids: ProducerIds,
-        clock: Clock,
-        offsets: GroupOffsets | None = None,
+        offsets: GroupOffsets,
     ) -> None:
         """Reads the known transactional ids; writes nothing (``recover`` does).
 
         Args:
-            log_of, ensure_topic, partition_count: the store's logs and topics.
+            topics: the store's.
             ids: the source of producer ids.
-            offsets: what groups have committed, if it is loaded already.
+            offsets: what groups have committed.
 
         Raises: StorageError.
         """
-        self._log_of = log_of
-        self._clock = clock
+        self._topics = topics
+        self._clock = topics.clock
         self._ids = ids
-        self._state_log = StateLog(log_of, ensure_topic, partition_count)
-        self._offsets = offsets or GroupOffsets(log_of, ensure_topic, partition_count, clock)
+        self._state_log = StateLog(topics)
+        self._offsets = offsets
         # Guards the map, not its contents.
         self._mutex = threading.Lock()
         self._entries: dict[str, _Entry] = {}
@@ -229,7 +226,7 @@ class TransactionCoordinator:
         """Writes the end of the transaction to one partition, unless that has been deleted."""
         for attempt in range(2):
             try:
-                log = self._log_of(owner)
+                log = self._topics.log_of(owner)
             except TopicNotFoundError:
                 logger.warning("%s was deleted: %s ends without it", owner, metadata.transactional_id)
                 return

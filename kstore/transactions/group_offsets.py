@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kstore.clock import Clock
 from kstore.errors import (
@@ -27,6 +27,7 @@ from kstore.record._codec import Record
 from kstore.record.batch import SEQUENCE_COUNT, Batch
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, parse_end_transaction_marker
+from kstore.rules.internal_topics import OFFSETS
 from kstore.transactions.group_records import (
     GroupPartition,
     OffsetAndMetadata,
@@ -35,8 +36,7 @@ from kstore.transactions.group_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from kstore.transactions.placement import OFFSETS, partition_for
-from kstore.transactions.state_log import EnsureTopic, LogOf, PartitionCount
+from kstore.transactions.placement import partition_for
 from kstore.types import OFFSET_MAX
 
 __all__ = ["GroupOffsets"]
@@ -61,13 +61,27 @@ class _Commit(NamedTuple):
     committed: OffsetAndMetadata | None
 
 
+class TopicLogs(Protocol):
+    """Where committed offsets lie: the store's topics, or those borrowed for a while (``logs.topics``)."""
+
+    def log_of(self, owner: TopicPartition) -> Log:
+        """Raises: TopicNotFoundError, and as ``Log``."""
+        ...
+
+    def count(self, name: str) -> int:
+        """How many partitions a topic has, 0 if it does not exist."""
+        ...
+
+    def ensure(self, name: str, partitions: int, /, **settings: object) -> int:
+        """Creates a topic unless it exists; returns how many partitions it has. Raises: as ``Store.create_topic``."""
+        ...
+
+
 class GroupOffsets:
     """The committed offsets of all groups of a store. Thread-safe."""
 
-    def __init__(self, log_of: LogOf, ensure_topic: EnsureTopic, partition_count: PartitionCount, clock: Clock) -> None:
-        self._log_of = log_of
-        self._ensure_topic = ensure_topic
-        self._partition_count = partition_count
+    def __init__(self, topics: TopicLogs, clock: Clock) -> None:
+        self._topics = topics
         self._clock = clock
         self._mutex = threading.Lock()
         self._partitions: dict[int, _Partition] = {}
@@ -76,14 +90,12 @@ class GroupOffsets:
 
     def place(self, group: str) -> TopicPartition:
         """The partition that keeps a group's offsets; creates the topic if necessary."""
-        count = self._partition_count(OFFSETS.name) or self._ensure_topic(
-            OFFSETS.name, OFFSETS.partition_count, **SETTINGS
-        )
+        count = self._topics.ensure(OFFSETS.name, OFFSETS.partition_count, **SETTINGS)
         return TopicPartition(OFFSETS.name, partition_for(group, count))
 
     def found_place(self, group: str) -> TopicPartition | None:
         """The same, if the topic exists."""
-        count = self._partition_count(OFFSETS.name)
+        count = self._topics.count(OFFSETS.name)
         return TopicPartition(OFFSETS.name, partition_for(group, count)) if count else None
 
     def commit(
@@ -124,11 +136,11 @@ class GroupOffsets:
         records = [Record(number, now_ms, key=key, value=value) for number, (key, value) in enumerate(rows)]
         if producer is None:
             # One batch, so that a crash leaves all of it or nothing.
-            self._log_of(owner).append_batches(build_batch(records))
+            self._topics.log_of(owner).append_batches(build_batch(records))
             return
         producer_id, epoch = producer
         with self._partition(owner.partition).appending:
-            log = self._log_of(owner)
+            log = self._topics.log_of(owner)
             sequence = _next_sequence(log, producer_id, epoch)
             log.append_batches(
                 build_batch(
@@ -163,6 +175,11 @@ class GroupOffsets:
             commit = partition.groups.get(group, {}).get(owner)
             return None if commit is None else commit.committed
 
+    def offset_at(self, group: str, owner: TopicPartition) -> int | None:
+        """The offset alone."""
+        found = self.committed_at(group, owner)
+        return None if found is None else found.offset
+
     def unstable(self, group: str) -> set[TopicPartition]:
         """The partitions with an offset in an open transaction."""
         partition = self._looked_up(group)
@@ -174,7 +191,7 @@ class GroupOffsets:
     def groups(self) -> list[str]:
         """All groups that have committed offsets."""
         found: set[str] = set()
-        for number in range(self._partition_count(OFFSETS.name)):
+        for number in range(self._topics.count(OFFSETS.name)):
             partition = self._caught_up(number)
             if partition is not None:
                 with partition.lock:
@@ -186,7 +203,7 @@ class GroupOffsets:
         return sorted(found)
 
     def _looked_up(self, group: str) -> _Partition | None:
-        count = self._partition_count(OFFSETS.name)
+        count = self._topics.count(OFFSETS.name)
         return None if count == 0 else self._caught_up(partition_for(group, count))
 
     def _partition(self, number: int) -> _Partition:
@@ -196,7 +213,7 @@ class GroupOffsets:
     def _caught_up(self, number: int) -> _Partition | None:
         """The state of one partition, up to its high watermark; None if it does not exist here."""
         try:
-            log = self._log_of(TopicPartition(OFFSETS.name, number))
+            log = self._topics.log_of(TopicPartition(OFFSETS.name, number))
         except (TopicNotFoundError, LogNotFoundError):
             return None
         partition = self._partition(number)

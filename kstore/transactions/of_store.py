@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 
-from kstore.clock import Clock
-from kstore.errors import KstoreError, TopicExistsError
-from kstore.files.paths import TopicPartition
-from kstore.logs.directory import LogDirectory
-from kstore.logs.open_logs import OpenLogs
+from kstore.errors import KstoreError
 from kstore.logs.scheduler import Scheduler
+from kstore.logs.topics import Topics
+from kstore.rules.internal_topics import TRANSACTION_STATE
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
-from kstore.transactions.placement import TRANSACTION_STATE
 from kstore.transactions.producer_ids import ProducerIds, highest_in_snapshots
 
 __all__ = ["TRANSACTIONS_TASK", "StoreCoordinator"]
@@ -29,27 +25,19 @@ TASK_SECONDS = 10.0
 class StoreCoordinator:
     """Creates the one coordinator of a store. Thread-safe."""
 
-    def __init__(
-        self,
-        directory: LogDirectory,
-        logs: OpenLogs,
-        clock: Clock,
-        scheduler: Scheduler,
-        create_topic: Callable[..., None],
-    ) -> None:
-        self._directory = directory
-        self._logs = logs
-        self._clock = clock
+    def __init__(self, topics: Topics, scheduler: Scheduler) -> None:
+        self._topics = topics
+        self._directory = topics.directory
         self._scheduler = scheduler
-        self._create_topic = create_topic
         self._lock = threading.Lock()
         self._made: TransactionCoordinator | None = None
         self._is_planned = False
         # Used by callers that need only the groups.
-        self.offsets = GroupOffsets(logs.get, self._ensure_topic, self._partition_count, clock)
+        self.offsets = GroupOffsets(topics, topics.clock)
 
     def get(self) -> TransactionCoordinator:
-        """The coordinator, after finishing what the last one left. Raises: StorageError."""
+        """The coordinator, after finishing what the last one left. Raises: ClosedError, StorageError."""
+        self._topics.check_open()
         if self._made is not None:
             return self._made
         with self._lock:
@@ -63,7 +51,7 @@ class StoreCoordinator:
         A broker's own transactions are left alone until the coordinator is used.
         """
         name = TRANSACTION_STATE.name
-        if self._directory.shared or not self._directory.is_used(name) or not self._partition_count(name):
+        if self._directory.shared or not self._directory.is_used(name) or not self._topics.count(name):
             return
         try:
             self.get()
@@ -78,13 +66,10 @@ class StoreCoordinator:
     def _make(self) -> TransactionCoordinator:
         directory = self._directory
         made = TransactionCoordinator(
-            self._logs.get,
-            self._ensure_topic,
-            self._partition_count,
+            self._topics,
             ProducerIds(
                 directory.fs, directory.path, directory.replace_file, self._highest_producer_id, directory.turn
             ),
-            self._clock,
             self.offsets,
         )
         # Transactions need a store that is not shared.
@@ -95,27 +80,10 @@ class StoreCoordinator:
                 self._is_planned = True
         return made
 
-    def _ensure_topic(self, name: str, partitions: int, /, **settings: object) -> int:
-        with self._lock:
-            if not self._partition_count(name):
-                try:
-                    self._create_topic(name, partitions, **settings)
-                except TopicExistsError:
-                    if not self._partition_count(name):  # another process was quicker
-                        raise
-        return self._partition_count(name)
-
-    def _partition_count(self, name: str) -> int:
-        directory = self._directory
-        if not directory.numbers(name) and (directory.read_only or directory.shared):
-            directory.look()  # another process may have created it since
-        return directory.topics[name].partitions if directory.numbers(name) else 0
-
     def _highest_producer_id(self) -> int:
         directory = self._directory
-        owners = [TopicPartition(name, number) for name in directory.topics for number in directory.numbers(name)]
-        highest = highest_in_snapshots(directory.fs, map(directory.partition_path, owners))
-        for _, log in self._logs.open_now():
+        highest = highest_in_snapshots(directory.fs, map(directory.partition_path, directory.owners()))
+        for _, log in self._topics.logs.open_now():
             # Logs without producers are not read.
             if log.writer.producers.in_use:
                 highest = max([highest, *(info.producer_id for info in log.producers())])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
 
 from kstore.errors import CorruptDataError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
+from kstore.logs.topics import Topics
+from kstore.rules.internal_topics import TRANSACTION_STATE
 from kstore.transactions.metadata import TransactionMetadata
-from kstore.transactions.placement import TRANSACTION_STATE, partition_for
+from kstore.transactions.placement import partition_for
 from kstore.transactions.transaction_records import (
     decode_transaction_key,
     decode_transaction_value,
@@ -19,21 +19,9 @@ from kstore.transactions.transaction_records import (
 )
 from kstore.types import CorruptRange
 
-__all__ = ["EnsureTopic", "LogOf", "PartitionCount", "StateLog"]
+__all__ = ["StateLog"]
 
 logger = logging.getLogger(__name__)
-
-# The log of a partition. Raises: TopicNotFoundError if there is none, and as ``Log``.
-LogOf = Callable[[TopicPartition], Log]
-# The number of a topic's partitions, 0 if it does not exist.
-PartitionCount = Callable[[str], int]
-
-
-class EnsureTopic(Protocol):
-    """Creates a topic if it does not exist; returns its number of partitions. Raises: as ``Store.create_topic``."""
-
-    def __call__(self, name: str, partitions: int, /, **settings: object) -> int: ...
-
 
 # Read whole at each open: small segments, so that compaction, which skips the last one, keeps it short.
 # A decision must be on disk before it is carried out anywhere.
@@ -48,10 +36,8 @@ SETTINGS: dict[str, object] = {
 class StateLog:
     """The log of transactional ids. Thread-safe, except that callers order the records of one id."""
 
-    def __init__(self, log_of: LogOf, ensure_topic: EnsureTopic, partition_count: PartitionCount) -> None:
-        self._log_of = log_of
-        self._ensure_topic = ensure_topic
-        self._partition_count = partition_count
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
         # Ends of transactions must not come from an older coordinator than those in the logs; a broker's came from the
         # leader epoch of this topic.
         self.epoch = 0
@@ -59,10 +45,10 @@ class StateLog:
     def load(self) -> dict[str, TransactionMetadata]:
         """The metadata of every transactional id; creates nothing if there is no topic. Raises: StorageError."""
         known: dict[str, TransactionMetadata] = {}
-        for number in range(self._partition_count(TRANSACTION_STATE.name)):
+        for number in range(self._topics.count(TRANSACTION_STATE.name)):
             owner = TopicPartition(TRANSACTION_STATE.name, number)
             try:
-                log = self._log_of(owner)
+                log = self._topics.log_of(owner)
             except TopicNotFoundError:
                 continue  # some partitions of a broker's topic may be on other brokers
             self._read(log, known)
@@ -104,5 +90,5 @@ class StateLog:
 
     def _log(self, transactional_id: str) -> Log:
         topic = TRANSACTION_STATE
-        count = self._partition_count(topic.name) or self._ensure_topic(topic.name, topic.partition_count, **SETTINGS)
-        return self._log_of(TopicPartition(topic.name, partition_for(transactional_id, count)))
+        count = self._topics.ensure(topic.name, topic.partition_count, **SETTINGS)
+        return self._topics.log_of(TopicPartition(topic.name, partition_for(transactional_id, count)))

@@ -15,6 +15,7 @@ from kstore.types import Durability
 from tests.evidence import Hung, Lost, Untyped, Wrong
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, WatchedFs
+from tests.producer_helpers import producer_of
 
 __all__ = ["ProducerLife", "prepare"]
 
@@ -94,8 +95,8 @@ class ProducerLife:
         return made[0] if made else None
 
     def _work(self, store: Store) -> None:
-        sender = Producer(store._producer_host, is_threaded=False, **PRODUCER)
-        mover = Producer(store._producer_host, is_threaded=False, transactional_id="mover", **PRODUCER)
+        sender = producer_of(store, is_threaded=False, **PRODUCER)
+        mover = producer_of(store, is_threaded=False, transactional_id="mover", **PRODUCER)
         for number in range(TRANSACTION_COUNT):
             self._send(sender, number)
             self._move(mover, number)

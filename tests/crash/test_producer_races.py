@@ -23,7 +23,7 @@ from kstore.producer.producer import Producer
 from kstore.record._codec import BatchBuffer
 from tests.evidence import Lost, Wrong
 from tests.fake_fs import WRITES, Fault
-from tests.producer_helpers import unthreaded
+from tests.producer_helpers import producer_of, unthreaded
 from tests.selection import tries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,8 +86,8 @@ def test_a_thread_that_waits_between_the_two_looks_finds_the_other_s_batch(store
 
 def test_a_close_wakes_a_thread_that_waits_for_memory(store: kstore.Store) -> None:
     producer = store.producer(linger_ms=0, buffer_memory=16384, batch_size=16384)
-    paused = Paused(producer.sender._writer_of)
-    producer.sender._writer_of = paused  # type: ignore[assignment]
+    paused = Paused(producer.sender._writer)
+    producer.sender._writer = paused  # type: ignore[method-assign, assignment]
     producer.send("orders", b"x" * 16000, partition=0)
     assert paused.reached.wait(SECONDS_MAX)
     failures: list[Exception] = []
@@ -469,7 +469,7 @@ def test_deliveries_can_be_awaited_each_and_together(store: kstore.Store) -> Non
 
 def test_an_awaited_delivery_that_failed_raises(tmp_path: Path) -> None:
     with unthreaded(tmp_path / "data") as one:
-        producer = Producer(one.store._producer_host, max_block_ms=0, retries=0)
+        producer = producer_of(one.store, max_block_ms=0, retries=0)
         one.store.log("orders")
         one.fs.faults.append(Fault(1, errno.ENOSPC, sticky=True, kinds=WRITES, suffix=".log"))
 

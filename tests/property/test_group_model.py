@@ -28,7 +28,7 @@ from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.group_files import FileGroup
 from kstore.consumer.group_state import GroupState
 from kstore.consumer.groups import Membership, MemoryGroup
-from kstore.consumer.of_store import StoreConsumers
+from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.reading import Reading
 from kstore.store import Store
 from kstore.transactions.group_records import OffsetAndMetadata
@@ -413,12 +413,12 @@ def nobody_is_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_offset_is_committed_back(patch: pytest.MonkeyPatch) -> None:
-    commit = StoreConsumers.commit
+    commit = StoreGroups.commit
 
-    def back(self: StoreConsumers, group: str, offsets: dict[TopicPartition, int]) -> None:
+    def back(self: StoreGroups, group: str, offsets: dict[TopicPartition, int]) -> None:
         commit(self, group, {owner: max(offset - 1, 0) for owner, offset in offsets.items()})
 
-    patch.setattr(StoreConsumers, "commit", back)
+    patch.setattr(StoreGroups, "commit", back)
 
 
 def a_close_commits_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from unittest import mock
 
 from kstore.errors import KstoreError, StorageError
 from kstore.files.descriptors import OPEN_TAILS
-from kstore.store import Store
+from kstore.store import Store, parts_of
 from kstore.types import Durability
 from tests.crash.queue_life import small
 from tests.evidence import Lost, Untyped, Wrong
@@ -230,14 +230,14 @@ class Life:
         try:
             store.close()
         finally:
-            store._closed = True
+            parts_of(store).topics.closed = True
         for topic in self.topics.values():
             for model in topic.logs:
                 model.flushed()
 
     def _forget_store(self) -> None:
         if self._store is not None:
-            self._store._closed = True
+            parts_of(self._store).topics.closed = True
             self._store = None
         self.items.process_ended()
         # The tails of a process that has ended are not open in the next one.

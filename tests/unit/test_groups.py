@@ -20,7 +20,7 @@ from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.consumer.groups import LOOK_COUNT, Membership, MemoryGroup
 from kstore.errors import CorruptFileError
 from kstore.files.local import SYSTEM_FS
-from kstore.store import Store
+from kstore.store import Store, parts_of
 from tests.evidence import Hung
 from tests.fake_clock import ManualClock
 
@@ -106,7 +106,7 @@ def test_a_poll_costs_as_much_in_a_large_group_as_in_a_small_one(
 ) -> None:
     """At each heartbeat a member looks at a few others; after enough heartbeats it has looked at every one."""
     members = crowd(store, 3 * LOOK_COUNT)
-    box = store._consumer_host.group("g")
+    box = parts_of(store).groups.box("g")
     dead, looks = box.dead, []
 
     def noted(suspects: Any) -> set[str]:
@@ -147,7 +147,7 @@ def test_a_member_that_was_dropped_is_found_at_once_in_a_large_group(store: Stor
     members[1].abandon()
     members[-1].poll()
     members[-1].poll()
-    assert len(store._consumer_host.group("g").look()[1].members) == len(members) - 1
+    assert len(parts_of(store).groups.box("g").look()[1].members) == len(members) - 1
     for member in members:
         member.close()
 

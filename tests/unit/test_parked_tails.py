@@ -21,6 +21,7 @@ from kstore.errors import PoisonedError, StorageError
 from kstore.files import descriptors
 from kstore.files.descriptors import OpenTails
 from kstore.log import Log
+from kstore.store import parts_of
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, SYNCS, FailingFs, Fault, RecordingFs
@@ -64,7 +65,7 @@ def test_of_many_logs_a_few_are_open(tmp_path: Path, tails: OpenTails, durabilit
         for value in (b"a", b"b", b"c"):
             for number in range(10):
                 store.log("t", number).append(value)
-                assert sum(not is_parked(log) for _, log in store._logs.open_now()) <= 4
+                assert sum(not is_parked(log) for _, log in parts_of(store).topics.logs.open_now()) <= 4
         for number in range(10):
             log = store.log("t", number)
             assert [record.value for record in log.read()] == [b"a", b"b", b"c"]

@@ -27,10 +27,10 @@ from kstore.errors import (
     TopicWaitTimeoutError,
 )
 from kstore.producer.interceptors import ProducerInterceptor
-from kstore.producer.producer import Producer
 from kstore.producer.records import ProducerRecord, RecordMetadata
+from kstore.store import parts_of
 from tests.fake_fs import WRITES, Fault
-from tests.producer_helpers import TIME_MS, Unthreaded, full_disk, unthreaded
+from tests.producer_helpers import TIME_MS, Unthreaded, full_disk, producer_of, unthreaded
 
 Told = list[tuple[RecordMetadata, Exception | None]]
 
@@ -219,7 +219,7 @@ def test_an_unknown_topic_fails_after_max_block_ms(one: Unthreaded) -> None:
 
 
 def test_a_store_of_its_own_fails_an_unknown_topic_at_once_and_names_similar_ones(tmp_path: Path) -> None:
-    with unthreaded(tmp_path / "data") as one, Producer(one.store._producer_host, is_threaded=False) as producer:
+    with unthreaded(tmp_path / "data") as one, producer_of(one.store, is_threaded=False) as producer:
         # The clock stands still: a wait would not end.
         for delivery in (producer.send("order", b"v"), producer.send_many("order", [b"v"])[0]):
             with pytest.raises(TopicNotFoundError, match=r"no topic order, did you mean orders"):
@@ -239,7 +239,7 @@ def test_a_topic_of_a_shared_store_is_waited_for_since_another_process_may_creat
 ) -> None:
     with kstore.open(tmp_path / "data", durability="os", shared=True) as store, store.producer() as producer:
         looked_up = threading.Event()
-        topics = store._producer_host.partition_count
+        topics = parts_of(store).topics.partition_count
 
         def partition_count(topic: str) -> int:
             try:
@@ -247,7 +247,7 @@ def test_a_topic_of_a_shared_store_is_waited_for_since_another_process_may_creat
             finally:
                 looked_up.set()
 
-        monkeypatch.setattr(store._producer_host, "partition_count", partition_count)
+        monkeypatch.setattr(parts_of(store).topics, "partition_count", partition_count)
         found: list[RecordMetadata] = []
         sending = threading.Thread(target=lambda: found.append(producer.send("orders", b"v").result(300)))
         sending.start()

@@ -25,7 +25,7 @@ from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.producer import Producer
 from kstore.producer.records import RecordMetadata
 from tests.fake_fs import WRITES, Fault
-from tests.producer_helpers import Unthreaded, full_disk, unthreaded
+from tests.producer_helpers import Unthreaded, full_disk, producer_of, unthreaded
 
 Told = list[tuple[RecordMetadata, Exception | None]]
 
@@ -279,7 +279,7 @@ def test_close_delivers_what_is_there_and_can_be_called_again(tmp_path: Path) ->
 
 def test_close_with_a_timeout_fails_what_it_cannot_deliver(tmp_path: Path) -> None:
     with unthreaded(tmp_path / "data") as one:
-        producer = Producer(one.store._producer_host, max_block_ms=0)
+        producer = producer_of(one.store, max_block_ms=0)
         one.store.log("orders")
         one.fs.faults.append(full_disk())
         delivery = producer.send("orders", b"v")

@@ -19,8 +19,9 @@ from kstore.metrics import PRODUCER_METRICS, PRODUCER_TOPIC_METRICS, collector
 from kstore.producer.producer import Producer
 from kstore.record.batch import BATCH_HEADER_BYTES
 from kstore.record.scan import parse_batches
+from kstore.store import parts_of
 from tests.fake_fs import WRITES, Fault
-from tests.producer_helpers import Unthreaded, unthreaded
+from tests.producer_helpers import Unthreaded, producer_of, unthreaded
 
 SECONDS = 0.123
 
@@ -156,7 +157,7 @@ def test_the_time_of_a_call_that_fails_is_counted(transactional: Unthreaded) -> 
 
 
 def test_the_time_to_look_a_topic_up_is_counted_once(one: Unthreaded) -> None:
-    host = one.store._producer_host
+    host = parts_of(one.store).topics
     host.partition_count = slowed(one, host.partition_count)  # type: ignore[method-assign]
     for _ in range(10):
         one.producer.send("orders", b"v")
@@ -164,7 +165,7 @@ def test_the_time_to_look_a_topic_up_is_counted_once(one: Unthreaded) -> None:
 
 
 def test_the_time_to_wait_in_vain_for_a_topic_is_counted(one: Unthreaded) -> None:
-    host = one.store._producer_host
+    host = parts_of(one.store).topics
     host.partition_count = slowed(one, host.partition_count)  # type: ignore[method-assign]
     assert isinstance(one.producer.send("nothing", b"v").exception(), kstore.KstoreError)
     assert spent(one) == pytest.approx({"metadata_wait_seconds": SECONDS})
@@ -359,7 +360,7 @@ def test_threads_that_wait_for_memory_are_counted_and_their_time(tmp_path: Path)
     with kstore.open(tmp_path / "data", durability="os", background=False) as store:
         store.create_topic("orders")
         settings = {"buffer_memory": 1000, "batch_size": 1000, "max_block_ms": 60_000}
-        with Producer(store._producer_host, is_threaded=False, **settings) as producer:
+        with producer_of(store, is_threaded=False, **settings) as producer:
             producer.send("orders", b"x" * 700)
             waiting = threading.Thread(target=lambda: producer.send("orders", b"y" * 700))
             waiting.start()

@@ -16,12 +16,11 @@ import pytest
 
 import kstore
 from kstore.producer.interceptors import ProducerInterceptor
-from kstore.producer.producer import Producer
 from kstore.producer.records import ProducerRecord, RecordMetadata
 from tests.crash.test_producer_races import until
 from tests.evidence import Hung
 from tests.fake_fs import WRITES, Fault, Operation, WatchedFs
-from tests.producer_helpers import Unthreaded, full_disk, unthreaded
+from tests.producer_helpers import Unthreaded, full_disk, producer_of, unthreaded
 
 Result = TypeVar("Result")
 
@@ -115,7 +114,7 @@ def test_a_send_that_is_under_way_when_its_transaction_ends_is_in_it_or_refused(
 
 def test_close_gives_up_a_transaction_within_its_time(tmp_path: Path) -> None:
     with unthreaded(tmp_path / "data") as one:
-        producer = Producer(one.store._producer_host, transactional_id="t", max_block_ms=0)
+        producer = producer_of(one.store, transactional_id="t", max_block_ms=0)
         producer.init_transactions()
         producer.begin_transaction()
         one.store.log("orders")
@@ -135,12 +134,12 @@ def test_a_producer_is_collected_in_a_thread_that_holds_any_of_its_locks(tmp_pat
         store.create_topic("orders")
         made = [store.producer(linger_ms=60_000)]
         made[0].send("orders", b"v")
-        pool, metadata, host = made[0]._pool, made[0]._metadata, made[0]._host
+        pool, metadata, topics = made[0]._pool, made[0]._metadata, made[0]._topics
         queue = metadata.topics["orders"].queue(0)
         ended = threading.Event()
 
         def collect() -> None:
-            with queue.lock, pool._lock, host._lock, warnings.catch_warnings():  # type: ignore[attr-defined]
+            with queue.lock, pool._lock, topics._watching, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 made.clear()
             ended.set()
@@ -156,11 +155,11 @@ def test_without_a_thread_there_is_no_producer_and_nothing_of_it(
     def refuse(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    watchers = len(one.producer._host._watchers)  # type: ignore[attr-defined]
+    watchers = len(one.producer._topics._watchers)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RuntimeError):
-        Producer(one.store._producer_host)
-    assert len(one.producer._host._watchers) == watchers  # type: ignore[attr-defined]
+        producer_of(one.store)
+    assert len(one.producer._topics._watchers) == watchers
 
 
 def test_logs_are_written_one_after_the_other_where_there_are_no_threads(

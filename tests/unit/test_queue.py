@@ -16,7 +16,7 @@ import kstore
 from kstore.errors import ClosedError, ConfigError, Empty, Full, LeaseLostError, ReadOnlyError
 from kstore.queue.journal import Journal
 from kstore.queue.queue import Queue
-from kstore.store import Store
+from kstore.store import Store, parts_of
 from tests.fake_clock import ManualClock
 from tests.log_cases import flip
 
@@ -337,7 +337,7 @@ def test_a_queue_that_is_opened_while_its_topic_is_deleted_is_a_new_one(
         queue.ack_many(queue.get_many(10))
         opened: list[Queue] = []
         thread = threading.Thread(target=lambda: opened.append(store.queue("jobs")))
-        tell = store._producer_host.tell
+        tell = parts_of(store).topics.tell
 
         def told(topic: str) -> None:
             tell(topic)
@@ -346,7 +346,7 @@ def test_a_queue_that_is_opened_while_its_topic_is_deleted_is_a_new_one(
                 thread.start()
                 thread.join(0.2)
 
-        monkeypatch.setattr(store._producer_host, "tell", told)
+        monkeypatch.setattr(parts_of(store).topics, "tell", told)
         store.delete_topic("jobs")
         thread.join()
         opened[0].put_many([b"b"] * 20)

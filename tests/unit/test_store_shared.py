@@ -12,7 +12,7 @@ import pytest
 
 import kstore
 from kstore.errors import ConfigError, LockedError, SharedLogError, TopicExistsError
-from kstore.store import Store
+from kstore.store import Store, parts_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
 
@@ -41,7 +41,7 @@ def test_a_topic_that_the_other_makes_meanwhile_is_known_wholly(
     pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = pair
-    fs = two._directory.fs
+    fs = parts_of(two).topics.directory.fs
 
     class Late:
         def __getattr__(self, name: str) -> Any:
@@ -52,15 +52,15 @@ def test_a_topic_that_the_other_makes_meanwhile_is_known_wholly(
                 one.create_topic("late", partitions=3, segment_bytes=4096)
             return fs.list(path)
 
-    monkeypatch.setattr(two._directory, "fs", Late())
-    two._directory.look()
-    assert two._directory.topics["late"] == one._directory.topics["late"]
+    monkeypatch.setattr(parts_of(two).topics.directory, "fs", Late())
+    parts_of(two).topics.directory.look()
+    assert parts_of(two).topics.directory.topics["late"] == parts_of(one).topics.directory.topics["late"]
 
 
 def test_a_topic_that_a_killed_process_has_left_half_made_can_be_made(pair: tuple[Store, Store]) -> None:
     one, two = pair
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one._directory, "_make", lambda *_: one.path.joinpath("t-0").mkdir())
+        patch.setattr(parts_of(one).topics.directory, "_make", lambda *_: one.path.joinpath("t-0").mkdir())
         one.create_topic("t", partitions=2)
     assert "t" not in two.topics()
     two.create_topic("t", partitions=3)

@@ -1,0 +1,46 @@
+"""``LiveClients``: the open producers, or consumers, of a store, by name."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Generic, Protocol, TypeVar
+
+__all__ = ["LiveClients"]
+
+
+class Client(Protocol):
+    """A producer or a consumer."""
+
+    client_id: str
+
+    @property
+    def closed(self) -> bool: ...
+
+
+AnyClient = TypeVar("AnyClient", bound=Client)
+
+
+class LiveClients(Generic[AnyClient]):
+    """Holds them weakly: one that is forgotten is gone. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: weakref.WeakValueDictionary[str, AnyClient] = weakref.WeakValueDictionary()  # guarded by _lock
+
+    def add(self, client: AnyClient) -> None:
+        with self._lock:
+            taken = self._open()
+            name, number = client.client_id, 1
+            while name in taken:
+                number += 1
+                name = f"{client.client_id}#{number}"
+            self._clients[name] = client
+
+    def open(self) -> dict[str, AnyClient]:
+        """Those that are open, by names that no two of them have: the client id, and a number if that was taken."""
+        with self._lock:
+            return self._open()
+
+    def _open(self) -> dict[str, AnyClient]:
+        return {name: client for name, client in list(self._clients.items()) if not client.closed}

@@ -1,0 +1,419 @@
+"""``Topics``: which topics a store has, their settings and their logs; how they are created, changed and deleted.
+
+directory    what lies in the root, and what decides whether a topic exists
+settings     what is in effect for each topic (topic_settings)
+logs         the open logs (open_logs)
+
+Everything that works with topics stands on this: the background work, the coordinator, producers, consumers, queues.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kstore.clock import Clock
+from kstore.config import LogConfig
+from kstore.errors import (
+    ClosedError,
+    ConfigError,
+    KstoreError,
+    LogNotFoundError,
+    ReadOnlyError,
+    SharedLogError,
+    StorageError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from kstore.files.fork import ForkGuard
+from kstore.files.fs import FileSystem
+from kstore.files.paths import METADATA_TOPIC, TopicPartition, validate_topic
+from kstore.files.threads import side_by_side
+from kstore.log import Log
+from kstore.logs.directory import LogDirectory
+from kstore.logs.open_logs import Flushes, OpenLogs
+from kstore.logs.scheduler import Scheduler
+from kstore.logs.topic_settings import TopicSettings
+from kstore.rules.internal_topics import is_internal
+from kstore.rules.topics import TopicEntry, check_partition_count, collision, kept_settings
+from kstore.types import Durability
+
+__all__ = ["BorrowedTopics", "PartitionDescription", "TopicDescription", "TopicSummary", "Topics"]
+
+logger = logging.getLogger(__name__)
+
+LOG_SETTINGS = frozenset({"durability", *(row.name for row in fields(LogConfig))})
+
+
+class PartitionDescription(NamedTuple):
+    """One partition; ``size`` in bytes of ``.log`` files. ``error`` says why the rest is not known, "" as a rule."""
+
+    partition: int
+    start_offset: int = -1
+    high_watermark: int = -1
+    end_offset: int = -1
+    segment_count: int = 0
+    size: int = 0
+    error: str = ""
+
+
+class TopicSummary(NamedTuple):
+    """A topic, without a look at its logs: ``settings`` are its own."""
+
+    name: str
+    topic_id: UUID | None
+    partition_count: int
+    settings: dict[str, Any]
+
+
+class TopicDescription(NamedTuple):
+    """A topic: ``settings`` are its own, ``config`` and ``durability`` those in effect."""
+
+    name: str
+    topic_id: UUID | None
+    settings: dict[str, Any]
+    config: LogConfig
+    durability: Durability
+    partitions: tuple[PartitionDescription, ...]
+
+
+class Topics:
+    """The topics of one open store. Thread-safe.
+
+    While it is ``closed`` every call for a user is refused; ``log_of``, ``count`` and ``ensure``, which the store's own
+    parts use, work until the logs and the directory are closed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        defaults: Mapping[str, Any],
+        durability: Durability,
+        scheduler: Scheduler,
+        *,
+        read_only: bool,
+        shared: bool,
+        create: bool,
+        fs: FileSystem,
+        clock: Clock,
+    ) -> None:
+        """Opens the directory; see ``Store``. ``defaults`` are the settings of topics that have none of their own.
+
+        Raises: LogNotFoundError, NotALogError, LockedError, ConfigError, ReadOnlyError, StorageError.
+        """
+        self.closed = False
+        self.path = path
+        self.clock = clock
+        self._guard = ForkGuard()
+        config = LogConfig.from_settings(**defaults)
+        if not create and not fs.exists(path):
+            raise LogNotFoundError(errno.ENOENT, "there is no store", str(path))
+        flushes = Flushes(clock, scheduler)
+        if not read_only:
+            flushes.begin()
+        # Held while topics are created, changed and deleted.
+        self._lock = threading.RLock()
+        self.directory = LogDirectory(
+            fs, path.absolute(), clock, file_mode=config.file_mode, read_only=read_only, shared=shared
+        )
+        self.settings = TopicSettings(self.directory, defaults, durability)
+        self.logs = OpenLogs(self.directory, self.settings, flushes)
+        # Logs that were not closed in order, and are not known to be in order since.
+        self._unclean: set[TopicPartition] = set()
+        # Reentrant: a producer that is collected meanwhile takes it again.
+        self._watching = threading.RLock()
+        self._watchers: list[Callable[[str], None]] = []  # guarded by _watching
+
+    # --- what may be done -------------------------------------------------------------------------------------------
+
+    @property
+    def read_only(self) -> bool:
+        return self.directory.read_only
+
+    @property
+    def shared(self) -> bool:
+        """Whether another process may create a topic."""
+        return self.directory.shared
+
+    @property
+    def forked(self) -> bool:
+        return self._guard.forked
+
+    def check_open(self) -> None:
+        """Raises: ClosedError, ForkedError."""
+        if self.closed:
+            raise ClosedError(f"the store {self.path} is closed")
+        if self._guard.forked:
+            self._guard.check(f"the store {self.path}")
+
+    def check_writable(self) -> None:
+        """Raises: ReadOnlyError, and as ``check_open``."""
+        self.check_open()
+        if self.directory.read_only:
+            raise ReadOnlyError(None, "the store is open for reading", str(self.path))
+
+    def check_alone(self, what: str) -> None:
+        """``what`` needs a store that no other process has open. Raises: SharedLogError, and as ``check_writable``."""
+        self.check_writable()
+        if self.directory.shared:
+            raise SharedLogError(f"{what} needs a store that one process has open")
+
+    def changing(self) -> threading.RLock:
+        """A lock: no other thread creates, changes or deletes topics while it is held."""
+        return self._lock
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The same, and no process that shares the store does either."""
+        with self._lock, self.directory.turn():  # in the order in which all take them
+            yield
+
+    # --- which there are --------------------------------------------------------------------------------------------
+
+    def names(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics, sorted; ``internal``: also those that Kafka and kstore keep for themselves."""
+        self._refresh()
+        found = (name for name in self.directory.topics if self.directory.numbers(name))
+        return sorted(name for name in found if internal or not is_internal(name))
+
+    def partitions(self, name: str) -> list[int]:
+        """The partitions of a topic, rising. Raises: TopicNotFoundError."""
+        self._refresh()
+        return list(self.directory.topic(name)[1])
+
+    def partition_count(self, name: str) -> int:
+        """How many partitions a topic has. Raises: TopicNotFoundError, ConfigError (no topic can have such a name)."""
+        validate_topic(name)
+        return self.partitions(name)[-1] + 1
+
+    def config(self, name: str) -> LogConfig:
+        """The settings in effect for a topic. Raises: TopicNotFoundError."""
+        return self.settings.of(TopicPartition(name, self.partitions(name)[0]))[0]
+
+    def summary(self, name: str) -> TopicSummary:
+        """See ``Store.summary``."""
+        self.check_open()
+        entry, numbers = self.directory.topic(name)
+        return TopicSummary(name, entry.topic_id, len(numbers), dict(entry.settings))
+
+    def describe(self, name: str) -> TopicDescription:
+        """See ``Store.describe_topic``."""
+        self._refresh()
+        entry, numbers = self.directory.topic(name)
+        config, durability = self.settings.of(TopicPartition(name, numbers[0]))
+        partitions = tuple(self._describe(TopicPartition(name, number)) for number in numbers)
+        return TopicDescription(name, entry.topic_id, dict(entry.settings), config, durability, partitions)
+
+    def _describe(self, owner: TopicPartition) -> PartitionDescription:
+        try:
+            with self.logs.borrowed(owner) as log:
+                segment_count, size = log.segment_count_and_size()
+                return PartitionDescription(
+                    owner.partition, log.start_offset, log.high_watermark, log.end_offset, segment_count, size
+                )
+        except KstoreError as error:
+            return PartitionDescription(owner.partition, error=str(error))
+
+    def _refresh(self) -> None:
+        self.check_open()
+        if self.directory.read_only or self.directory.shared:
+            self.directory.look()
+
+    # --- their logs -------------------------------------------------------------------------------------------------
+
+    def log(self, topic: str, partition: int = 0) -> Log:
+        """The log of a partition, for a user; it stays open. Raises: TopicNotFoundError, and as ``Log``."""
+        self.check_open()
+        if self.directory.read_only and partition not in self.directory.numbers(topic):
+            self.directory.look()
+        return self.logs.get(TopicPartition(topic, partition))
+
+    def log_of(self, owner: TopicPartition) -> Log:
+        """The same, for a part of the store that works while the store is being closed."""
+        return self.logs.get(owner)
+
+    def count(self, name: str) -> int:
+        """How many partitions a topic has, 0 if it does not exist; also while the store is being closed."""
+        directory = self.directory
+        numbers = directory.numbers(name)
+        if not numbers and (directory.read_only or directory.shared):
+            directory.look()  # another process may have created it since
+            numbers = directory.numbers(name)
+        return directory.topics[name].partitions if numbers else 0
+
+    # --- create, change, delete -------------------------------------------------------------------------------------
+
+    def create(self, name: str, partitions: int = 1, **settings: Any) -> None:
+        """See ``Store.create_topic``."""
+        self.check_writable()
+        directory = self.directory
+        validate_topic(name)
+        if name == METADATA_TOPIC:
+            raise ConfigError(f"a topic cannot be named {name}: it is a broker's own")
+        count = check_partition_count(partitions)
+        own = kept_settings(settings)
+        self.settings.effective(name, own)
+        with self.turn():
+            if directory.shared:
+                directory.look()  # another process may have created it since
+            entry = directory.topics.get(name)
+            if entry is not None and entry.deleting:
+                self.check_alone("a topic whose deletion was not finished")
+                directory.finish_delete(name)  # an error has ended its deletion
+            elif directory.numbers(name) or (entry is not None and entry.made):
+                raise TopicExistsError(f"there is a topic {name}")
+            if (other := collision(name, directory.topics)) is not None:
+                raise TopicExistsError(f"topic {name} differs from {other} in '.' and '_' only, which Kafka refuses")
+            directory.create(name, TopicEntry(count, 0, None, own))
+        self.tell(name)
+
+    def ensure(self, name: str, partitions: int, /, **settings: Any) -> int:
+        """Creates a topic unless it exists; returns how many partitions it has. Raises: as ``create``."""
+        if count := self.count(name):
+            return count
+        try:
+            self.create(name, partitions, **settings)
+        except TopicExistsError:
+            if not self.count(name):  # else another thread or process was faster
+                raise
+        return self.count(name)
+
+    def grow(self, name: str, total: int) -> None:
+        """See ``Store.add_partitions``."""
+        self.check_writable()
+        check_partition_count(total)
+        with self._lock:
+            entry, numbers = self.directory.topic(name)
+            count = max(entry.made, numbers[-1] + 1)
+            if total <= count:
+                raise ConfigError(f"topic {name} has {count} partitions, expected more than that, not {total}")
+            self.directory.create(name, replace(entry, partitions=total, made=count))
+        self.tell(name)
+
+    def alter(self, name: str, *, reset: Iterable[str] = (), **settings: Any) -> None:
+        """See ``Store.alter_topic``."""
+        self.check_alone("altering a topic")
+        with self._lock:
+            entry, numbers = self.directory.topic(name)
+            gone = set(reset)
+            if unknown := sorted(gone - LOG_SETTINGS):
+                raise ConfigError(f"there is no setting {unknown[0]!r} to be reset")
+            own = {key: value for key, value in entry.settings.items() if key not in gone} | kept_settings(settings)
+            config, durability = self.settings.effective(name, own)
+            before = entry.settings.get("durability", self.settings.default_durability(name))
+            if durability != before and self._has_open(name):
+                raise ConfigError(f"the durability of {name} cannot change while its logs are open")
+            self.directory.store_topic(name, replace(entry, settings=own, settings_lost=False))
+            for number in numbers:
+                self.logs.reconfigure(TopicPartition(name, number), config)
+        self.tell(name)
+
+    def _has_open(self, name: str) -> bool:
+        return any(owner.topic == name for owner, _ in self.logs.open_now())
+
+    def delete(self, name: str) -> float:
+        """Deletes a topic, durably, and closes its logs; returns after how many seconds its files are due for removal.
+
+        It does not ``tell``. Raises: TopicNotFoundError, LockedError, ReadOnlyError, StorageError.
+        """
+        self.check_alone("deleting a topic")
+        directory = self.directory
+        with self._lock:
+            _, numbers = directory.topic(name)
+            owners = [TopicPartition(name, number) for number in numbers]
+            try:
+                config, _ = self.settings.of(owners[0])
+            except ConfigError:
+                config = self.settings.defaults
+            delay = config.file_delete_delay_ms / 1000
+            directory.begin_delete(name)
+            self._unclean.difference_update(owners)
+            for owner in owners:
+                try:
+                    self.logs.close(owner)
+                except StorageError as error:
+                    logger.warning("%s: closed for its deletion: %s", directory.partition_path(owner), error)
+                self.logs.forget(owner)
+            directory.finish_delete(name, delay_seconds=delay)
+            return delay
+
+    # --- news -------------------------------------------------------------------------------------------------------
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether ``watch`` reports every change of topics: not those that another process makes."""
+        return not (self.directory.read_only or self.directory.shared)
+
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """Has ``changed(topic)`` called when a topic was created, deleted, grown or altered, until ``unwatch``."""
+        with self._watching:
+            self._watchers.append(changed)
+
+    def unwatch(self, changed: Callable[[str], None]) -> None:
+        with self._watching:
+            if changed in self._watchers:
+                self._watchers.remove(changed)
+
+    def tell(self, topic: str) -> None:
+        """A topic was created, deleted, grown or altered."""
+        with self._watching:
+            watchers = list(self._watchers)
+        for changed in watchers:
+            changed(topic)
+
+    # --- open and close ---------------------------------------------------------------------------------------------
+
+    def recover(self, thread_count: int) -> set[TopicPartition]:
+        """Opens every log that was not closed in order, and closes it again; returns which. If one fails its next use
+        tries again."""
+        directory = self.directory
+        unclean = [owner for owner in directory.owners() if not directory.is_clean(owner)]
+        self._unclean = set(unclean)
+
+        def recover(owner: TopicPartition) -> None:
+            try:
+                with self.logs.borrowed(owner):
+                    pass
+            except KstoreError as error:
+                logger.warning("%s: cannot be recovered: %s", directory.partition_path(owner), error)
+
+        if unclean:
+            side_by_side(recover, unclean, count=thread_count, name="kstore-recovery")
+        return set(unclean)
+
+    def mark_clean(self, closed: Iterable[TopicPartition]) -> None:
+        """Says, durably, that every log was closed in order, if those ``closed`` now and those recovered were."""
+        directory = self.directory
+        doubtful = {owner for owner in {*closed, *self._unclean} if owner.partition in directory.numbers(owner.topic)}
+        if all(directory.is_clean(owner) for owner in doubtful):
+            directory.mark_clean()
+
+
+class BorrowedTopics:
+    """Topics whose logs are closed with ``stack``, unless they are in use. Empty logs stay closed; none is created."""
+
+    def __init__(self, topics: Topics, stack: ExitStack) -> None:
+        self._topics = topics
+        self._stack = stack
+
+    def log_of(self, owner: TopicPartition) -> Log:
+        """Raises: TopicNotFoundError where there is no log, or an empty one; and as ``Log``."""
+        if not any(segment.size for segment in self._topics.directory.segment_ages(owner)):
+            raise TopicNotFoundError(f"{owner} holds nothing")
+        return self._stack.enter_context(self._topics.logs.borrowed(owner))
+
+    def count(self, name: str) -> int:
+        return self._topics.count(name)
+
+    def ensure(self, name: str, partitions: int, /, **settings: Any) -> int:
+        """Raises: TopicNotFoundError where there is no such topic."""
+        if count := self.count(name):
+            return count
+        raise TopicNotFoundError(f"there is no topic {name}")

@@ -1,0 +1,36 @@
+"""The floors of the house: the import contract names them for the linter, DESIGN.md draws them for people."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+Floors = list[set[str]]
+
+
+def contract_floors() -> Floors:
+    """From the lowest to the highest, as the linter has them."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (rows,) = [one["layers"] for one in settings["tool"]["importlinter"]["contracts"] if one["type"] == "layers"]
+    return [set(re.split(r"[ |:]+", row)) for row in reversed(rows)]
+
+
+def drawn_floors() -> Floors:
+    """From the lowest to the highest, as DESIGN.md draws them."""
+    layers = (ROOT / "DESIGN.md").read_text().split("\n## Layers\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^    (\S+(?: \S+)*)  +\S", layers, re.MULTILINE)
+    return [set(row.replace("/", "").split()) for row in rows]
+
+
+def test_design_draws_the_floors_that_the_import_contract_names() -> None:
+    assert drawn_floors() == contract_floors()
+
+
+def test_every_file_and_folder_of_the_package_has_a_floor() -> None:
+    package = ROOT / "kstore"
+    files = {path.stem for path in package.glob("[!_]*.py")}
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert set().union(*contract_floors()) == files | folders
