@@ -35,6 +35,7 @@ from kstore.logs.scheduler import Scheduler, TaskStatus
 from kstore.logs.tasks import StoreTasks
 from kstore.logs.topics import PartitionDescription, TopicDescription, Topics, TopicSummary
 from kstore.metrics import MetricValue, summed
+from kstore.producer.parts import producer_parts
 from kstore.producer.producer import Producer
 from kstore.queue.of_store import StoreQueues
 from kstore.queue.queue import Queue
@@ -141,7 +142,7 @@ class Store:
             if not read_only:
                 self._begin()
         except BaseException:
-            self._topics.closed = True
+            self._topics.life.closed = True
             self._scheduler.stop()
             self._topics.directory.close()
             raise
@@ -166,7 +167,7 @@ class Store:
 
     @property
     def closed(self) -> bool:
-        return self._topics.closed
+        return self._topics.life.closed
 
     @property
     def ignored(self) -> list[str]:
@@ -193,12 +194,12 @@ class Store:
 
     def log_metrics(self) -> dict[TopicPartition, dict[str, MetricValue]]:
         """The metrics of every log that was opened; of one that is closed what was counted of it."""
-        self._topics.check_open()
+        self._topics.life.check()
         return logs_metrics(self._topics.logs)
 
     def own_metrics(self) -> dict[str, MetricValue]:
         """The store's own (``kstore.metrics.STORE_METRICS``), of the directory and the background work."""
-        self._topics.check_open()
+        self._topics.life.check()
         return store_metrics(self._topics.directory, self._topics.logs, self._scheduler.status())
 
     def __repr__(self) -> str:
@@ -279,7 +280,7 @@ class Store:
         if settings.get("transactional_id") is not None:
             self._topics.check_alone("a transaction")
         self._topics.check_writable()
-        producer = Producer(self._topics, self._coordinator, **settings)
+        producer = Producer(producer_parts(self._topics, self._coordinator, **settings))
         self._producers.add(producer)
         return producer
 
@@ -311,7 +312,7 @@ class Store:
 
         Raises: ConfigError, TopicNotFoundError; ReadOnlyError for topics with a group, where the store is read-only.
         """
-        self._topics.check_open()
+        self._topics.life.check()
         consumer = Consumer(
             self._topics, self._groups, topics, group=group, pattern=pattern, listener=listener, **settings
         )
@@ -320,7 +321,7 @@ class Store:
 
     def group_members(self, group: str) -> dict[TopicPartition, str]:
         """Who of a group reads which partitions now: members in this process, or in all that share the store."""
-        self._topics.check_open()
+        self._topics.life.check()
         return self._groups.members(group)
 
     @property
@@ -348,7 +349,7 @@ class Store:
     def run_due_tasks(self) -> int:
         """Does the background work that is due, in this thread; returns how many tasks ran. What fails is in
         ``status()``. For stores without ``background`` threads."""
-        self._topics.check_open()
+        self._topics.life.check()
         return self._scheduler.run_due()
 
     def run_task(self, name: str) -> None:
@@ -379,10 +380,10 @@ class Store:
         Raises: the first failure: the store is closed all the same, and recovers when it is next opened.
         """
         topics = self._topics
-        if topics.closed or closed_elsewhere(self.close, self):
+        if topics.life.closed or closed_elsewhere(self.close, self):
             return
-        topics.closed = True
-        if topics.forked:
+        topics.life.closed = True
+        if topics.life.forked:
             return  # all of it is the parent's
         # What is running goes on: a compaction ends when its log is closed, and the rest finds no more logs.
         self._scheduler.end()
@@ -432,7 +433,7 @@ class Store:
 
     def __del__(self) -> None:
         topics = getattr(self, "_topics", None)  # None where the directory could not be opened
-        if topics is not None and not (topics.closed or topics.read_only or topics.forked):
+        if topics is not None and not (topics.life.closed or topics.read_only or topics.life.forked):
             warnings.warn(f"unclosed {self!r}: the next open has to recover its logs", ResourceWarning, stacklevel=2)
 
 

@@ -13,6 +13,7 @@ from kstore.producer._accumulate import Delivery, Failures, ProducerBatch
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.config import ProducerConfig
+from kstore.producer.parts import producer_parts
 from kstore.producer.producer import Producer
 from kstore.record._codec import Record
 from kstore.record.parse import parse_batch
@@ -83,7 +84,7 @@ def values_of(batch: ProducerBatch) -> list[bytes | None]:
 def producer_of(store: Store, **settings: Any) -> Producer:
     """A producer that the store does not know of; ``is_threaded=False``: one without a thread."""
     parts = parts_of(store)
-    return Producer(parts.topics, parts.coordinator, **settings)
+    return Producer(producer_parts(parts.topics, parts.coordinator, **settings))
 
 
 class Unthreaded:

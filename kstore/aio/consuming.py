@@ -269,7 +269,7 @@ class Consumer:
 
         If cancelled, it runs to its end.
         """
-        sender = None if producer is None else producer._producer
+        sender = None if producer is None else producer.sync
         await self._call(partial(self.sync.commit, offsets, producer=sender))
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -36,22 +36,23 @@ class Producer:
 
     def __init__(self, producer: LoopProducer, threads: Threads) -> None:
         """See ``Store.producer``."""
-        self._producer = producer
+        self.sync = producer.sync
+        self._loop_producer = producer
         self._threads = threads
         # Tasks wait for memory in turn: a later one does not overtake.
         self._turn = asyncio.Lock()
         self._waiting_count = 0
 
     def __repr__(self) -> str:
-        return f"aio.{self._producer!r}"
+        return f"aio.{self.sync!r}"
 
     @property
     def closed(self) -> bool:
-        return self._producer.closed
+        return self.sync.closed
 
     @property
     def client_id(self) -> str:
-        return self._producer.client_id
+        return self.sync.client_id
 
     # --- send -------------------------------------------------------------------------------------------------------
 
@@ -71,11 +72,11 @@ class Producer:
         a Delivery that no task awaits any more still arrives. Arguments and errors are those of
         ``kstore.Producer.send``.
         """
-        producer = self._producer
+        producer = self._loop_producer
         intercepted = None
         if not self._waiting_count and producer.knows(topic, partition):
             try:
-                return producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+                return self.sync.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
             except NoRoomError:
                 intercepted = producer.intercepted
         error = await producer.topic(topic, partition)
@@ -90,7 +91,7 @@ class Producer:
                     freed = producer.freed()
                     try:
                         with producer.trying_again(intercepted):
-                            return producer.send(
+                            return self.sync.send(
                                 topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
                             )
                     except NoRoomError:
@@ -139,7 +140,7 @@ class Producer:
         self, topic: str, values: Sequence[Any], columns: Columns, partition: int | None
     ) -> Deliveries | None:
         """Hands over all of some records; None, and none of them, if that could wait."""
-        producer = self._producer
+        producer = self._loop_producer
         if self._waiting_count or not producer.knows(topic, partition) or not producer.is_simple(topic):
             return None
         size = _size_of(values, columns)
@@ -154,7 +155,7 @@ class Producer:
             if isinstance(error, ClosedError):
                 raise
             # One record's error does not affect the others.
-            return self._producer.refuse_one(topic, partition, error)
+            return self._loop_producer.refuse_one(topic, partition, error)
 
     # --- flush and close --------------------------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ class Producer:
 
         Raises: DeliveryError for records that failed and whose deliveries nobody has looked at.
         """
-        await self._producer.flushed()
+        await self._loop_producer.flushed()
 
     async def close(self, timeout: float | None = None) -> None:
         """``kstore.Producer.close``: waits until all is delivered; what is not within ``timeout`` seconds fails.
@@ -171,17 +172,17 @@ class Producer:
         Cancelled, it goes on to its end. A second call does nothing. Raises: DeliveryError, ValueError.
         """
         if self._threads.forked:
-            self._producer.close()  # all of it is the parent's
-        if not self._producer.closed:
+            self.sync.close()  # all of it is the parent's
+        if not self.sync.closed:
             await to_the_end(asyncio.ensure_future(self._close(timeout)))
 
     async def _close(self, timeout: float | None) -> None:
         try:
             if timeout is None and not self.in_transaction:
                 # No thread waits for the records.
-                await self._producer.drained()
+                await self._loop_producer.drained()
         finally:
-            await self._threads.run(partial(self._producer.close, timeout))
+            await self._threads.run(partial(self.sync.close, timeout))
 
     async def __aenter__(self) -> Self:
         return self
@@ -201,15 +202,15 @@ class Producer:
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction was started and not ended."""
-        return self._producer.in_transaction
+        return self._loop_producer.in_transaction
 
     async def init_transactions(self) -> None:
         """See ``kstore.Producer.init_transactions``."""
-        await self._threads.run(self._producer.init_transactions)
+        await self._threads.run(self.sync.init_transactions)
 
     async def begin_transaction(self) -> None:
         """See ``kstore.Producer.begin_transaction``."""
-        await self._threads.run(self._producer.begin_transaction)
+        await self._threads.run(self.sync.begin_transaction)
 
     async def commit_transaction(self) -> None:
         """Writes all sent records and ends the transaction. If cancelled, it runs to its end.
@@ -220,18 +221,18 @@ class Producer:
         await to_the_end(asyncio.ensure_future(self._commit()))
 
     async def _commit(self) -> None:
-        await self._threads.run(self._producer.begin_commit)
+        await self._threads.run(self._loop_producer.begin_commit)
         # No thread waits for the records.
-        await self._producer.drained()
-        await self._threads.run(self._producer.end_commit)
+        await self._loop_producer.drained()
+        await self._threads.run(self._loop_producer.end_commit)
 
     async def abort_transaction(self) -> None:
         """Ends the transaction: its records are never read as committed. If cancelled, it runs to its end."""
-        await self._threads.run(self._producer.abort_transaction)
+        await self._threads.run(self.sync.abort_transaction)
 
     async def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         """See ``kstore.Producer.send_offsets``."""
-        await self._threads.run(partial(self._producer.send_offsets, offsets, group))
+        await self._threads.run(partial(self.sync.send_offsets, offsets, group))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
@@ -243,7 +244,7 @@ class Producer:
 
         def begin() -> None:
             nonlocal is_begun
-            self._producer.begin_transaction()
+            self.sync.begin_transaction()
             is_begun = True
 
         await self.init_transactions()
@@ -257,18 +258,18 @@ class Producer:
                 await self.abort_transaction()
             raise
 
-    # --- information --------------------------------------------------------------------------------------
+    # --- information ------------------------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic; waits for it like ``send``. Raises: TopicNotFoundError, TopicWaitTimeoutError."""
-        producer = self._producer
+        producer = self._loop_producer
         if not producer.knows(topic, None) and (error := await producer.topic(topic, None)) is not None:
             raise error
-        return producer.partitions_for(topic)
+        return self.sync.partitions_for(topic)
 
     def metrics(self) -> dict[str, float]:
         """See ``kstore.Producer.metrics``."""
-        return self._producer.metrics()
+        return self.sync.metrics()
 
 
 class SentMany:

@@ -14,6 +14,7 @@ from kstore.errors import BufferExhaustedError, ConfigError, TopicNotFoundError,
 from kstore.logs.topics import Topics
 from kstore.producer._accumulate import Deliveries, Delivery, ProducerBatch
 from kstore.producer.interceptors import Interceptors
+from kstore.producer.parts import producer_parts
 from kstore.producer.producer import Producer
 from kstore.producer.records import ProducerRecord
 from kstore.producer.waiting import is_on_loop, wake
@@ -39,22 +40,35 @@ class _OnceInterceptors(Interceptors):
         return self.record
 
 
-class LoopProducer(Producer):
-    """The producer behind ``aio.Producer``. ``send`` raises NoRoomError instead of waiting for memory."""
+class _NoWaiting:
+    """Refuses to wait for memory on the loop's thread, unless that ``may_wait``. Raises: NoRoomError."""
+
+    may_wait = False
+
+    def __call__(self) -> None:
+        if is_on_loop() and not self.may_wait:
+            raise NoRoomError
+
+
+class LoopProducer:
+    """The producer behind ``aio.Producer``. ``sync.send`` raises NoRoomError instead of waiting for memory."""
 
     def __init__(self, topics: Topics, coordinator: StoreCoordinator, **settings: Any) -> None:
         """Raises: ConfigError."""
-        super().__init__(topics, coordinator, **settings)
-        self._interceptors = self._once = _OnceInterceptors(self.config.interceptors)
-        self.max_block_seconds = self._max_block
+        parts = producer_parts(topics, coordinator, **settings)
+        self._parts = parts
+        self._outbox = parts.outbox
+        self._no_waiting = self._outbox.before_wait = _NoWaiting()
+        self._path = parts.slow_path
+        self._once = self._path.interceptors = _OnceInterceptors(parts.config.interceptors)
+        self.max_block_seconds = self._path.max_block_seconds
         # Only what is awaited waits.
-        self._max_block = 0.0
-        self._may_wait = False
+        self._path.max_block_seconds = 0.0
+        self.sync = Producer(parts)
 
-    def _make_room(self) -> None:
-        if is_on_loop() and not self._may_wait:
-            raise NoRoomError
-        super()._make_room()
+    @property
+    def closed(self) -> bool:
+        return self.sync.closed
 
     @property
     def intercepted(self) -> ProducerRecord | None:
@@ -74,24 +88,24 @@ class LoopProducer(Producer):
         self, topic: str, values: Sequence[Any], columns: Mapping[str, Sequence[Any] | None], partition: int | None
     ) -> Deliveries:
         """``send_many``, when there is space for it."""
-        self._may_wait, self._max_block = True, self.max_block_seconds
+        self._no_waiting.may_wait, self._path.max_block_seconds = True, self.max_block_seconds
         try:
-            return self.send_many(topic, values, partition=partition, **columns)
+            return self.sync.send_many(topic, values, partition=partition, **columns)
         finally:
-            self._may_wait, self._max_block = False, 0.0
+            self._no_waiting.may_wait, self._path.max_block_seconds = False, 0.0
 
     def refuse(
         self, topic: str, partition: int | None, error: Exception, intercepted: ProducerRecord | None = None
     ) -> Delivery:
         """A failed delivery, for a wait in vain."""
-        self._transactions.record_failed(error)
+        self._parts.transactions.record_failed(error)
         if intercepted is not None:
-            self._interceptors.on_send_error(intercepted, error, partition)
+            self._once.on_send_error(intercepted, error, partition)
         return self.refuse_one(topic, partition, error)
 
     def refuse_one(self, topic: str, partition: int | None, error: Exception) -> Delivery:
         """A failed delivery, for an invalid record among many."""
-        return self._refused(topic, partition, error, None)
+        return self._path.refused(topic, partition, error, None)
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
@@ -99,8 +113,8 @@ class LoopProducer(Producer):
         """Whether a record for this topic need not wait for it. Raises: TypeError."""
         if not isinstance(topic, str):
             raise TypeError(f"a topic of type {type(topic).__name__}, expected a str")
-        found = self._metadata.topics.get(topic)
-        if found is None or self._metadata.has_news(topic):
+        found = self._parts.metadata.topics.get(topic)
+        if found is None or self._parts.metadata.has_news(topic):
             return False
         return partition is None or partition < found.partition_count
 
@@ -112,12 +126,12 @@ class LoopProducer(Producer):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.max_block_seconds
         while True:
-            self._check_open()
+            self._path.check_open()
             told = _Signal(loop)
             # Before the look, so that no change is missed.
-            self._topics.watch(told)
+            self._parts.topics.watch(told)
             try:
-                self._metadata.get(topic, partition, 0.0)
+                self._parts.metadata.get(topic, partition, 0.0)
                 return None
             except (ConfigError, TopicNotFoundError) as error:
                 return error  # no topic can have such a name, or the call does not wait
@@ -125,21 +139,21 @@ class LoopProducer(Producer):
                 if not await told.wait(deadline):
                     if self.max_block_seconds == 0:
                         return error
-                    missing = self._metadata.missing(topic, partition)
-                    return TopicWaitTimeoutError(f"{missing}, after {self.config.max_block_ms} ms")
+                    missing = self._parts.metadata.missing(topic, partition)
+                    return TopicWaitTimeoutError(f"{missing}, after {self._parts.config.max_block_ms} ms")
             finally:
-                self._topics.unwatch(told)
+                self._parts.topics.unwatch(told)
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
     def has_room(self, size: int) -> bool:
         """Whether ``size`` bytes of memory are free."""
-        return self._pool.available >= size and not self._pool.waiting_count
+        return self._outbox.pool.available >= size and not self._outbox.pool.waiting_count
 
     def is_simple(self, topic: str) -> bool:
         """Whether the records of a topic need exactly the memory of their sizes: nothing transforms them first."""
-        found = self._metadata.topics.get(topic)
-        return self.is_plain and found is not None and found.codec == "none"
+        found = self._parts.metadata.topics.get(topic)
+        return self.sync.is_plain and found is not None and found.codec == "none"
 
     def room_max(self, topic: str, size: int) -> int:
         """The most memory that records of ``size`` bytes in total need in a simple topic.
@@ -147,29 +161,33 @@ class LoopProducer(Producer):
         Each batch of a partition but the last is closed because it was too small with the next one's first record: so
         all of them together are less than three times their contents.
         """
-        return 3 * size + self._metadata.topics[topic].partition_count * self.config.batch_size + self.run_bytes_max
+        return (
+            3 * size
+            + self._parts.metadata.topics[topic].partition_count * self._parts.config.batch_size
+            + self.sync.run_bytes_max
+        )
 
     def freed(self) -> _Signal:
         """Signals when memory is freed next; registered before the attempt that may fail."""
         told = _Signal(asyncio.get_running_loop())
-        self._pool.when_freed(told)
+        self._outbox.pool.when_freed(told)
         return told
 
     async def room(self, freed: _Signal, deadline: float) -> bool:
         """Waits for memory, and writes now whatever holds some. False at ``deadline``, by the loop's clock."""
         who = object()
-        self._accumulator.begin_hurry(who)
+        self._outbox.accumulator.begin_hurry(who)
         try:
-            self._wakeup.set()
+            self._outbox.wakeup.set()
             return await freed.wait(deadline)
         finally:
-            self._accumulator.end_hurry(who)
+            self._outbox.accumulator.end_hurry(who)
 
     def exhausted(self, size: int) -> BufferExhaustedError:
-        pool = self._pool
+        pool = self._outbox.pool
         return BufferExhaustedError(
             wanted=size,
-            waited_ms=self.config.max_block_ms,
+            waited_ms=self._parts.config.max_block_ms,
             total_bytes=pool.total_bytes,
             available=pool.available,
             poolable_bytes=pool.poolable_bytes,
@@ -180,44 +198,44 @@ class LoopProducer(Producer):
     async def drained(self) -> None:
         """Waits until every present batch has a result."""
         who = object()
-        batches = self._accumulator.begin_hurry(who)
+        batches = self._outbox.accumulator.begin_hurry(who)
         try:
-            self._wakeup.set()
+            self._outbox.wakeup.set()
             while batches:
                 batch = batches.pop()
                 await _released(batch)
                 batches += [child for _, child in batch.children or ()]
         finally:
-            self._accumulator.end_hurry(who)
+            self._outbox.accumulator.end_hurry(who)
 
     async def flushed(self) -> None:
         """``flush``, for the loop. Raises: DeliveryError, ForkedError."""
-        if self._guard.forked:
-            self._guard.check(f"the producer {self.client_id}")
-        started = self._clock.monotonic()
+        self._parts.life.check_fork()
+        clock = self._parts.clock
+        started = clock.monotonic()
         try:
             await self.drained()
         finally:
-            self.counters.flushed(self._clock.monotonic() - started)
-        self._report_failures()
+            self._parts.counters.flushed(clock.monotonic() - started)
+        self._outbox.report_failures()
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction was started and not ended."""
-        return self._transactions.is_open
+        return self._parts.transactions.is_open
 
     def begin_commit(self) -> None:
         """The first half of ``commit_transaction``, before the sent records are ``drained``. Raises: as that."""
-        self._check_open()
-        self._transactions.begin_end(commit=True)
-        self._accumulator.is_paused = True
+        self._path.check_open()
+        self._parts.transactions.begin_end(commit=True)
+        self._outbox.accumulator.is_paused = True
 
     def end_commit(self) -> None:
         """The second half of ``commit_transaction``. Raises: as that."""
-        with self.counters.transaction_call("commit", self._clock):
-            self._transactions.end(commit=True)
+        with self._parts.counters.transaction_call("commit", self._parts.clock):
+            self._parts.transactions.end(commit=True)
 
 
 class _Signal:

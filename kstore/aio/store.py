@@ -103,7 +103,7 @@ class Store:
         parts = parts_of(self.sync)
         parts.topics.check_writable()
         producer = LoopProducer(parts.topics, parts.coordinator, **settings)
-        parts.producers.add(producer)
+        parts.producers.add(producer.sync)
         return Producer(producer, self._threads)
 
     def consumer(

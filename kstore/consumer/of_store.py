@@ -83,7 +83,7 @@ class StoreGroups:
     @property
     def offsets(self) -> GroupOffsets:
         """What groups have committed. Raises: ClosedError."""
-        self._topics.check_open()
+        self._topics.life.check()
         return self._offsets
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:

@@ -22,7 +22,6 @@ from uuid import UUID
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.errors import (
-    ClosedError,
     ConfigError,
     KstoreError,
     LogNotFoundError,
@@ -32,8 +31,8 @@ from kstore.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
+from kstore.files.lifetime import Lifetime
 from kstore.files.paths import METADATA_TOPIC, TopicPartition, validate_topic
 from kstore.files.threads import side_by_side
 from kstore.log import Log
@@ -87,8 +86,8 @@ class TopicDescription(NamedTuple):
 class Topics:
     """The topics of one open store. Thread-safe.
 
-    While it is ``closed`` every call for a user is refused; ``log_of``, ``count`` and ``ensure``, which the store's own
-    parts use, work until the logs and the directory are closed.
+    After the end of its ``life`` each call for a user is refused; ``log_of``, ``count`` and ``ensure`` are for parts of
+    the store, and work until the logs and the directory are closed.
     """
 
     def __init__(
@@ -108,10 +107,9 @@ class Topics:
 
         Raises: LogNotFoundError, NotALogError, LockedError, ConfigError, ReadOnlyError, StorageError.
         """
-        self.closed = False
+        self.life = Lifetime(f"the store {path}")
         self.path = path
         self.clock = clock
-        self._guard = ForkGuard()
         config = LogConfig.from_settings(**defaults)
         if not create and not fs.exists(path):
             raise LogNotFoundError(errno.ENOENT, "there is no store", str(path))
@@ -130,6 +128,7 @@ class Topics:
         # Reentrant: a producer that is collected meanwhile takes it again.
         self._watching = threading.RLock()
         self._watchers: list[Callable[[str], None]] = []  # guarded by _watching
+        self.life.closed = False
 
     # --- what may be done -------------------------------------------------------------------------------------------
 
@@ -142,20 +141,9 @@ class Topics:
         """Whether another process may create a topic."""
         return self.directory.shared
 
-    @property
-    def forked(self) -> bool:
-        return self._guard.forked
-
-    def check_open(self) -> None:
-        """Raises: ClosedError, ForkedError."""
-        if self.closed:
-            raise ClosedError(f"the store {self.path} is closed")
-        if self._guard.forked:
-            self._guard.check(f"the store {self.path}")
-
     def check_writable(self) -> None:
-        """Raises: ReadOnlyError, and as ``check_open``."""
-        self.check_open()
+        """Raises: ReadOnlyError, ClosedError, ForkedError."""
+        self.life.check()
         if self.directory.read_only:
             raise ReadOnlyError(None, "the store is open for reading", str(self.path))
 
@@ -199,7 +187,7 @@ class Topics:
 
     def summary(self, name: str) -> TopicSummary:
         """See ``Store.summary``."""
-        self.check_open()
+        self.life.check()
         entry, numbers = self.directory.topic(name)
         return TopicSummary(name, entry.topic_id, len(numbers), dict(entry.settings))
 
@@ -222,7 +210,7 @@ class Topics:
             return PartitionDescription(owner.partition, error=str(error))
 
     def _refresh(self) -> None:
-        self.check_open()
+        self.life.check()
         if self.directory.read_only or self.directory.shared:
             self.directory.look()
 
@@ -230,7 +218,7 @@ class Topics:
 
     def log(self, topic: str, partition: int = 0) -> Log:
         """The log of a partition, for a user; it stays open. Raises: TopicNotFoundError, and as ``Log``."""
-        self.check_open()
+        self.life.check()
         if self.directory.read_only and partition not in self.directory.numbers(topic):
             self.directory.look()
         return self.logs.get(TopicPartition(topic, partition))

@@ -165,7 +165,9 @@ class TopicQueues:
 class SendPath:
     is_plain: bool
     run_bytes_max: int
-    def __init__(self, topic_queues: dict[str, Any], now_ms: Callable[[], int] | None = None) -> None: ...
+    def __init__(
+        self, topic_queues: dict[str, Any], slow_path: Any, now_ms: Callable[[], int] | None = None
+    ) -> None: ...
     def send(
         self,
         topic: str,

@@ -5,7 +5,7 @@
 The fast path holds no lock. It runs no Python code between the look at the open batch and the last byte of the record,
 so that with the interpreter's lock it is one step for every other thread: a batch is open, and takes the record, or is
 closed, and refuses it. Everything that could run somebody's code (bytes-like values, allocations, which may start the
-garbage collector) comes before. What the fast path cannot do it leaves to ``_send_slowly``, in Python.
+garbage collector) comes before. What the fast path cannot do it leaves to ``send_slowly``, in Python.
 
 Signals are served between the byte codes of Python functions, never inside a compiled one that calls none. So what must
 not be torn by a KeyboardInterrupt, as the accounts of the memory, is done here too.
@@ -767,21 +767,24 @@ cdef class TopicQueues:
 
 
 cdef class SendPath:
-    """``send`` and ``send_many``; whoever extends it has ``_send_next`` and ``_send_slowly``.
+    """``send`` and ``send_many``; what they do not do they leave to ``slow_path``: its ``send_next``, ``send_slowly`` and
+    ``refused``.
 
     ``is_plain`` says that nothing has to be asked or called for a record: no interceptors, serializers or partitioner,
     no transaction, not closed, not forked.
     """
 
     cdef dict topic_queues
+    cdef object slow_path
     cdef public bint is_plain
     # As much of one ``send_many`` goes into one batch, bytes, where that is more than a batch's size.
     cdef public Py_ssize_t run_bytes_max
     # ``now_ms()``; None: the machine's clock.
     cdef object now_ms
 
-    def __init__(self, dict topic_queues not None, now_ms=None):
+    def __init__(self, dict topic_queues not None, slow_path not None, now_ms=None):
         self.topic_queues = topic_queues
+        self.slow_path = slow_path
         self.now_ms = now_ms
 
     cdef int64_t time_ms(self) except -1:
@@ -816,13 +819,13 @@ cdef class SendPath:
         cdef tuple pairs = ()
         cdef object callback
         if not self.is_plain or timestamp is not None or type(topic) is not str:
-            return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
+            return self.slow_path.send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
         if (value is not None and not PyBytes_CheckExact(value)) or (key is not None and not PyBytes_CheckExact(key)):
             try:
                 value, key = as_bytes(value, "value"), as_bytes(key, "key")
             except TypeError:
                 # The serializer "bytes" says what is wrong.
-                return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
+                return self.slow_path.send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
         if headers is not None:
             pairs = checked_headers(headers)
         number = -1 if partition is None else partition
@@ -854,16 +857,16 @@ cdef class SendPath:
                             batch.callbacks.append(callback)
                         return delivery
                 is_sticky = partition is None and (key is None or queues.ignores_keys)
-                next_one = self._send_next(
+                next_one = self.slow_path.send_next(
                     queues, None if is_sticky else number, value, key, pairs, now, on_delivery
                 )
                 if next_one is not None:
                     return next_one
-        return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
+        return self.slow_path.send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
 
     def _send_plain_many(self, TopicQueues queues not None, values, keys, timestamps, headers, partition):
         """``send_many`` of checked arguments: lists or tuples of one length. Where a batch is full it goes on by
-        ``_send_slowly``."""
+        ``send_slowly``."""
         cdef Py_ssize_t count = len(values)
         cdef Py_ssize_t i = 0
         cdef Deliveries deliveries = Deliveries(count)
@@ -894,7 +897,7 @@ cdef class SendPath:
                 # What is wrong with a record is its own matter; what is wrong with the producer is not.
                 if isinstance(error, ClosedError):
                     raise
-                delivery = self._refused(queues.name, partition, error, None)
+                delivery = self.slow_path.refused(queues.name, partition, error, None)
             if delivery is not None:
                 deliveries.note_delivery(delivery)
             i += 1
@@ -924,7 +927,7 @@ cdef class SendPath:
             try:
                 value, key = as_bytes(value, "value"), as_bytes(key, "key")
             except TypeError:
-                return self._send_slowly(queues.name, value, key, pairs, timestamp, partition, None)
+                return self.slow_path.send_slowly(queues.name, value, key, pairs, timestamp, partition, None)
         checked_value, checked_key = value, key
         if timestamp is None and not (checked_key is None and queues.is_compacted):
             if is_sticky:
@@ -944,12 +947,12 @@ cdef class SendPath:
                     queues.sticky_bytes += records.size - size_before
                     deliveries.note(batch, records.record_count - 1)
                     return None
-            delivery = self._send_next(
+            delivery = self.slow_path.send_next(
                 queues, None if is_sticky else number, checked_value, checked_key, pairs, now, None, run_bytes
             )
             if delivery is not None:
                 return delivery
-        return self._send_slowly(queues.name, checked_value, checked_key, pairs, timestamp, partition, None)
+        return self.slow_path.send_slowly(queues.name, checked_value, checked_key, pairs, timestamp, partition, None)
 
 
 cdef Py_ssize_t bytes_of_run(object values, Py_ssize_t start, Py_ssize_t size_max) except -1:

@@ -1,8 +1,9 @@
 """``Producer``: hands records over to memory, from where they are written in the background.
 
-send         _accumulate    compiled: into the open batch of the partition; sending does what that does not
-batches      accumulator    one queue a partition; buffer_pool lends the memory
-writes       sender         a thread that writes what is ready; transactions stamps it
+send         _accumulate    compiled: into the open batch of the partition; slow_path does what that does not
+batches      outbox         accumulator has one queue a partition; buffer_pool lends the memory
+writes       sender         a thread that writes what is ready; queue_writer writes one queue
+ids          transactions   producer ids, and the state of a transaction; what batches are stamped with
 """
 
 from __future__ import annotations
@@ -13,20 +14,30 @@ import os
 import threading
 import warnings
 import weakref
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from kstore.errors import ClosedError, DeliveryError, KstoreError, TransactionAbortedError
+from kstore.clock import SystemClock
+from kstore.errors import (
+    ClosedError,
+    DeliveryError,
+    InvalidRecordError,
+    KstoreError,
+    SerializationError,
+    TransactionAbortedError,
+)
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
-from kstore.logs.topics import Topics
+from kstore.producer._accumulate import Deliveries, SendPath
+from kstore.producer.parts import ProducerParts
 from kstore.producer.producer_metrics import producer_metrics, topic_metrics
-from kstore.producer.sending import Sending
-from kstore.transactions.of_store import StoreCoordinator
+from kstore.producer.slow_path import DELIVERED_ERRORS
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["Producer"]
 
@@ -36,49 +47,132 @@ logger = logging.getLogger(__name__)
 EXIT_SECONDS: Final = 10.0
 
 
-class Producer(Sending):
+class Producer(SendPath):
     """Sends records to the topics of a store. Thread-safe: one for all threads is the fastest.
 
     ``with store.producer() as producer:`` closes it, which waits until everything is delivered.
     """
 
-    def __init__(
-        self, topics: Topics, coordinator: StoreCoordinator, *, is_threaded: bool = True, **settings: Any
-    ) -> None:
-        """See ``Store.producer``. ``is_threaded``: False in tests, which then call ``sender.run_once``.
-
-        Raises: ConfigError.
-        """
-        self._closed = True  # until it is open
-        super().__init__(topics, coordinator, is_threaded=is_threaded, **settings)
+    def __init__(self, parts: ProducerParts) -> None:
+        """See ``Store.producer``."""
+        self._life = parts.life
+        self.config = parts.config
+        self.client_id = parts.client_id
+        self.counters = parts.counters
+        self._topics = parts.topics
+        self._clock = parts.clock
+        self._metadata = parts.metadata
+        self._transactions = parts.transactions
+        self._outbox = parts.outbox
+        self._slow_path = parts.slow_path
+        self.sender = parts.outbox.sender
+        now_ms = None if isinstance(self._clock, SystemClock) else self._clock.now_ms
+        super().__init__(self._metadata.topics, self._slow_path, now_ms)
+        self.run_bytes_max = self._outbox.accumulator.run_bytes_max
         self._closing = threading.Lock()
-        topics.watch(self._metadata.note_change)
+        self._topics.watch(self._metadata.note_change)
         try:
-            if is_threaded:
+            if self._outbox.is_threaded:
                 self.sender.start()
         except BaseException:
-            topics.unwatch(self._metadata.note_change)
+            self._topics.unwatch(self._metadata.note_change)
             raise
-        self._closed = False
-        self.is_plain = self._is_plain_now
+        self._life.closed = False
+        self.is_plain = self._slow_path.is_plain
         _live.add(self)
 
     def __repr__(self) -> str:
-        return f"Producer({self.client_id!r}, closed={self._closed})"
+        return f"Producer({self.client_id!r}, closed={self.closed})"
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._life.closed
 
     @property
     def store_path(self) -> Path:
         return self._topics.path
 
+    # --- send -------------------------------------------------------------------------------------------------------
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        keys: Sequence[Any] | None = None,
+        timestamps: Sequence[int | None] | None = None,
+        headers: Sequence[Iterable[tuple[str, bytes | None]] | None] | None = None,
+        partition: int | None = None,
+    ) -> Deliveries:
+        """Hands over many records at once: parallel lists or tuples, of one length.
+
+        Returns what became, or becomes, of each. What is wrong with a record fails its delivery, and no other.
+        Raises: as ``send`` what is wrong with the call; ValueError where the lengths differ.
+        """
+        for name, others in (("keys", keys), ("timestamps", timestamps), ("headers", headers)):
+            if others is not None and len(others) != len(values):
+                raise ValueError(f"{len(others)} {name} for {len(values)} values")
+        self._slow_path.check_open()
+        self._transactions.check_send()
+        if self.is_plain and values:
+            found = self._metadata.topics.get(topic)
+            if found is None or self._metadata.has_news(topic):
+                try:
+                    found = self._metadata.get(topic, partition, self.config.max_block_ms / 1000)
+                except DELIVERED_ERRORS as error:
+                    return Deliveries.of([self._slow_path.refused(topic, partition, error, None) for _ in values])
+            if partition is None or partition < found.partition_count:
+                return self._send_plain_many(
+                    found, _listed(values) or (), _listed(keys), _listed(timestamps), _listed(headers), partition
+                )
+        return Deliveries.of(
+            [
+                self._send_one(
+                    topic,
+                    value,
+                    None if keys is None else keys[number],
+                    None if headers is None else headers[number],
+                    None if timestamps is None else timestamps[number],
+                    partition,
+                )
+                for number, value in enumerate(values)
+            ]
+        )
+
+    def _send_one(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None):  # type: ignore[no-untyped-def]
+        try:
+            return self.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+        except (SerializationError, InvalidRecordError, TypeError, ValueError) as error:
+            if isinstance(error, ClosedError):
+                raise
+            return self._slow_path.refused(topic, partition, error, None)
+
+    def send_arrow(self, topic: str, batch: pyarrow.RecordBatch | pyarrow.Table, **options: Any) -> Deliveries:
+        """Sends the rows of an Arrow batch: columns ``value``, and as there are ``key``, ``timestamp`` (ms) and
+        ``headers`` (maps of strings to binaries, or lists of them).
+
+        ``options`` are those of ``send_many``. Raises: as ``send_many``; ValueError without a column ``value``.
+        """
+        names = batch.schema.names
+        if "value" not in names:
+            raise ValueError(f"columns {', '.join(names)}, expected 'value' among them")
+        columns = {
+            name: batch.column(name).to_pylist() for name in ("value", "key", "timestamp", "headers") if name in names
+        }
+        return self.send_many(
+            topic,
+            columns["value"],
+            keys=columns.get("key"),
+            timestamps=columns.get("timestamp"),
+            headers=columns.get("headers"),
+            **options,
+        )
+
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic; waits for it as ``send``. Raises: TopicNotFoundError, TopicWaitTimeoutError."""
-        self._check_open()
+        self._slow_path.check_open()
         if not isinstance(topic, str):
             raise TypeError(f"a topic of type {type(topic).__name__}, expected a str")
         return list(range(self._metadata.get(topic, None, self.config.max_block_ms / 1000).partition_count))
@@ -90,16 +184,16 @@ class Producer(Sending):
 
         ``transaction`` does it by itself. Raises: InvalidTransactionStateError, StorageError.
         """
-        self._check_open()
+        self._slow_path.check_open()
         with self.counters.transaction_call("init", self._clock):
             self._transactions.init()
 
     def begin_transaction(self) -> None:
         """From now on records belong to a transaction. Raises: InvalidTransactionStateError, ProducerFencedError."""
-        self._check_open()
+        self._slow_path.check_open()
         with self.counters.transaction_call("begin", self._clock):
             self._transactions.begin()
-            self._accumulator.is_paused = False
+            self._outbox.accumulator.is_paused = False
 
     def commit_transaction(self) -> None:
         """Writes all that was sent and ends the transaction: on return it is there, in every partition, for good.
@@ -108,13 +202,13 @@ class Producer(Sending):
         ``abort_transaction`` is all that is left.
         Raises: what a record failed with, InvalidTransactionStateError, ProducerFencedError, StorageError.
         """
-        self._check_open()
+        self._slow_path.check_open()
         self._refuse_in_callback("commit_transaction()")
         with self.counters.transaction_call("commit", self._clock):
             self._transactions.begin_end(commit=True)
             # A send that was under way is in the transaction, or is refused.
-            self._accumulator.is_paused = True
-            self._drain(None)
+            self._outbox.accumulator.is_paused = True
+            self._outbox.drain(None)
             self._transactions.end(commit=True)
 
     def abort_transaction(self) -> None:
@@ -122,30 +216,30 @@ class Producer(Sending):
 
         Raises: InvalidTransactionStateError, ProducerFencedError, StorageError.
         """
-        self._check_open()
+        self._slow_path.check_open()
         self._refuse_in_callback("abort_transaction()")
         self._transactions.begin_end(commit=False)
         self._abort()
 
     def _abort(self, timeout: float | None = None) -> None:
         """Raises: TimeoutError, and as ``abort_transaction``."""
-        self._accumulator.is_paused = True
+        self._outbox.accumulator.is_paused = True
         cause = self._transactions.error
         error = TransactionAbortedError("the transaction was aborted") if cause is None else cause
         with self.counters.transaction_call("abort", self._clock):
             self.sender.abandon(error)
-            if not self._drain(timeout):
+            if not self._outbox.drain(timeout):
                 raise TimeoutError(f"not all records were given up within {timeout} s")
             self._transactions.end(commit=False)
         # Whoever aborts knows that its records are lost.
-        self._failures.take()
+        self._outbox.failures.take()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         """Commits what a group of consumers has done, with the transaction: the next offsets to read, by partition.
 
         Raises: InvalidTransactionStateError, ValueError, StorageError.
         """
-        self._check_open()
+        self._slow_path.check_open()
         with self.counters.transaction_call("send_offsets", self._clock):
             self._transactions.add_offsets(offsets, group)
 
@@ -157,7 +251,7 @@ class Producer(Sending):
         try:
             yield self
         except BaseException:
-            if self._transactions.is_open and not self._closed:
+            if self._transactions.is_open and not self.closed:
                 self.abort_transaction()
             raise
         try:
@@ -175,47 +269,19 @@ class Producer(Sending):
         Raises: TimeoutError; DeliveryError for records that failed and whose deliveries nobody has looked at;
         RuntimeError in a callback, where it would wait for itself.
         """
-        if self._guard.forked:
-            self._guard.check(f"the producer {self.client_id}")
+        self._life.check_fork()
         self._refuse_in_callback("flush()")
         started = self._clock.monotonic()
         try:
-            if not self._drain(timeout):
+            if not self._outbox.drain(timeout):
                 raise TimeoutError(f"not all records were delivered within {timeout} s")
         finally:
             self.counters.flushed(self._clock.monotonic() - started)
-        self._report_failures()
+        self._outbox.report_failures()
 
     def _refuse_in_callback(self, what: str) -> None:
         if self.sender.is_this_thread:
             raise RuntimeError(f"{what} in a callback of a delivery would wait for itself")
-
-    def _drain(self, timeout: float | None) -> bool:
-        """Waits until every batch there is now has a result; whether all have."""
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
-        who = object()
-        try:
-            batches = self._accumulator.begin_hurry(who)
-            self._wakeup.set()
-            while batches:
-                batch = batches.pop()
-                if not self._is_threaded:
-                    while not batch.is_released:
-                        self.sender.run_once()
-                remaining = None if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
-                if not batch.wait(remaining):
-                    return False
-                batches += [child for _, child in batch.children or ()]
-            return True
-        finally:
-            self._accumulator.end_hurry(who)
-
-    def _report_failures(self) -> None:
-        found = self._failures.take()
-        if found is not None:
-            count, first = found
-            logger.error("%s: %d records were not delivered; the first: %r", self.client_id, count, first)
-            raise DeliveryError(count, first)
 
     def close(self, timeout: float | None = None) -> None:
         """Takes no more records, and waits until all are delivered; what is not within ``timeout`` seconds fails.
@@ -225,16 +291,16 @@ class Producer(Sending):
         """
         if timeout is not None and timeout < 0:
             raise ValueError(f"a timeout of {timeout} s, expected at least 0")
-        if self._guard.forked:
-            self._closed = True
+        if self._life.forked:
+            self._life.closed = True
             return  # all of it is the parent's
         if closed_elsewhere(lambda: self.close(timeout), self):
             return
         with self._closing:
-            if self._closed:
+            if self._life.closed:
                 return
             self.is_plain = False
-            self._closed = True
+            self._life.closed = True
         _live.discard(self)
         if self.sender.is_this_thread:
             timeout = 0.0
@@ -242,10 +308,8 @@ class Producer(Sending):
             self._close(timeout)
         finally:
             self._topics.unwatch(self._metadata.note_change)
-            self._interceptors.close()
-            self._serializers.close()
-            _close_quietly(self._partitioner)
-        self._report_failures()
+            self._slow_path.close()
+        self._outbox.report_failures()
 
     def _close(self, timeout: float | None) -> None:
         started = self._clock.monotonic()
@@ -258,31 +322,18 @@ class Producer(Sending):
                 logger.warning(
                     "%s: its transaction is aborted when the store is next opened: %s", self.client_id, error
                 )
-        self._accumulator.is_closed = True
-        self._pool.close()
-        self._wakeup.set()
-        if not self._is_threaded:
-            self._drain(None)
-            return
-        remaining = None if timeout is None else max(timeout - (self._clock.monotonic() - started), 0.0)
-        if not self.sender.join(remaining):
-            self.sender.force(ClosedError(f"the producer {self.client_id} was closed before they were written"))
-            if not self.sender.is_this_thread:
-                self.sender.join(1.0)
+        self._outbox.close(None if timeout is None else max(timeout - (self._clock.monotonic() - started), 0.0))
 
     def undelivered(self) -> dict[str, int]:
         """How many records have no result yet, by partition."""
-        counts: Counter[str] = Counter()
-        for batch in list(self._accumulator.incomplete):
-            counts[f"{batch.topic}-{batch.partition}"] += batch.record_count
-        return dict(counts)
+        return self._outbox.undelivered()
 
     def metrics(self) -> dict[str, float]:
         """What it has counted, and what it holds now: see ``kstore.metrics.PRODUCER_METRICS``."""
         return producer_metrics(
             self.counters,
-            self._pool,
-            waiting_batches=len(self._accumulator.incomplete),
+            self._outbox.pool,
+            waiting_batches=len(self._outbox.accumulator.incomplete),
             metadata_wait_seconds=self._metadata.wait_seconds,
         )
 
@@ -304,24 +355,20 @@ class Producer(Sending):
                 raise
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or self._guard.forked:
+        life = getattr(self, "_life", None)
+        if life is None or life.closed or life.forked:
             return
         warnings.warn(f"unclosed {self!r}: it is closed now, and delivers what it has", ResourceWarning, stacklevel=2)
         # Its thread goes on until all is delivered, and ends. No lock is taken here: the collector comes in any thread,
         # also in one that holds it.
-        self._closed = True
-        self._accumulator.is_closed = True
-        self._wakeup.set()
+        life.closed = True
+        self._outbox.abandon()
         self._topics.unwatch(self._metadata.note_change)
 
 
-def _close_quietly(part: object) -> None:
-    close = getattr(part, "close", None)
-    if callable(close):
-        try:
-            close()
-        except Exception:
-            logger.exception("close() of %r failed", part)
+def _listed(values: Any) -> Any:
+    """A list or tuple, which the compiled loop looks into."""
+    return values if values is None or isinstance(values, (list, tuple)) else list(values)
 
 
 # --- forks, and the end of the process --------------------------------------------------------------------------------
@@ -342,11 +389,11 @@ os.register_at_fork(after_in_child=_refuse_in_child)
 def _deliver_at_exit() -> None:
     """What is still in memory is delivered, for a while; what is lost is said."""
     for producer in list(_live):
-        if producer.closed or producer._guard.forked:
+        if producer.closed or producer._life.forked:
             continue
         lost: dict[str, int] = {}
         try:
-            if not producer._drain(EXIT_SECONDS):
+            if not producer._outbox.drain(EXIT_SECONDS):
                 lost = producer.undelivered()
             producer.close(0 if lost else EXIT_SECONDS)
         except DeliveryError as error:

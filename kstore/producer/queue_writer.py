@@ -82,6 +82,7 @@ class QueueWriter:
         topic_of: Callable[[str], Topic],
         ids: ProducerIds,
         counters: ProducerCounters,
+        completions: Completions,
         wakeup: Wakeup,
     ) -> None:
         self._config = config
@@ -93,18 +94,18 @@ class QueueWriter:
         self._counters = counters
         self._acks = config.acks
         self._wakeup = wakeup
-        self._completions = Completions(accumulator)
+        self._completions = completions
         # What everything fails with from now on.
-        self._forced: Exception | None = None
+        self.forced: Exception | None = None
 
-    def _writer(self, queue: Queue) -> LogWriter:
+    def writer(self, queue: Queue) -> LogWriter:
         """The writer of the queue's log; asked for anew where the log was closed. Raises: as ``Store.log``."""
         writer = queue.writer
         if writer is None or writer.closed:
             writer = queue.writer = self._topics.log(queue.topic, queue.partition).writer
         return writer
 
-    def _write_ready(self, queue: Queue, now: float, complete: Callable[[list[ProducerBatch]], None]) -> None:
+    def write_ready(self, queue: Queue, now: float, complete: Callable[[list[ProducerBatch]], None]) -> None:
         """Writes what is ready, and has what then has a result completed. Whatever ends it, no batch is lost, nor its
         place. Needs the queue's ``drain_lock``."""
         taken: list[ProducerBatch] = []
@@ -150,7 +151,7 @@ class QueueWriter:
             topic = self._topic_of(queue.topic)
             if queue.partition >= topic.partition_count or topic.queue(queue.partition) is not queue:
                 raise TopicNotFoundError(f"topic {queue.topic} was deleted; there is another of its name")
-            writer = self._writer(queue)
+            writer = self.writer(queue)
             producer = self._ids.for_partition(queue.topic, queue.partition)
             append = self._seal(queue, topic, batches, producer)
             # One is too large: what it was split into, and those behind it, are in the queue again.
@@ -318,7 +319,7 @@ class QueueWriter:
             batch.producer_id = batch.producer_epoch = batch.base_sequence = -1
 
     def _can_retry(self, queue: Queue, batch: ProducerBatch, error: Exception) -> bool:
-        if self._forced is not None or queue.retry_count >= self._config.retries:
+        if self.forced is not None or queue.retry_count >= self._config.retries:
             return False
         if isinstance(error, (SyncFailedError, PoisonedError, ProducerFencedError, ClosedError)):
             return False
@@ -333,7 +334,8 @@ class QueueWriter:
             self._counters.failed(batch.topic, batch.record_count)
             self._ids.failed(batch, error)
 
-    def _fail_expired(self, queue: Queue, now: float) -> None:
+    def fail_expired(self, queue: Queue, now: float) -> None:
+        """Fails what has waited too long. Needs the queue's ``drain_lock``."""
         expired: list[ProducerBatch] = []
         try:
             self._accumulator.take_expired(queue, now, expired)
@@ -358,7 +360,8 @@ class QueueWriter:
             )
         self._completions.hand_over(expired)
 
-    def _abandon(self, queue: Queue, now: float, error: Exception) -> None:
+    def abandon(self, queue: Queue, now: float, error: Exception) -> None:
+        """Fails all batches of the queue. Needs its ``drain_lock``."""
         taken: list[ProducerBatch] = []
         try:
             self._accumulator.take(queue, 1 << 62, now, all_now=True, taken=taken)

@@ -21,11 +21,10 @@ from typing import Final
 from kstore.clock import Clock
 from kstore.errors import KstoreError
 from kstore.files.threads import WorkerPool, side_by_side, start_thread
-from kstore.logs.topics import Topics
-from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
+from kstore.producer.accumulator import Queue, RecordAccumulator
+from kstore.producer.completions import Completions
 from kstore.producer.config import ProducerConfig
-from kstore.producer.counters import ProducerCounters
-from kstore.producer.queue_writer import ProducerIds, QueueWriter
+from kstore.producer.queue_writer import QueueWriter
 from kstore.producer.waiting import Wakeup, is_on_loop
 
 __all__ = ["INLINE_BATCHES", "Sender"]
@@ -45,7 +44,7 @@ FAILED_ROUND_SECONDS: Final = 0.01
 SYNC_THREADS_MAX: Final = 8
 
 
-class Sender(QueueWriter):
+class Sender:
     """The thread that writes, and what it does. ``run_once`` is one round, for tests and without a thread."""
 
     def __init__(
@@ -53,25 +52,18 @@ class Sender(QueueWriter):
         config: ProducerConfig,
         accumulator: RecordAccumulator,
         clock: Clock,
+        queue_writer: QueueWriter,
+        completions: Completions,
         *,
-        topics: Topics,
-        topic_of: Callable[[str], Topic],
-        ids: ProducerIds,
-        counters: ProducerCounters,
         wakeup: Wakeup,
-        on_idle: Callable[[], None] = lambda: None,
-        name: str = "kstore-producer",
+        on_idle: Callable[[], None],
+        name: str,
     ) -> None:
-        super().__init__(
-            config,
-            accumulator,
-            clock,
-            topics=topics,
-            topic_of=topic_of,
-            ids=ids,
-            counters=counters,
-            wakeup=wakeup,
-        )
+        self._accumulator = accumulator
+        self._clock = clock
+        self._queue_writer = queue_writer
+        self._completions = completions
+        self._wakeup = wakeup
         # How long it may not know of a batch, seconds: no longer than this one may wait.
         self.patience: Final = min(config.linger_ms / 1000, PATIENCE_SECONDS)
         self._on_idle = on_idle
@@ -131,7 +123,7 @@ class Sender(QueueWriter):
 
     def force(self, error: Exception) -> None:
         """Fails everything that has no result, but for what is just being written; for ``close``."""
-        self._forced = error
+        self._queue_writer.forced = error
         self.abandon(error)
 
     # --- a round ----------------------------------------------------------------------------------------------------
@@ -184,7 +176,7 @@ class Sender(QueueWriter):
 
     def _syncs(self, queue: Queue) -> bool:
         try:
-            return self._writer(queue).syncs_appends
+            return self._queue_writer.writer(queue).syncs_appends
         except (KstoreError, OSError):
             return False
 
@@ -193,11 +185,12 @@ class Sender(QueueWriter):
         with queue.drain_lock.attempt() as is_mine:
             if not is_mine:
                 return
-            self._fail_expired(queue, now)
-            if self._forced is not None:
-                self._abandon(queue, now, self._forced)
+            self._queue_writer.fail_expired(queue, now)
+            forced = self._queue_writer.forced
+            if forced is not None:
+                self._queue_writer.abandon(queue, now, forced)
             else:
-                self._write_ready(queue, now, self._completions.hand_over)
+                self._queue_writer.write_ready(queue, now, self._completions.hand_over)
             self._accumulator.rest(queue)
 
     def write_here(self, queue: Queue) -> None:
@@ -211,11 +204,15 @@ class Sender(QueueWriter):
         is_mine = False
         try:
             with queue.drain_lock.attempt() as is_mine:
-                if not is_mine or self._forced is not None or (self._completions and not self.is_this_thread):
+                if (
+                    not is_mine
+                    or self._queue_writer.forced is not None
+                    or (self._completions and not self.is_this_thread)
+                ):
                     return
                 now = self._clock.monotonic()
                 if self._accumulator.ready_in(queue, now) <= 0:
-                    self._write_ready(queue, now, self._completions.complete_here)
+                    self._queue_writer.write_ready(queue, now, self._completions.complete_here)
         finally:
             # When the lock is free again: the sender leaves alone what is in other hands.
             if is_mine and (queue.batch_count or self._completions):
@@ -224,7 +221,7 @@ class Sender(QueueWriter):
     def _expire(self, queue: Queue, now: float) -> None:
         with queue.drain_lock.attempt() as is_mine:
             if is_mine:
-                self._fail_expired(queue, now)
+                self._queue_writer.fail_expired(queue, now)
         self._completions.run()
 
     def abandon(self, error: Exception) -> None:
@@ -232,7 +229,7 @@ class Sender(QueueWriter):
         for queue in list(self._accumulator.active):
             with queue.drain_lock.attempt() as is_mine:
                 if is_mine:
-                    self._abandon(queue, self._clock.monotonic(), error)
+                    self._queue_writer.abandon(queue, self._clock.monotonic(), error)
         self._wakeup.set()
 
     def give_memory_back(self) -> None:

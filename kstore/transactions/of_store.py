@@ -37,7 +37,7 @@ class StoreCoordinator:
 
     def get(self) -> TransactionCoordinator:
         """The coordinator, after finishing what the last one left. Raises: ClosedError, StorageError."""
-        self._topics.check_open()
+        self._topics.life.check()
         if self._made is not None:
             return self._made
         with self._lock:

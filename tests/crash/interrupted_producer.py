@@ -61,7 +61,7 @@ class Life:
 
     def settle(self) -> None:
         """Goes on until everything has a result."""
-        accumulator = self.one.producer._accumulator
+        accumulator = self.one.producer._outbox.accumulator
         for _ in range(ROUNDS_MAX):
             self.one.round()
             self.one.clock.advance(100)
@@ -86,7 +86,7 @@ class Life:
                 raise Lost(f"{value[:6]!r} was delivered as {delivery!r}")
             if self.told[value] != (int(value[:6]) % 2):
                 raise Wrong(f"the callback of {value[:6]!r} was called {self.told[value]} times")
-        pool = self.one.producer._pool
+        pool = self.one.producer._outbox.pool
         if pool.available != BUFFER_MEMORY or pool.waiting_count:
             raise Lost(f"{pool.available} of {BUFFER_MEMORY} bytes are there, {pool.waiting_count} wait")
 
@@ -110,7 +110,7 @@ def too_large_for_the_log(life: Life) -> None:
 
 def all_memory(life: Life) -> None:
     """Several partitions have batches, and there is no memory for one more."""
-    while life.one.producer._pool.available >= BATCH_SIZE:
+    while life.one.producer._outbox.pool.available >= BATCH_SIZE:
         life.send(life.number // 3 % 2)
 
 
@@ -121,7 +121,7 @@ def write(life: Life) -> None:
 
 def send_into_no_memory(life: Life) -> None:
     # As with a thread of its own, which is not there: whoever waits for memory writes.
-    life.one.producer._is_threaded = True
+    life.one.producer._outbox.is_threaded = True
     life.send(0, 900)
 
 
@@ -130,8 +130,8 @@ def flush(life: Life) -> None:
 
 
 def wait_for_result(life: Life) -> None:
-    life.one.producer._is_threaded = True
-    life.one.producer._hurry(life.sent[max(life.sent)]._batch())
+    life.one.producer._outbox.is_threaded = True
+    life.one.producer._outbox.hurry(life.sent[max(life.sent)]._batch())
 
 
 def give_up(life: Life) -> None:
@@ -184,12 +184,12 @@ def interrupt(path: Path, error: type[BaseException], name: str, number: int, co
             # What CPython 3.11 makes of an exception that a trace function raises below a compiled module.
             if "'traceback' object is not callable" not in str(mangled):
                 raise
-    one.producer._is_threaded = False
+    one.producer._outbox.is_threaded = False
     try:
         for partition in range(PARTITIONS):
             life.send(partition)
         life.settle()
-        one.producer._failures.take()
+        one.producer._outbox.failures.take()
         one.producer.close()
         try:
             one.store.close()

@@ -69,16 +69,16 @@ class Paused:
 
 def test_a_thread_that_waits_between_the_two_looks_finds_the_other_s_batch(store: kstore.Store) -> None:
     with store.producer(linger_ms=60_000) as producer:
-        paused = Paused(producer._pool.allocate)
-        producer._pool.allocate = paused  # type: ignore[method-assign, assignment]
+        paused = Paused(producer._outbox.pool.allocate)
+        producer._outbox.pool.allocate = paused  # type: ignore[method-assign, assignment]
         first = threading.Thread(target=lambda: producer.send("orders", b"first", partition=0))
         first.start()
         assert paused.reached.wait(SECONDS_MAX)
-        producer._pool.allocate = paused._inner  # type: ignore[method-assign, assignment]
+        producer._outbox.pool.allocate = paused._inner  # type: ignore[method-assign, assignment]
         producer.send("orders", b"second", partition=0)
         paused.go_on.set()
         first.join(SECONDS_MAX)
-        available = producer._pool.available
+        available = producer._outbox.pool.available
         producer.flush(SECONDS_MAX)
     assert available == producer.config.buffer_memory - producer.config.batch_size, "one batch, no spare memory kept"
     assert values(store, 0) == [b"second", b"first"]
@@ -86,8 +86,8 @@ def test_a_thread_that_waits_between_the_two_looks_finds_the_other_s_batch(store
 
 def test_a_close_wakes_a_thread_that_waits_for_memory(store: kstore.Store) -> None:
     producer = store.producer(linger_ms=0, buffer_memory=16384, batch_size=16384)
-    paused = Paused(producer.sender._writer)
-    producer.sender._writer = paused  # type: ignore[method-assign, assignment]
+    paused = Paused(producer._outbox.queue_writer.writer)
+    producer._outbox.queue_writer.writer = paused  # type: ignore[method-assign, assignment]
     producer.send("orders", b"x" * 16000, partition=0)
     assert paused.reached.wait(SECONDS_MAX)
     failures: list[Exception] = []
@@ -100,7 +100,7 @@ def test_a_close_wakes_a_thread_that_waits_for_memory(store: kstore.Store) -> No
 
     waiter = threading.Thread(target=send)
     waiter.start()
-    until(lambda: producer._pool.waiting_count)
+    until(lambda: producer._outbox.pool.waiting_count)
     closer = threading.Thread(target=producer.close)
     closer.start()
     waiter.join(SECONDS_MAX)
@@ -113,7 +113,7 @@ def test_a_close_wakes_a_thread_that_waits_for_memory(store: kstore.Store) -> No
 
 def test_memory_comes_back_from_every_kind_of_end(tmp_path: Path) -> None:
     with unthreaded(tmp_path / "data", buffer_memory=65536, delivery_timeout_ms=1000, linger_ms=0) as one:
-        pool = one.producer._pool
+        pool = one.producer._outbox.pool
         one.store.log("orders")
         one.producer.send("orders", b"delivered")
         one.round()
@@ -162,18 +162,18 @@ def test_a_million_sends_make_no_new_buffer_and_no_work_for_the_collector(store:
         for _ in range(60_000):
             producer.send("orders", b"v" * 100)
         producer.flush()
-        lent = producer._pool.free_count
+        lent = producer._outbox.pool.free_count
         gc.collect()
         before = gc.get_stats()[2]["collections"]
-        allocate = producer._pool.allocate
+        allocate = producer._outbox.pool.allocate
 
         def counted(size: int, timeout_seconds: float) -> BatchBuffer:
-            free = producer._pool.free_count
+            free = producer._outbox.pool.free_count
             buffer = allocate(size, timeout_seconds)
             made.append(free == 0)
             return buffer
 
-        producer._pool.allocate = counted  # type: ignore[method-assign]
+        producer._outbox.pool.allocate = counted  # type: ignore[method-assign]
         for _ in range(1_000_000):
             producer.send("orders", b"v" * 100)
         producer.flush()
@@ -201,7 +201,7 @@ def hammer(store: kstore.Store, record_count: int, thread_count: int = 10, **set
         for thread in threads:
             thread.join()
         producer.flush(SECONDS_MAX)
-        assert producer._pool.available == 10 * 1024
+        assert producer._outbox.pool.available == 10 * 1024
     for partition in range(2):
         seen = [-2] * thread_count
         count = 0
@@ -353,7 +353,7 @@ while producer.undelivered():
 def test_every_wait_ends_with_ctrl_c_and_nothing_is_lost(name: str, tmp_path: Path) -> None:
     script = (
         WAITS[name]
-        + "producer.close()\nprint(store.log('orders').end_offset, producer._pool.available)\nstore.close()\n"
+        + "producer.close()\nprint(store.log('orders').end_offset, producer._outbox.pool.available)\nstore.close()\n"
     )
     out = interrupted(script, tmp_path)
     total = 16384 if "memory" in name else 32 << 20

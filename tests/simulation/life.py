@@ -230,14 +230,14 @@ class Life:
         try:
             store.close()
         finally:
-            parts_of(store).topics.closed = True
+            parts_of(store).topics.life.closed = True
         for topic in self.topics.values():
             for model in topic.logs:
                 model.flushed()
 
     def _forget_store(self) -> None:
         if self._store is not None:
-            parts_of(self._store).topics.closed = True
+            parts_of(self._store).topics.life.closed = True
             self._store = None
         self.items.process_ended()
         # The tails of a process that has ended are not open in the next one.

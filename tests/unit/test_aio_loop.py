@@ -190,7 +190,7 @@ def test_what_waits_when_its_loop_ends_is_done_or_not_and_the_store_closes(tmp_p
     assert all(task.done() for task in tasks)
     assert not [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
     for producer in producers:
-        producer._producer.close()
+        producer.sync.close()
     store.sync.close()
     assert consumers[0].closed
     with kstore.open(tmp_path / "data") as again:

@@ -283,11 +283,11 @@ def test_a_topic_that_was_not_used_for_long_is_looked_up_again(tmp_path: Path) -
         one.producer.send("orders", b"a")
         metadata = one.producer._metadata
         one.clock.advance(6000)
-        metadata.drop_idle(one.producer._accumulator)
+        metadata.drop_idle(one.producer._outbox.accumulator)
         assert "orders" in metadata.topics, "it has a batch"
         one.round()
         one.clock.advance(6000)
-        metadata.drop_idle(one.producer._accumulator)
+        metadata.drop_idle(one.producer._outbox.accumulator)
         assert "orders" not in metadata.topics
         version = metadata.version
         one.producer.send("orders", b"b")

@@ -253,7 +253,7 @@ def test_an_error_keeps_nothing_of_what_was_to_be_written(one: Unthreaded) -> No
     failed = one.producer.send("orders", b"v")
     one.linger()
     assert failed.exception(0) is not None
-    (buffer,) = one.producer._pool._free
+    (buffer,) = one.producer._outbox.pool._free
     buffer.extend(b"x" * (buffer.capacity + 1))
 
 
@@ -267,7 +267,7 @@ def test_few_batches_are_split_whatever_mix_of_good_and_bad_there_is(tmp_path: P
     ) as one:
         for good in range(1, 100):
             generator = random.Random(f"{seed} {good}")
-            one.producer._accumulator.ratios.reset("orders", "gzip", 1.0)
+            one.producer._outbox.accumulator.ratios.reset("orders", "gzip", 1.0)
             before, splits = one.producer.counters.batches, one.producer.counters.splits
             for _ in range(400):
                 size = generator.randrange(1, 300)

@@ -172,7 +172,7 @@ def test_a_batch_that_is_too_large_for_its_log_is_split(tmp_path: Path) -> None:
         assert one.values() == told == values
         assert [delivery.result().offset for delivery in deliveries] == list(range(20))
         assert one.producer.counters.splits >= 1
-        assert one.producer._pool.available == one.producer.config.buffer_memory
+        assert one.producer._outbox.pool.available == one.producer.config.buffer_memory
 
 
 def test_a_record_too_large_for_its_log_alone_fails_when_its_batch_is_split(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_close_delivers_what_is_there_and_can_be_called_again(tmp_path: Path) ->
         for call in (lambda: producer.send("orders", b"v"), lambda: producer.send_many("orders", [b"v"])):
             with pytest.raises(ClosedError):
                 call()
-        assert producer._pool.available == producer.config.buffer_memory
+        assert producer._outbox.pool.available == producer.config.buffer_memory
 
 
 def test_close_with_a_timeout_fails_what_it_cannot_deliver(tmp_path: Path) -> None:

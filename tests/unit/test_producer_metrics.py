@@ -97,10 +97,10 @@ def test_the_time_of_a_flush_is_counted(one: Unthreaded) -> None:
 
 
 def test_the_time_of_a_flush_that_fails_is_counted(one: Unthreaded) -> None:
-    one.producer._drain = slowed(one, lambda timeout: False)  # type: ignore[method-assign]
+    one.producer._outbox.drain = slowed(one, lambda timeout: False)  # type: ignore[method-assign]
     with pytest.raises(TimeoutError):
         one.producer.flush(1)
-    del one.producer._drain
+    del one.producer._outbox.drain
     assert spent(one) == pytest.approx({"flush_seconds": SECONDS})
 
 

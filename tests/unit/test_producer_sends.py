@@ -145,12 +145,12 @@ def test_one_time_covers_the_wait_for_the_topic_and_for_memory(tmp_path: Path) -
     with kstore.open(tmp_path / "data", durability="os", background=False) as store:
         store.create_topic("orders")
         with store.producer(max_block_ms=600, buffer_memory=16384, linger_ms=60_000) as producer:
-            everything = producer._pool.allocate(16384, 0)
+            everything = producer._outbox.pool.allocate(16384, 0)
             threading.Timer(0.3, lambda: store.create_topic("later")).start()
             started = time.monotonic()
             delivery = producer.send("later", b"v")
             waited = time.monotonic() - started
-            producer._pool.deallocate(everything)
+            producer._outbox.pool.deallocate(everything)
             assert isinstance(delivery.exception(), BufferExhaustedError)
             assert 0.55 < waited < SECONDS_MAX
 
@@ -164,14 +164,14 @@ def test_what_a_serializer_takes_is_no_wait(tmp_path: Path) -> None:
 
         with one.another(max_block_ms=1000, value_serializer=slow) as producer:
             waits: list[float] = []
-            allocate = producer._pool.allocate
+            allocate = producer._outbox.pool.allocate
 
             def noted(size: int, timeout_seconds: float) -> Any:
                 waits.append(timeout_seconds)
                 return allocate(size, timeout_seconds)
 
-            producer._pool.take_free = lambda size: None  # type: ignore[method-assign]
-            producer._pool.allocate = noted  # type: ignore[method-assign]
+            producer._outbox.pool.take_free = lambda size: None  # type: ignore[method-assign]
+            producer._outbox.pool.allocate = noted  # type: ignore[method-assign]
             producer.send("orders", b"v")
             assert waits == [1.0]
 
@@ -219,7 +219,7 @@ def test_where_a_record_went_after_a_second_question_is_part_of_its_transaction_
     with unthreaded(tmp_path / "data", partitions=3, transactional_id="t", partitioner=Moving()) as one:
         with one.producer.transaction() as producer:
             assert producer.send("orders", b"v").partition == 2
-            one.producer._drain(None)
+            one.producer._outbox.drain(None)
             (known,) = one.store.coordinator.transactions()
             assert {owner.partition for owner in known.partitions} == {2}
         assert one.values(2) == [b"v"]

@@ -84,7 +84,7 @@ def test_a_send_that_is_under_way_when_its_transaction_ends_is_in_it_or_refused(
         producer.init_transactions()
         producer.begin_transaction()
         producer.send("orders", b"in it")
-        allocate, errors = producer._pool.allocate, []
+        allocate, errors = producer._outbox.pool.allocate, []
         reached, go_on = threading.Event(), threading.Event()
 
         def paused(size: int, timeout_seconds: float) -> Any:
@@ -92,7 +92,7 @@ def test_a_send_that_is_under_way_when_its_transaction_ends_is_in_it_or_refused(
             assert go_on.wait(SECONDS_MAX)
             return allocate(size, timeout_seconds)
 
-        producer._pool.allocate = paused  # type: ignore[method-assign]
+        producer._outbox.pool.allocate = paused  # type: ignore[method-assign]
 
         def late() -> None:
             try:
@@ -108,7 +108,7 @@ def test_a_send_that_is_under_way_when_its_transaction_ends_is_in_it_or_refused(
         thread.join(SECONDS_MAX)
         assert len(errors) == 1
         assert one.values() == [b"in it"]
-        assert producer._pool.available == producer.config.buffer_memory
+        assert producer._outbox.pool.available == producer.config.buffer_memory
         assert one.store.log("orders").transactions() == []
 
 
@@ -134,7 +134,7 @@ def test_a_producer_is_collected_in_a_thread_that_holds_any_of_its_locks(tmp_pat
         store.create_topic("orders")
         made = [store.producer(linger_ms=60_000)]
         made[0].send("orders", b"v")
-        pool, metadata, topics = made[0]._pool, made[0]._metadata, made[0]._topics
+        pool, metadata, topics = made[0]._outbox.pool, made[0]._metadata, made[0]._topics
         queue = metadata.topics["orders"].queue(0)
         ended = threading.Event()
 
@@ -268,7 +268,7 @@ def test_a_thread_that_sends_does_not_wait_for_a_slow_disk_until_the_memory_is_f
             else:
                 for _ in range(count // 100):
                     producer.send_many("orders", [value] * 100)
-            assert producer._pool.available < 2 << 20
+            assert producer._outbox.pool.available < 2 << 20
             fs.may_write.set()
             producer.flush()
         assert fs.held_count == 0

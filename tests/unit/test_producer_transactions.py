@@ -50,7 +50,7 @@ def send_to_all(producer: Producer, value: bytes) -> None:
 def test_a_transaction_is_there_in_all_its_partitions_when_it_is_committed(one: Unthreaded) -> None:
     with one.producer.transaction() as producer:
         send_to_all(producer, b"a")
-        one.producer._drain(None)
+        one.producer._outbox.drain(None)
         assert committed(one) == []
         assert [one.values(number) for number in range(3)] == [[b"a"]] * 3
     assert committed(one) == [b"a"] * 3
@@ -63,7 +63,7 @@ def test_a_block_that_raises_aborts_and_nothing_of_it_is_committed(one: Unthread
     def fail(producer: Producer) -> None:
         with producer.transaction():
             send_to_all(producer, b"never")
-            producer._drain(None)
+            producer._outbox.drain(None)
             raise KeyError("of the user")
 
     with pytest.raises(KeyError, match="of the user"):
@@ -100,7 +100,7 @@ def test_many_transactions_of_one_producer_follow_each_other(one: Unthreaded) ->
         if number % 3 == 2:
             one.producer.begin_transaction()
             send_to_all(one.producer, b"aborted")
-            one.producer._drain(None)
+            one.producer._outbox.drain(None)
             one.producer.abort_transaction()
         else:
             with one.producer.transaction() as producer:
@@ -179,7 +179,7 @@ def test_a_marker_that_cannot_be_written_is_written_by_the_same_call_again(one: 
     one.producer.init_transactions()
     one.producer.begin_transaction()
     send_to_all(one.producer, b"v")
-    one.producer._drain(None)
+    one.producer._outbox.drain(None)
     one.fs.faults.append(Fault(1, errno.ENOSPC, sticky=True, kinds=WRITES, suffix="orders-2/00000000000000000000.log"))
     with pytest.raises(DiskFullError):
         one.producer.commit_transaction()
@@ -193,7 +193,7 @@ def test_a_newer_producer_with_the_same_id_fences_the_older_one_and_aborts_what_
     old.init_transactions()
     old.begin_transaction()
     old.send("orders", b"of the old one", partition=0)
-    old._drain(None)
+    old._outbox.drain(None)
     new = one.another(transactional_id="t")
     try:
         with new.transaction():
@@ -216,7 +216,7 @@ def test_close_aborts_an_open_transaction(one: Unthreaded) -> None:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send("orders", b"v", partition=0)
-        producer._drain(None)
+        producer._outbox.drain(None)
     assert committed(one) == []
     assert one.store.log("orders", 0).transactions() == []
 
@@ -229,7 +229,7 @@ def test_what_a_killed_process_left_open_is_aborted_by_the_next_open(tmp_path: P
         producer.begin_transaction()
         for number in range(2):
             producer.send("orders", b"open", partition=number)
-        producer._drain(None)
+        producer._outbox.drain(None)
         # As if the process ended here.
         producer._transactions.state = type(producer._transactions.state).FATAL_ERROR
         producer.close()
@@ -330,10 +330,10 @@ def test_batches_of_which_the_log_has_some_are_not_doubled(tmp_path: Path) -> No
     with unthreaded(tmp_path / "data", batch_size=0) as one:
         deliveries = [one.producer.send("orders", b"%d" % number) for number in range(5)]
         queue = one.producer._metadata.topics["orders"].queue(0)
-        sender, writer = one.producer.sender, one.store.log("orders").writer
+        queue_writer, writer = one.producer._outbox.queue_writer, one.store.log("orders").writer
         batches = list(queue.closed)[:2]
         topic, ids = one.producer._metadata.topics["orders"], one.producer._transactions.for_partition("orders", 0)
-        writer.commit_many([sender._seal(queue, topic, batches, ids)])
+        writer.commit_many([queue_writer._seal(queue, topic, batches, ids)])
         for _ in range(8):
             one.round()
         assert one.values() == [b"%d" % number for number in range(5)]
@@ -347,7 +347,7 @@ def test_a_producer_that_was_fenced_and_forgotten_in_a_pause_appends_no_more(tmp
         one.producer.init_transactions()
         one.producer.begin_transaction()
         one.producer.send("orders", b"before", partition=0)
-        one.producer._drain(None)
+        one.producer._outbox.drain(None)
         one.clock.advance(60_000)
         if timeout_ms == 60_000:
             one.store.coordinator.run_due()
@@ -359,7 +359,7 @@ def test_a_producer_that_was_fenced_and_forgotten_in_a_pause_appends_no_more(tmp
         assert (log.writer.expire_producers(), log.producers()) == (1, [])
         end = log.end_offset
         late = one.producer.send("orders", b"late", partition=0)
-        one.producer._drain(None)
+        one.producer._outbox.drain(None)
         assert isinstance(late.exception(), ProducerFencedError)
         assert (log.end_offset, log.transactions()) == (end, [])
 
@@ -369,7 +369,7 @@ def test_a_long_transaction_goes_on_after_a_pause(one: Unthreaded) -> None:
     one.producer.begin_transaction()
     for value in (b"a", b"b", b"c"):
         one.producer.send("orders", value, partition=1)
-        one.producer._drain(None)
+        one.producer._outbox.drain(None)
         one.clock.advance(20_000)
     one.producer.commit_transaction()
     assert committed(one) == [b"a", b"b", b"c"]

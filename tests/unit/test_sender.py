@@ -130,14 +130,14 @@ def test_callbacks_run_in_order_whoever_wrote(tmp_path: Path) -> None:
 
         one.producer.send("orders", b"a", on_delivery=tell)
         queue = one.producer._metadata.topics["orders"].queue(0)
-        release = one.producer._wakeup.set
+        release = one.producer._outbox.wakeup.set
 
         def run_the_sender() -> None:
-            one.producer._wakeup.set = release  # type: ignore[method-assign]
+            one.producer._outbox.wakeup.set = release  # type: ignore[method-assign]
             one.producer.send("orders", b"b", on_delivery=tell)
             one.round()
 
-        one.producer._wakeup.set = run_the_sender  # type: ignore[method-assign]
+        one.producer._outbox.wakeup.set = run_the_sender  # type: ignore[method-assign]
         sender.write_here(queue)
         one.round()
         assert told == [0, 1]
@@ -173,7 +173,7 @@ def test_a_topic_that_is_gone_leaves_nothing_behind(one: Unthreaded) -> None:
     metadata = one.producer._metadata
     assert metadata.has_news("orders")
     one.clock.advance(one.producer.config.metadata_max_idle_ms + 1000)
-    metadata.drop_idle(one.producer._accumulator)
+    metadata.drop_idle(one.producer._outbox.accumulator)
     assert (metadata.topics, metadata._stale, metadata._given_up) == ({}, set(), {})
 
 
@@ -196,7 +196,7 @@ def test_a_write_that_is_interrupted_when_it_is_done_is_not_written_again(
     with unthreaded(tmp_path / "data", batch_size=0, linger_ms=0, enable_idempotence=idempotent) as one:
         writer, sender = one.store.log("orders").writer, one.producer.sender
         deliveries = [one.producer.send("orders", b"%d" % number) for number in range(12)]
-        owner: Any = sender if place == "_succeed" else writer
+        owner: Any = one.producer._outbox.queue_writer if place == "_succeed" else writer
         act = getattr(owner, place)
 
         def interrupted(*arguments: Any) -> None:
@@ -339,7 +339,7 @@ def test_what_is_in_other_hands_is_left_alone(one: Unthreaded) -> None:
         assert queue.batch_count == 1, "it does not expire either"
     one.round()
     assert queue.batch_count == 0
-    assert one.producer._failures.take() is not None
+    assert one.producer._outbox.failures.take() is not None
 
 
 def test_what_is_given_up_leaves_alone_what_is_being_written(one: Unthreaded) -> None:
@@ -352,7 +352,7 @@ def test_what_is_given_up_leaves_alone_what_is_being_written(one: Unthreaded) ->
     one.linger()
     assert kept.result(0).offset == 0
     assert isinstance(lost.exception(0), ClosedError)
-    one.producer._failures.take()
+    one.producer._outbox.failures.take()
 
 
 def test_a_batch_that_expires_while_it_is_written_takes_the_result_of_the_write(one: Unthreaded) -> None:

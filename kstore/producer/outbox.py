@@ -1,0 +1,197 @@
+"""``Outbox``: the batches that wait to be written, the memory they take, and who writes them.
+
+The sender's thread writes what is ready. A thread that waits for a batch, for memory, or for all batches has them
+written sooner, and writes them itself if no other thread is writing them.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kstore.errors import ClosedError, DeliveryError
+from kstore.files.lifetime import Lifetime
+from kstore.logs.topics import Topics
+from kstore.producer._accumulate import Failures, ProducerBatch
+from kstore.producer.accumulator import Queue, RecordAccumulator
+from kstore.producer.buffer_pool import BufferPool
+from kstore.producer.completions import Completions
+from kstore.producer.config import ProducerConfig
+from kstore.producer.counters import ProducerCounters
+from kstore.producer.metadata import TopicMetadata
+from kstore.producer.queue_writer import QueueWriter
+from kstore.producer.sender import INLINE_BATCHES, Sender
+from kstore.producer.transactions import TransactionManager
+from kstore.producer.waiting import Wakeup
+
+__all__ = ["Outbox"]
+
+logger = logging.getLogger(__name__)
+
+
+class Outbox:
+    """What a producer has not delivered yet. Thread-safe."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        topics: Topics,
+        metadata: TopicMetadata,
+        transactions: TransactionManager,
+        counters: ProducerCounters,
+        life: Lifetime,
+        *,
+        client_id: str,
+        is_threaded: bool,
+    ) -> None:
+        """Nothing runs yet. ``is_threaded``: False in tests, which then call ``sender.run_once``."""
+        self._client_id = client_id
+        self.is_threaded = is_threaded
+        self._clock = clock = topics.clock
+        self._metadata = metadata
+        self._life = life
+        # Called before a thread waits for memory; what it raises ends the attempt. None: nothing to ask.
+        self.before_wait: Callable[[], None] | None = None
+        self.failures = Failures()
+        self.wakeup = Wakeup()
+        self.pool = BufferPool(
+            config.buffer_memory, max(config.batch_size, 1), clock, on_wait=_weakly(self, Outbox._make_room)
+        )
+        self.accumulator = RecordAccumulator(
+            config, self.pool, clock, hurry=_weakly(self, Outbox.hurry), failures=self.failures
+        )
+        completions = Completions(self.accumulator)
+        self.queue_writer = QueueWriter(
+            config,
+            self.accumulator,
+            clock,
+            topics=topics,
+            topic_of=metadata.known,
+            ids=transactions,
+            counters=counters,
+            completions=completions,
+            wakeup=self.wakeup,
+        )
+        self.sender = Sender(
+            config,
+            self.accumulator,
+            clock,
+            self.queue_writer,
+            completions,
+            wakeup=self.wakeup,
+            on_idle=partial(metadata.drop_idle, self.accumulator),
+            name=f"kstore-{client_id}",
+        )
+
+    # --- who writes -------------------------------------------------------------------------------------------------
+
+    def appended(self, queue: Queue, inline_batches: int = INLINE_BATCHES) -> None:
+        """A record is in a new batch of ``queue``: with ``inline_batches`` closed ones this thread writes them."""
+        if not self.is_threaded:
+            return
+        if len(queue.closed) >= inline_batches and queue.is_fast and not self.sender.is_this_thread:
+            self.sender.write_here(queue)
+            return
+        # The sender looks at what it did not know of within a linger, unless it is woken.
+        if self.sender.sleeps_until > self._clock.monotonic() + self.sender.patience:
+            self.wakeup.set()
+
+    def hurry(self, batch: ProducerBatch) -> None:
+        """A thread waits for a batch: it is written at once, by this thread if possible."""
+        self._life.check_fork()
+        if batch.is_done:
+            return
+        topic = self._metadata.topics.get(batch.topic)
+        if topic is None or batch.partition >= topic.partition_count:
+            self.wakeup.set()
+            return
+        queue = topic.queue(batch.partition)
+        queue.is_urgent = True
+        if self.is_threaded and not self.sender.is_this_thread:
+            self.sender.write_here(queue)
+        if not batch.is_done:
+            self.wakeup.set()
+
+    def _make_room(self) -> None:
+        """A thread that is about to wait for memory writes what holds it, unless another thread is writing it."""
+        if self.before_wait is not None:
+            self.before_wait()
+        self.wakeup.set()
+        if self.is_threaded:
+            for queue in list(self.accumulator.active):
+                if not self.pool.waiting_count:
+                    break  # what was written is enough
+                self.sender.write_here(queue)
+            if self.sender.is_this_thread:
+                # A callback sends: what gives the memory back comes after it.
+                self.sender.give_memory_back()
+
+    # --- all of it --------------------------------------------------------------------------------------------------
+
+    def drain(self, timeout: float | None) -> bool:
+        """Waits until every batch there is now has a result; whether all have."""
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        who = object()
+        try:
+            batches = self.accumulator.begin_hurry(who)
+            self.wakeup.set()
+            while batches:
+                batch = batches.pop()
+                if not self.is_threaded:
+                    while not batch.is_released:
+                        self.sender.run_once()
+                remaining = None if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
+                if not batch.wait(remaining):
+                    return False
+                batches += [child for _, child in batch.children or ()]
+            return True
+        finally:
+            self.accumulator.end_hurry(who)
+
+    def undelivered(self) -> dict[str, int]:
+        """How many records have no result yet, by partition."""
+        counts: Counter[str] = Counter()
+        for batch in list(self.accumulator.incomplete):
+            counts[f"{batch.topic}-{batch.partition}"] += batch.record_count
+        return dict(counts)
+
+    def report_failures(self) -> None:
+        """Raises: DeliveryError for records that failed and whose deliveries nobody has looked at."""
+        found = self.failures.take()
+        if found is not None:
+            count, first = found
+            logger.error("%s: %d records were not delivered; the first: %r", self._client_id, count, first)
+            raise DeliveryError(count, first)
+
+    def close(self, timeout: float | None) -> None:
+        """Takes no more batches, and waits until all are delivered; what is not within ``timeout`` seconds fails."""
+        self.accumulator.is_closed = True
+        self.pool.close()
+        self.wakeup.set()
+        if not self.is_threaded:
+            self.drain(None)
+        elif not self.sender.join(timeout):
+            self.sender.force(ClosedError(f"the producer {self._client_id} was closed before they were written"))
+            if not self.sender.is_this_thread:
+                self.sender.join(1.0)
+
+    def abandon(self) -> None:
+        """Takes no more batches; the sender's thread delivers those that there are, and ends. Takes no lock."""
+        self.accumulator.is_closed = True
+        self.wakeup.set()
+
+
+def _weakly(outbox: Outbox, method: Any) -> Any:
+    """A method that does not keep its outbox, and so its producer, alive: batches outlive it."""
+    reference = weakref.ref(outbox)
+
+    def call(*arguments: Any) -> None:
+        alive = reference()
+        if alive is not None:
+            method(alive, *arguments)
+
+    return call
