@@ -216,7 +216,9 @@ class KnownItems(Generic[LeaseT]):
             self._wait(offset, self.retries.get(offset, Retry(0, 0)).due_ms)
 
     def _wait(self, offset: int, due_ms: int) -> None:
-        self.waiting.put(offset, due_ms)
+        """The item may be delivered again, unless it is held, or leased here: then it waits when that is over."""
+        if offset not in self.busy and self.leases.of(offset) is None:
+            self.waiting.put(offset, due_ms)
 
     def hold(self, offsets: Iterable[int]) -> None:
         """Items are out of reach until ``let_go``, or until they are done."""

@@ -1,8 +1,9 @@
 """Which item of a queue is next: what was read, who has it, and when it may be delivered. No I/O, no clock, no threads.
 
-Each item below ``position`` that is not done is in one place: ``fresh`` (read, and never delivered), leased here, held
-(``busy``), or ``waiting``: for the next get, for a time of day, or for the end of another process's lease. A call that
-fails midway may leave an item in none; ``lose_order`` says so, and the next call finds it again (``_find_order``).
+Each item below ``position`` that is not done is in one place: ``fresh`` (read, and not delivered here), leased here,
+held (``busy``), or ``waiting``: for the next get, for a time of day, or for the end of another process's lease. What is
+fresh may wait too, where another process has given it back. A call that fails midway may leave an item in no place;
+``lose_order`` says so, and the next call finds it again (``_find_order``).
 
 Times: ``now`` is seconds of the monotonic clock, for leases; ``now_ms`` is ms since the epoch, for delays.
 """
@@ -113,9 +114,11 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         queue, wanted = self.fresh, count - len(again)
         if not self.is_shared:
             fresh = [queue.popleft() for _ in range(min(wanted, len(queue)))]
+        # Another process may have leased, and given back, what is fresh here: then it is among both.
+        taken = {offset for offset, _ in again}
         while queue and len(fresh) < wanted:
             item = queue.popleft()
-            if self._is_free(item.offset, now, now_ms):
+            if item.offset not in taken and self._is_free(item.offset, now, now_ms):
                 fresh.append(item)
         return fresh, again
 

@@ -338,3 +338,29 @@ def test_a_claim_is_of_one_start_of_the_machine() -> None:
     assert taken(state) == []
     state.apply(BOOT, (1, 2))
     assert taken(state) == [0]
+
+
+def test_what_another_process_gives_back_is_taken_once_though_it_is_fresh_here() -> None:
+    state: State = QueueState(is_shared=True)
+    for offset in range(3):
+        state.offer(Item(offset))
+    state.apply(CLAIM, (1, 1, 7, 0, 10_000))
+    state.apply(RETRY, (1, 1, 0, 7))
+    fresh, again = state.take(10, 0.0, 0)
+    assert ([item.offset for item in fresh], again) == ([0, 2], [(1, 1)])
+
+
+def test_what_is_held_or_leased_does_not_wait_when_another_process_gives_it_back() -> None:
+    state: State = QueueState(is_shared=True)
+    for offset in range(2):
+        state.offer(Item(offset))
+    state.take(2, 0.0, 0)
+    state.hold([0])
+    state.lease([Held(1, 10.0, owner=7)], 10.0)
+    for offset in range(2):
+        state.apply(RETRY, (offset, 1, 0, 0))
+    state.check()
+    assert state.take(2, 0.0, 0) == ([], [])
+    state.let_go([0])
+    state.check()
+    assert state.take(2, 0.0, 0) == ([], [(0, 1)])
