@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
+from heapq import merge
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from kstore.errors import CorruptBatchError, CorruptDataError
@@ -245,14 +246,15 @@ def find_next_batch(
     next_offset: int,
     last_offset_max: int = OFFSET_MAX,
     hints: Sequence[int] = (),
+    entry_stop: int = -1,
     budget: SearchBudget | None = None,
 ) -> int | None:
     """The position of the next whole batch at or after ``position``, None if there is none up to ``stop``.
 
     Whole means a possible header, a correct CRC, and offsets in ``next_offset`` to ``last_offset_max``. ``hints`` are
-    possible starts of batches (index entries), in order: the first whole one bounds the search. A batch found by
-    searching must be followed by another fitting header, or end where the range or the hint starts: the records of a
-    damaged batch may contain bytes that form a batch.
+    possible starts of batches (index entries), in order: the first whole one bounds the search. ``entry_stop``, where
+    the damaged entry claims to end, is another. A batch found by searching must be followed by another fitting header,
+    or end where the range ends or the hint starts: the records of a damaged batch may contain bytes that form a batch.
 
     ``budget`` is that of all searches of one walk; without it the search has its own. Once it is spent the search ends:
     at the hint, if there is a whole one.
@@ -261,8 +263,8 @@ def find_next_batch(
         budget = SearchBudget(stop - position)
     matcher = _BatchMatcher(source, next_offset, last_offset_max)
     bound = stop
-    for number in range(bisect_left(hints, position), len(hints)):
-        hint = hints[number]
+    indexed = (hints[number] for number in range(bisect_left(hints, position), len(hints)))
+    for hint in merge(indexed, (entry_stop,) if entry_stop >= position else ()):
         if hint >= stop or budget.hints.is_spent:
             break
         head = matcher.header(hint, stop)
@@ -281,7 +283,9 @@ def find_next_batch(
             # Cheap checks come first: a CRC may cost as much as the whole file.
             if head is None or not matcher.has_its_size(start, head):
                 continue
-            if not matcher.is_followed(start + head.size, bound, head.last_offset, window, at):
+            following = start + head.size
+            is_torn = bound == stop and bound - following < BATCH_HEADER_BYTES
+            if not is_torn and not matcher.is_followed(following, bound, head.last_offset, window, at):
                 continue
             if not budget.candidates.take(head.size):
                 break
@@ -336,8 +340,8 @@ class _BatchMatcher:
             return False
 
     def is_followed(self, position: int, stop: int, last_offset: int, window: bytes, window_start: int) -> bool:
-        """Whether the range ends at ``position``, or another fitting header is there, or too few bytes for one."""
-        if stop - position < BATCH_HEADER_BYTES:
+        """Whether the range ends at ``position``, or another fitting header is there."""
+        if position == stop:
             return True
         head = self._parse(position, stop, window, window_start)
         return head is not None and head.last_offset > last_offset

@@ -4,7 +4,8 @@ A batch is served only if its CRC is correct and its offsets fit. The CRC does n
 bit there is found by its surroundings: offsets never decrease, and where they leave a gap (compaction, or a log written
 that way) the batch after the gap, or the segment's end, must agree with it. Two kinds of gaps are accepted only with
 one of the two: a gap beyond what a segment's indexes can hold, which old brokers wrote, and one that reaches across an
-offset at which the log is known to have ended.
+offset at which the log is known to have ended. The second rule also applies after damage, if the damaged bytes are one
+entry: no batch reaches across that offset either.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def walk(
             positions = sorted(hints())
         behind = None
         if budget.entries.take(wasted_bytes):
-            behind = _next_fitting(source, position, stop, next_offset, offset_stop, positions, budget)
+            entry = (position, position + wasted_bytes)
+            behind = _next_fitting(source, entry, stop, next_offset, offset_stop, known_end, positions, budget)
         if behind is None:
             yield Damage(position, stop, next_offset, None, reason + NOT_SEARCHED * budget.is_spent, torn)
             return
@@ -150,29 +152,44 @@ def is_far(last_offset: int, next_offset: int, offset_stop: int) -> bool:
 
 def _next_fitting(
     source: Source,
-    position: int,
+    entry: tuple[int, int],
     stop: int,
     next_offset: int,
     offset_stop: int,
+    known_end: int,
     hints: Sequence[int],
     budget: SearchBudget,
 ) -> tuple[int, int] | None:
-    """Position and base offset of the next whole batch after the damage at ``position``, or None."""
+    """Position and base offset of the next whole batch after the damaged ``entry``, or None.
+
+    ``entry`` is where the damaged entry starts, and where its size claims that it ends.
+    """
     near_stop = min(offset_stop, next_offset + OFFSET_COUNT_MAX)
-    found = None
+    position, entry_stop = entry
     # An offset that the indexes cannot hold is accepted, but only below a bound, and if nothing nearer is found.
     for offset_max in (near_stop,) if offset_stop in (near_stop, OFFSET_MAX) else (near_stop, offset_stop):
-        if found is None and not budget.is_spent:
+        start = position
+        while not budget.is_spent:
             found = find_next_batch(
                 source,
-                position + 1,
+                start + 1,
                 stop,
                 next_offset=next_offset,
                 last_offset_max=offset_max - 1,
                 hints=hints,
+                entry_stop=entry_stop,
                 budget=budget,
             )
-    if found is None:
-        return None
-    size = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - found), found), header_only=True).size
-    return found, parse_batch(source.pread(size, found)).base_offset
+            if found is None:
+                break
+            size = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - found), found), header_only=True).size
+            batch = parse_batch(source.pread(size, found))
+            # The log ended at the known end, so a batch starts there or nothing does: not within the damaged entry.
+            leaps = next_offset < known_end < batch.base_offset and found == entry_stop
+            straddles = batch.base_offset < known_end <= batch.last_offset
+            if not (leaps or straddles) or not _misplaced(
+                source, found, stop, batch, next_offset, offset_stop, known_end
+            ):
+                return found, batch.base_offset
+            start = found
+    return None

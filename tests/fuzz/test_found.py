@@ -151,17 +151,18 @@ def test_a_bomb_takes_no_more_memory_than_the_limit(codec: str) -> None:
     assert peak < len(bomb) + 16 * LIMIT
 
 
-def test_a_reader_that_looks_again_sees_the_same_end(tmp_path: Path) -> None:
-    # An index names a whole batch behind damage; what follows it does not bear it out.
+@pytest.mark.parametrize(("at", "offsets"), [(8, [0]), (-1, [0, 2])], ids=["size", "record"])
+def test_a_reader_that_looks_again_sees_the_same_end(tmp_path: Path, at: int, offsets: list[int]) -> None:
+    # An index names a whole batch after damage, and what follows contradicts it. The damaged batch may confirm it.
     flipped = bytearray(batch(1))
-    flipped[-1] ^= 1
+    flipped[at] ^= 1
     data = batch(0) + bytes(flipped) + batch(2) + batch(0)
     index = struct.pack(">ii", 2, 2 * len(batch(0)))
     path = directory(tmp_path / "log", **{SEGMENT: data, "00000000000000000000.index": index})
     with Log(path, read_only=True) as log:
         first = [record.offset for record in log.read(on_corrupt="skip")]
-        assert log.end_offset == 1
-        assert [record.offset for record in log.read(on_corrupt="skip")] == first == [0]
+        assert log.end_offset == offsets[-1] + 1
+        assert [record.offset for record in log.read(on_corrupt="skip")] == first == offsets
 
 
 def test_a_reader_finds_times_that_the_writer_has_not_indexed_yet(tmp_path: Path) -> None:

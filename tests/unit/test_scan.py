@@ -197,6 +197,22 @@ def test_a_batch_within_a_record_is_not_taken_for_the_next_one() -> None:
     assert found(data, 1, next_offset=0) == len(outer)
 
 
+@pytest.mark.parametrize("how", ["entry_stop", "hints"])
+def test_a_batch_at_the_end_of_a_record_is_not_taken_for_the_next_one(how: str) -> None:
+    outer = build_batch([Record(0, 0, value=b"x" * 30 + batch(100, count=1))])
+    data = bytearray(outer + batch(1))
+    data[70] ^= 1
+    options: dict[str, Any] = {"entry_stop": len(outer)} if how == "entry_stop" else {"hints": [len(outer)]}
+    assert found(data, 1, next_offset=0, **options) == len(outer)
+
+
+def test_where_the_damaged_entry_ends_bounds_the_search() -> None:
+    # Sizes that are a power of two: a flipped bit in one leads to where a later batch begins.
+    assert found(LOG, STARTS[0] + 1, next_offset=3, entry_stop=STARTS[3]) == STARTS[1]
+    assert found(LOG, STARTS[0] + 1, next_offset=3, hints=[STARTS[1]], entry_stop=STARTS[3]) == STARTS[1]
+    assert found(LOG, STARTS[2] + 1, next_offset=3, entry_stop=STARTS[3] + 5) == STARTS[3]
+
+
 def test_a_hint_bounds_the_search() -> None:
     data = damaged(STARTS[1] + 17, b"\0\0\0\0")
     assert found(data, STARTS[1] + 1, next_offset=3, hints=[STARTS[3]]) == STARTS[2]
@@ -245,3 +261,46 @@ def test_a_tail_in_which_nothing_is_whole_is_damage_to_the_end() -> None:
     (step,) = walk(BufferSource(bytes(300)), 0, 300, next_offset=7)
     assert isinstance(step, Damage)
     assert (step.position, step.stop, step.first_offset, step.next_offset) == (0, 300, 7, None)
+
+
+@pytest.mark.parametrize("at", [8, 16, 30, 57, 70], ids=["size", "magic", "header", "count", "record"])
+def test_a_whole_batch_between_two_damaged_ones_is_found(at: int) -> None:
+    data = damaged(STARTS[1] + 70, b"\xff")
+    data[STARTS[3] + at] = 0xFF
+    assert walked(data) == [(0, 0), ("damage", 3, 6), (STARTS[2], 6), ("damage", 9, None)]
+
+
+def after_damage(*bases: int, at: int = 70, size: int = 20) -> bytes:
+    """Offsets 0 to 2, damaged offsets 3 to 5, and batches with ``bases``."""
+    broken = bytearray(batch(3, size=size))
+    broken[at] ^= 0xFF
+    return batch(0) + broken + b"".join(batch(base) for base in bases)
+
+
+@pytest.mark.parametrize("at", [17, 30, 70], ids=["crc", "header", "record"])
+@pytest.mark.parametrize("base", [7, 14, 1030], ids=["straddles", "near", "far"])
+def test_a_last_batch_after_damage_that_leaps_across_a_known_end_is_damage(base: int, at: int) -> None:
+    data = after_damage(base, at=at)
+    assert walked(data, known_end=9) == [(0, 0), ("damage", 3, None)]
+    assert walked(data)[1:2] == [("damage", 3, base)]
+
+
+def test_a_batch_after_damage_counts_where_another_bears_it_out_or_nothing_speaks_against_it() -> None:
+    assert walked(after_damage(1030, 1033), known_end=9)[1] == ("damage", 3, 1030)
+    assert walked(after_damage(6), known_end=9)[1] == ("damage", 3, 6)
+    # The known end may be an old one: the batch after the damaged one was written after it.
+    assert walked(after_damage(6), known_end=6)[1] == ("damage", 3, 6)
+
+
+def test_a_batch_after_damage_of_many_batches_counts_above_an_old_known_end() -> None:
+    data = bytearray(LOG)
+    for start in STARTS[1:3]:
+        data[start + 70] ^= 0xFF
+    assert walked(data, known_end=6) == [(0, 0), ("damage", 3, 9), (STARTS[3], 9)]
+
+
+def test_a_batch_after_one_that_leaps_is_found() -> None:
+    data = bytearray(after_damage(1030) + batch(6))
+    data[-1] ^= 0xFF
+    data += batch(9)
+    assert walked(data, known_end=9)[1:3] == [("damage", 3, 9), (len(data) - len(batch(9)), 9)]
