@@ -244,7 +244,7 @@ class Log(LogReads, LogTransactions):
             if writer.is_compacted:
                 check_keys(keys, len(values))
             if not values:
-                return _nothing_appended(writer.published.offset)
+                return _nothing_appended(writer.ends.end_offset)
             return writer.append_many(values, keys, timestamps, headers)
         except Exception as error:
             writer.context.counters.append_failed(error)
@@ -282,7 +282,7 @@ class Log(LogReads, LogTransactions):
             split_batches(buffer), config, now_ms=writer.context.clock.now_ms(), assign_offsets=assign_offsets
         )
         if not validated.batches:
-            return _nothing_appended(writer.published.offset)
+            return _nothing_appended(writer.ends.end_offset)
         append = PendingAppend(
             validated.buffer,
             validated.batches,
@@ -487,12 +487,10 @@ class Log(LogReads, LogTransactions):
         """Asserts the invariants of the log, its segments and indexes; raises AssertionError. For tests and doubt."""
         source = self._source
         source.segments.check()
-        published = source.published
-        assert source.start_offset <= published.high_watermark <= published.offset, (
-            f"{source.start_offset}, {published}"
-        )
-        assert source.segments.bases[-1] == published.base_offset, f"{source.segments.bases[-1]}, {published}"
-        assert source.segments.last.size == published.position, f"{source.segments.last.size}, {published}"
+        ends = source.ends
+        ends.check()
+        assert source.segments.bases[-1] == ends.base_offset, f"{source.segments.bases[-1]}, {ends}"
+        assert source.segments.last.size == ends.position, f"{source.segments.last.size}, {ends}"
         for segment in source.segments:
             segment.check()
 

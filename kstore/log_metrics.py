@@ -25,8 +25,8 @@ def log_metrics(
 
     Raises: StorageError.
     """
-    published = source.published
-    stable_offset = published.high_watermark
+    ends = source.ends
+    stable_offset = ends.high_watermark
     if source.producers.in_use:
         # Otherwise nothing is read to make sure that there is no transaction: frequent requests must stay cheap.
         stable_offset = source.last_stable_offset()
@@ -39,9 +39,9 @@ def log_metrics(
         **_loss_gauges(source, recovery),
         "segments": segment_count,
         "size_bytes": size,
-        "start_offset": source.start_offset,
-        "end_offset": published.offset,
-        "high_watermark": published.high_watermark,
+        "start_offset": ends.start_offset,
+        "end_offset": ends.end_offset,
+        "high_watermark": ends.high_watermark,
         "last_stable_offset": stable_offset,
         "open_handles": len(source.context.handles),
         **_writer_gauges(writer),
@@ -50,7 +50,7 @@ def log_metrics(
 
 
 def _loss_gauges(source: LogSource, recovery: RecoveryReport) -> dict[str, MetricValue]:
-    losses, start, end = source.losses, source.start_offset, source.published.offset
+    losses, start, end = source.losses, source.ends.start_offset, source.ends.end_offset
     found = clipped(joined((damage.first, damage.last) for damage in recovery.corrupt), start, end)
     reported = joined(losses.lost, losses.accepted)
     return {

@@ -98,7 +98,7 @@ class LogWaiter:
     def _is_lagging(self) -> bool:
         """Whether there is what is not known to be durable yet: that it is will not be told."""
         bounds = (log.read_bound(committed=False) for log, (_, watch) in self._heard.items() if watch is not None)
-        return any(bound.high_watermark > bound.offset for bound in bounds)
+        return any(bound.end_offset > bound.high_watermark for bound in bounds)
 
     def close(self) -> None:
         self.listen(())

@@ -2,7 +2,7 @@
 
 One lock is held for what changes the files: patching the headers, the write, the index entries, the roll. Encoding and
 the CRC come before it, since the CRC leaves out the base offset. Readers never take it: they see one immutable value,
-``Published``, which is replaced by one store when an append is complete.
+``Ends``, which is replaced by one store when an append is complete.
 
 Until it is published any exception, KeyboardInterrupt too, cuts an append back. What cannot be cut back, or whose sync
 has failed, poisons the log: it then serves what is known to be durable and takes no writes.
@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from kstore.config import LogConfig
+from kstore.engine.ends import Ends, make_ends
 from kstore.engine.files import LogFiles
 from kstore.engine.group_commit import GroupCommit
 from kstore.engine.opening import Loaded
 from kstore.engine.pending import PendingAppend
 from kstore.engine.producers import PendingProducers
-from kstore.engine.published import Published
 from kstore.errors import (
     BatchTooLargeError,
     CorruptDataError,
@@ -160,8 +160,8 @@ class LogAppender(LogFiles):
         """``_commit`` of what ``encode_single`` gave: its offset; None where that is not plain."""
         size = CRC_START + len(body)
         with self._lock:
-            tail, before = self._tail, self.published
-            offset = before.offset
+            tail, before = self._tail, self.ends
+            offset = before.end_offset
             if (
                 tail is None
                 or self._closed is not None
@@ -176,7 +176,7 @@ class LogAppender(LogFiles):
             try:
                 self._write_batches(tail, (head + body,), size)
                 tail.note(position, size, offset, now_ms)
-                self._publish(Published._make((offset + 1, tail.base_offset, position + size, offset + 1)))
+                self._publish(offset + 1, tail)
                 self.producers.passed(offset, offset + 1)
             except BaseException as error:
                 self._undo(before, error)
@@ -223,7 +223,7 @@ class LogAppender(LogFiles):
     def _commit(self, appends: Sequence[PendingAppend]) -> None:
         with self._lock:
             self.ensure_writable()
-            before = self.published
+            before = self.ends
             try:
                 self._write(appends, before)
             except BaseException as error:
@@ -266,7 +266,7 @@ class LogAppender(LogFiles):
     @property
     def last_use(self) -> object:
         """See ``files.descriptors.Tail``: each append publishes another value."""
-        return self.published
+        return self.ends
 
     def _admit(self) -> None:
         OPEN_TAILS.admit(self)
@@ -308,14 +308,14 @@ class LogAppender(LogFiles):
         except SyncFailedError as error:
             self._poison(error)
 
-    def _write(self, appends: Sequence[PendingAppend], before: Published) -> None:
+    def _write(self, appends: Sequence[PendingAppend], before: Ends) -> None:
         tail = self._tail or self._begin()
-        offset = before.offset
+        offset = before.end_offset
         now_ms = self._clock.now_ms()
         if now_ms - self._last_append_ms > tail.idle_ms_max and self._is_idle(tail, now_ms):
             tail = self._roll(offset)
         self._last_append_ms = now_ms
-        stable_offset = before.offset
+        stable_offset = before.end_offset
         run: list[memoryview] = []
         marks: list[tuple[int, int, int, int]] = []
         written: list[tuple[PendingAppend, int, int]] = []
@@ -330,9 +330,9 @@ class LogAppender(LogFiles):
                 continue
             if append.with_producers:
                 if checks is None:
-                    checks = self.producers.pending(before.offset, before.position, now_ms)
+                    checks = self.producers.pending(before.end_offset, before.position, now_ms)
                     unstable = checks.first_unstable_offset
-                    stable_offset = before.offset if unstable is None else unstable
+                    stable_offset = before.end_offset if unstable is None else unstable
                 if not self._take_producers(append, checks, offset):
                     written.append((append, NO_OFFSET, NO_OFFSET))
                     skipped_count += 1
@@ -366,9 +366,8 @@ class LogAppender(LogFiles):
             written.append((append, first_offset, offset - 1))
         self._write_run(tail, run, marks)
         try:
-            published = Published(offset, tail.base_offset, tail.position, offset)
-            if published != before:
-                self._publish(published)
+            if offset != before.end_offset or tail.base_offset != before.base_offset:
+                self._publish(offset, tail)
             for append, first_offset, last_offset in written:
                 append.finish(first_offset, last_offset)
             counters = self._counters
@@ -377,15 +376,15 @@ class LogAppender(LogFiles):
             counters.append_records += record_count
             counters.append_bytes += written_bytes
             if checks is None or not checks.batches:
-                self.producers.passed(before.offset, offset)
+                self.producers.passed(before.end_offset, offset)
             elif self._poisoned is None:
                 self._note_producers(checks.batches, offset, stable_offset)
         except BaseException as error:
-            if self.published is not before and any(append.with_producers for append in appends):
+            if self.ends.extent != before.extent and any(append.with_producers for append in appends):
                 # An interrupt: what is published is not in the transaction index.
                 self._stable_offset_max = stable_offset
                 self._poison(error)
-            if self.published is not before and not isinstance(error, KstoreError):
+            if self.ends.extent != before.extent and not isinstance(error, KstoreError):
                 # They are in the log: who is not told so writes them again.
                 for append, first_offset, last_offset in written:
                     if append.result is None:
@@ -444,30 +443,34 @@ class LogAppender(LogFiles):
         else:
             tail.write(batches, size, sync=False)
 
-    def _publish(self, published: Published) -> None:
-        """The one store by which an append becomes visible."""
+    def _publish(self, end_offset: int, tail: SegmentTail) -> None:
+        """The one store by which an append becomes visible: the log ends at ``end_offset``, and with ``tail``."""
+        start_offset, recovery_point, durable_end, _, _, base_offset, _ = self.ends
         if self._sync:
-            self._durable_end = published.offset
-            self.published = published
-            self._state_file.publish_durable_end(published.offset)
-            return
-        self.published = published
-        if published.offset - self._recovery_point >= self._config.flush_messages:
+            if tail.base_offset != base_offset:
+                recovery_point = tail.base_offset  # a roll has synced what is below it
+            durable_end = end_offset
+        self.ends = make_ends(
+            (start_offset, recovery_point, durable_end, end_offset, end_offset, tail.base_offset, tail.position)
+        )
+        if self._sync:
+            self._state_file.publish_durable_end(end_offset)
+        elif end_offset - recovery_point >= self._config.flush_messages:
             self._flush_locked()
         elif self._durability == "interval":
             self._flush_soon()
 
-    def _undo(self, before: Published, error: BaseException) -> None:
+    def _undo(self, before: Ends, error: BaseException) -> None:
         """Brings the files back to ``before``, unless the append was published; else the log is poisoned."""
         if isinstance(error, SyncFailedError | PoisonedError):
             self._poison(error)
-        if self._poisoned is not None or self.published is not before or self._tail is None:
+        if self._poisoned is not None or self.ends.extent != before.extent or self._tail is None:
             return
         try:
             if self._tail.base_offset != before.base_offset or self._tail.position != before.position:
                 self._back_to(before)
             # One that was to begin at the end is the one that writes next.
-            self.loaded.epochs.truncate_from_end(before.offset + 1)
+            self.loaded.epochs.truncate_from_end(before.end_offset + 1)
         except BaseException as second:
             self._poison(second)
 

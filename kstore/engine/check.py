@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from kstore.config import LogConfig
-from kstore.engine.published import Published
+from kstore.engine.ends import Ends
 from kstore.engine.segments import LogSegments
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptDataError, InvalidOffsetError, NotLostError
@@ -30,9 +30,7 @@ class CheckedLog(Protocol):
     @property
     def segments(self) -> LogSegments: ...
     @property
-    def start_offset(self) -> int: ...
-    @property
-    def published(self) -> Published: ...
+    def ends(self) -> Ends: ...
     @property
     def losses(self) -> LossRanges: ...
 
@@ -41,7 +39,7 @@ def check_batches(source: CheckedLog) -> RecoveryReport:
     """What is damaged, or lost, in what ``source`` has published. Raises: StorageError."""
     report = RecoveryReport()
     losses = source.losses
-    for damage in unreadable(source, source.start_offset, source.published.offset, report=report):
+    for damage in unreadable(source, source.ends.start_offset, source.ends.end_offset, report=report):
         report.corrupt += losses.judged(damage)
         if losses.unaccepted(damage.first, damage.last) != ((damage.first, damage.last),):
             report.notes.append(f"the loss of offsets in {damage.first} to {damage.last} is accepted: {damage.reason}")
@@ -56,12 +54,12 @@ def unreadable(
 
     Whole segments are read. Raises: StorageError.
     """
-    published, losses = source.published, source.losses
-    stop = min(stop, published.offset)
+    ends, losses = source.ends, source.losses
+    stop = min(stop, ends.end_offset)
     for segment in source.segments.range(start, stop):
         following = source.segments.higher(segment.base_offset)
-        end = min(following.base_offset if following is not None else OFFSET_MAX, published.offset)
-        limit = published.position if segment.base_offset == published.base_offset else segment.size
+        end = min(following.base_offset if following is not None else OFFSET_MAX, ends.end_offset)
+        limit = ends.limit_of(segment)
         found = _unreadable_in(segment, limit, end, source.context.config, losses, report or RecoveryReport())
         for damage in found:
             if damage.last >= start and damage.first < stop:
@@ -117,7 +115,7 @@ def ensure_lost(source: CheckedLog, first: int, last: int) -> None:
     StorageError."""
     if not 0 <= first <= last:
         raise InvalidOffsetError(f"offsets {first} to {last}, expected a range of offsets from 0 on")
-    found = unreadable(source, max(first, source.start_offset), last + 1)
+    found = unreadable(source, max(first, source.ends.start_offset), last + 1)
     lost = joined((damage.first, damage.last) for damage in found)
     for whole in holes(first, last, joined(lost, source.losses.accepted)):
         raise NotLostError(*whole)

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from kstore.config import NO_LIMIT
+from kstore.engine.ends import Ends
 from kstore.engine.opening import Loaded
 from kstore.engine.producers import UnsyncedIndex
-from kstore.engine.published import Published
 from kstore.engine.swap import begin_swap, complete_swap, discard, swapped_index_bytes
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files.boot import boot_id
@@ -43,16 +43,6 @@ __all__ = ["LogFiles"]
 logger = logging.getLogger(__name__)
 
 
-class Known(NamedTuple):
-    """What a log knows of itself: kept while a change is stored, and back in force if that fails."""
-
-    start_offset: int
-    durable_end: int
-    recovery_point: int
-    published: Published
-    losses: LossRanges
-
-
 class LogFiles:
     """The files of one log, open for writing. Not thread-safe: the writer, which this is the base of, has the lock."""
 
@@ -61,12 +51,9 @@ class LogFiles:
         self.context = loaded.context
         self.segments = loaded.segments
         self.producers = loaded.producers
-        self.start_offset = loaded.start_offset
-        # Replaced by one store, like what is published: readers look at it without a lock.
+        # Both are replaced by one store: readers look at them without a lock.
+        self.ends = loaded.ends
         self.losses = loaded.losses
-        self.published = Published(
-            loaded.end_offset, loaded.segments.last.base_offset, loaded.position, loaded.end_offset
-        )
         # Counts on before anything is cut, and again when it is: a reader that met half of it knows by that what it
         # met, even if it came in the middle.
         self.truncation_count = 0
@@ -81,8 +68,6 @@ class LogFiles:
         self._state_file = loaded.state_file
         # Nobody but this log looks after the clean marker of a broker's store that it may lie in.
         self._has_kafka_marks = is_alone
-        self._recovery_point = loaded.recovery_point
-        self._durable_end = loaded.end_offset
         # Sealed since the last flush: the descriptors that wrote are kept, since a failed writeback is told to them.
         self._unflushed: list[SegmentTail] = []
         # Held while files are synced outside the log's lock, or inside: taken after it, never before.
@@ -111,10 +96,10 @@ class LogFiles:
 
     def _begin(self) -> SegmentTail:
         """Opens the active segment for appending; from here on the log on disk counts as not closed in order."""
-        self._store_state(if_changed=True)
+        self._store_state(self.ends, if_changed=True)
         if self._seal_before_append:
             # Fenced damage, or missing offsets, stand where the next batch would go: it goes into a segment of its own.
-            return self._roll(self.published.offset)
+            return self._roll(self.ends.end_offset)
         tail = self._activate(self.segments.last)
         self._check_end(tail)
         self._tail = tail
@@ -122,14 +107,14 @@ class LogFiles:
 
     def _check_end(self, tail: SegmentTail) -> None:
         """Raises: StorageError where a tail that was just opened does not end where the log does."""
-        if tail.position != self.published.position:
+        if tail.position != self.ends.position:
             raise StorageError(
-                None, f"the log ends at {tail.position} bytes, expected {self.published.position}", str(tail.file.path)
+                None, f"the log ends at {tail.position} bytes, expected {self.ends.position}", str(tail.file.path)
             )
 
     def _roll_now(self) -> int:
-        tail = self._roll(self.published.offset)
-        self.published = self.published._replace(base_offset=tail.base_offset, position=tail.position)
+        tail = self._roll(self.ends.end_offset)
+        self.ends = self._rolled(self.ends, tail)
         return tail.base_offset
 
     def _roll(self, base_offset: int) -> SegmentTail:
@@ -151,12 +136,10 @@ class LogFiles:
 
     def _replace_active(self, old: LogSegment, new: LogSegment) -> SegmentTail:
         base_offset = new.base_offset
-        is_flushed = self._recovery_point >= base_offset
+        is_flushed = self.ends.recovery_point >= base_offset
         if is_flushed:
             # Should it end before the old segment's indexes are on disk, recovery must look at them.
-            known = self._known()
-            self._recovery_point = old.base_offset
-            self._store_state_or(known)
+            self._change(self.ends._replace(recovery_point=old.base_offset))
         new.create()
         if self._sync or is_flushed:
             # Until then a crash may lose the new file's name, with what was acknowledged in it; and the recovery point
@@ -166,7 +149,7 @@ class LogFiles:
         sealed = old.tail
         # Indexes are hints, but below the recovery point nothing looks after them any more.
         old.seal(sync=self._sync or is_flushed)
-        if (old.base_offset, old.size) == (self.published.base_offset, self.published.position):
+        if (old.base_offset, old.size) == (self.ends.base_offset, self.ends.position):
             # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
             self.producers.snapshot(base_offset)
         if self._sync:
@@ -175,12 +158,13 @@ class LogFiles:
             self.producers.synced(indexes)
         self.segments.add(new)
         self._tail = tail
-        if self._sync:
-            known = self._known()
-            self._recovery_point = base_offset
-            self._store_state_or(known)
-        elif is_flushed:
-            self._recovery_point = base_offset
+        if self._sync or is_flushed:
+            # Within an append the log ends where that began, until it is published.
+            risen = self.ends._replace(recovery_point=min(base_offset, self.ends.end_offset))
+            if self._sync:
+                self._change(risen)
+            else:
+                self.ends = risen
         if not self._sync and sealed is not None:
             self._unflushed.append(sealed)
             self._flush_sealed_soon()
@@ -189,6 +173,12 @@ class LogFiles:
         self._counters.rolls += 1
         logger.debug("%s: segment %d begins", self.context.directory, base_offset)
         return tail
+
+    def _rolled(self, ends: Ends, tail: SegmentTail) -> Ends:
+        """``ends`` of a log whose active segment has become that of ``tail``."""
+        # Where appends are synced a roll has synced all below the new segment, its indexes too.
+        recovery_point = max(ends.recovery_point, tail.base_offset) if self._sync else ends.recovery_point
+        return ends._replace(recovery_point=recovery_point, base_offset=tail.base_offset, position=tail.position)
 
     def _go_on_with(self, old: LogSegment, new: LogSegment, error: BaseException) -> None:
         """After a roll that failed ``old`` is the active segment again; where it cannot be, the log is poisoned."""
@@ -203,7 +193,7 @@ class LogFiles:
         except Exception as failure:
             self._poison(failure)
 
-    def _back_to(self, before: Published) -> None:
+    def _back_to(self, before: Ends) -> None:
         """Removes the segments that a failed append has rolled into, and cuts the one that it began in."""
         for segment in reversed(self.segments.range(before.base_offset, OFFSET_MAX)):
             if segment.base_offset > before.base_offset:
@@ -211,14 +201,14 @@ class LogFiles:
                 self.segments.remove([segment.base_offset])
         self._unflushed = [tail for tail in self._unflushed if tail.base_offset < before.base_offset]
         self._tail = self._activate(self.segments.last)
-        self._tail.truncate_to(before.offset, before.position)
+        self._tail.truncate_to(before.end_offset, before.position)
 
     # --- flush --------------------------------------------------------------------------------------------------------
 
     def _flush_locked(self) -> None:
         sealed, indexes = tuple(self._unflushed), self.producers.unsynced()
         self._sync_tails_locked(self._dirty_tails(), indexes)
-        self._flushed(self.published.offset, sealed, indexes)
+        self._flushed(self.ends.end_offset, sealed, indexes)
 
     def _flush_sealed_locked(self) -> None:
         """Puts the sealed segments on disk, within a roll."""
@@ -288,10 +278,11 @@ class LogFiles:
         self.producers.synced(indexes)
         self._unflushed = [tail for tail in self._unflushed if tail not in sealed]
         # Within an append that is not published yet the segments reach further than the log.
-        target = min(target, self.published.offset)
-        self._durable_end = max(self._durable_end, target)
-        self._recovery_point = max(self._recovery_point, target)
-        self._store_state()
+        ends = self.ends
+        target = min(target, ends.end_offset)
+        self._change(
+            ends._replace(recovery_point=max(ends.recovery_point, target), durable_end=max(ends.durable_end, target))
+        )
 
     def _store_losses(self, losses: LossRanges) -> None:
         """Stores ``losses``, durably, and only then shows them to readers. Raises: StorageError; nothing is changed."""
@@ -299,12 +290,29 @@ class LogFiles:
         if current is not None and current.clean:
             # Nothing was written since the log was closed in order, so that its mark still holds.
             self._state_file.store(replace(current, **losses._asdict()))
+            self.losses = losses
         else:
-            self._store_state(losses=losses)
-        self.losses = losses
+            self._change(self.ends, losses)
+
+    def _change(self, ends: Ends, losses: LossRanges | None = None) -> None:
+        """Stores ``ends`` and ``losses``, durably, and only then shows them to readers.
+
+        Raises: StorageError; then nothing is changed.
+        """
+        self._store_state(ends, losses=losses)
+        # In this order: an interrupt between the two must not hide a loss above the start.
+        self.ends = ends
+        if losses is not None:
+            self.losses = losses
 
     def _store_state(
-        self, *, clean: bool = False, losses: LossRanges | None = None, if_changed: bool = False, **clean_mark: Any
+        self,
+        ends: Ends,
+        *,
+        clean: bool = False,
+        losses: LossRanges | None = None,
+        if_changed: bool = False,
+        **clean_mark: Any,
     ) -> None:
         lost, accepted, unconfirmed = self.losses if losses is None else losses
         if not clean and self._has_kafka_marks:
@@ -313,50 +321,32 @@ class LogFiles:
         state = LogState(
             durability=self._durability,
             clean=clean,
-            recovery_point=min(self._recovery_point, self.published.offset),
-            log_start_offset=self.start_offset,
-            durable_end=min(self._durable_end, self.published.offset),
+            recovery_point=ends.recovery_point,
+            log_start_offset=ends.start_offset,
+            durable_end=ends.durable_end,
             boot_id=boot_id(),
             lost=lost,
             accepted=accepted,
             unconfirmed=unconfirmed,
             has_epochs=bool(self.loaded.epochs.entries),
-            txn_bytes=self._transaction_index_bytes(clean=clean),
+            txn_bytes=self._transaction_index_bytes(ends, clean=clean),
             **clean_mark,
         )
         if not (if_changed and self._state_file.says(state)):
             self._state_file.store(state)
 
-    def _transaction_index_bytes(self, *, clean: bool) -> int:
+    def _transaction_index_bytes(self, ends: Ends, *, clean: bool) -> int:
         """What the next open finds, or has to rebuild: of all segments, or of those that recovery does not look at."""
-        recovery_point = None if clean else min(self._recovery_point, self.published.offset)
-        return self.producers.index_sizes.total(self.segments.bases, self.start_offset, recovery_point)
-
-    def _known(self) -> Known:
-        return Known(self.start_offset, self._durable_end, self._recovery_point, self.published, self.losses)
-
-    def _store_state_or(self, known: Known) -> None:
-        """Stores what is about to be done; where that fails nothing is done, and ``known`` holds again."""
-        try:
-            self._store_state()
-        except BaseException as error:
-            self._give_up(error, known, is_stored=False)
-            raise
-
-    def _give_up(self, error: BaseException, known: Known, *, is_stored: bool) -> None:
-        """A change ended in ``error``: before it was stored nothing is done, behind that the log is poisoned."""
-        if is_stored:
-            self._poison(error)
-        else:
-            self.start_offset, self._durable_end, self._recovery_point, self.published, self.losses = known
+        recovery_point = None if clean else ends.recovery_point
+        return self.producers.index_sizes.total(self.segments.bases, ends.start_offset, recovery_point)
 
     def _poison(self, error: BaseException) -> None:
         """No more writes, no second sync, and reads up to the durable end only."""
         if self._poisoned is None:
             self._poisoned = error if isinstance(error, Exception) else StorageError(str(error))
-            durable_end = min(self._durable_end, self.published.offset)
-            self.published = self.published._replace(high_watermark=durable_end)
-            logger.error("%s: poisoned: %s; reads end at offset %d", self.context.directory, error, durable_end)
+            self.ends = self.ends.poisoned()
+            end = self.ends.high_watermark
+            logger.error("%s: poisoned: %s; reads end at offset %d", self.context.directory, error, end)
 
     # --- truncate, delete ---------------------------------------------------------------------------------------------
 
@@ -372,18 +362,14 @@ class LogFiles:
         if last.position < position:
             # Damage is the last thing that stays: its offsets reach as far as they can, and count as they did.
             end_in_file = offset if found is None else min(found.base_offset, offset)
+        self.truncation_count += 1
+        self.cut_count += 1
+        self._lower_dirt(offset)
         # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
-        known, is_stored = self._known(), False
+        lowered = self.ends.cut_to(offset, end_in_file, keep.base_offset, position)
+        self._store_state(lowered)
         try:
-            self.truncation_count += 1
-            self.cut_count += 1
-            self._lower_dirt(offset)
-            self.start_offset = min(self.start_offset, offset)
-            self._durable_end = min(self._durable_end, end_in_file)
-            self._recovery_point = min(self._recovery_point, end_in_file)
-            self.published = Published(offset, keep.base_offset, position, min(offset, self.published.high_watermark))
-            self._store_state()
-            is_stored = True
+            self.ends = lowered
             self.producers.truncate_to(end_in_file)
             self.loaded.epochs.truncate_from_end(offset)
             dropped = [segment for segment in self.segments if segment.base_offset > keep.base_offset]
@@ -398,24 +384,21 @@ class LogFiles:
                 # next segment is what remembers that.
                 self._roll_now()
         except BaseException as error:
-            self._give_up(error, known, is_stored=is_stored)
+            self._poison(error)
             raise
         if self._sync:
-            self._durable_end = offset
+            self.ends = self.ends._replace(durable_end=offset)
         self.truncation_count += 1
         self._counters.truncations += 1
 
     def _start_at(self, offset: int) -> None:
-        known, is_stored = self._known(), False
+        self.truncation_count += 1
+        self.cut_count += 1
+        self._lower_dirt(offset)
+        lowered = Ends(offset, offset, offset, offset, offset, base_offset=offset, position=0)
+        self._store_state(lowered)
         try:
-            self.truncation_count += 1
-            self.cut_count += 1
-            self._lower_dirt(offset)
-            self.start_offset = offset
-            self._recovery_point = self._durable_end = offset
-            self.published = Published(offset, offset, 0, offset)
-            self._store_state()
-            is_stored = True
+            self.ends = lowered
             dropped = list(self.segments)
             self.producers.index_sizes.drop(self.segments.bases)
             segment = LogSegment(self.context, offset, size=0)
@@ -431,7 +414,7 @@ class LogFiles:
             self.loaded.epochs.clear()
             self._forget_losses(offset)
         except BaseException as error:
-            self._give_up(error, known, is_stored=is_stored)
+            self._poison(error)
             raise
         self._seal_before_append = False
         self.truncation_count += 1
@@ -444,28 +427,28 @@ class LogFiles:
         Not before the cut: a crash then leaves a log that has lost them. And before an offset is given out again: what
         is accepted must not be of what is written then.
         """
-        within = self.losses.within(self.start_offset, stop)
+        within = self.losses.within(self.ends.start_offset, stop)
         if within != self.losses:
-            self.losses = within
-            self._store_state()
+            self._change(self.ends, within)
 
     def _delete_before(self, before: int) -> None:
-        known = self._known()
-        self.start_offset = before
-        self.losses = self.losses.within(before, self.published.offset)
-        self._recovery_point = max(self._recovery_point, min(before, self._durable_end))
-        self._store_state_or(known)
+        ends = self.ends
+        recovery_point = max(ends.recovery_point, min(before, ends.durable_end))
+        self._change(
+            ends._replace(start_offset=before, recovery_point=recovery_point),
+            self.losses.within(before, ends.end_offset),
+        )
         if self._tail is None:
             self._begin()
         bases = self.segments.bases
         self.producers.secure(max(base for base in bases if base <= before))
         # Oldest first, so that a crash leaves no hole; what is left below the start is removed at the next open.
-        ends = zip(self.segments, bases[1:], strict=False)
+        stops = zip(self.segments, bases[1:], strict=False)
         delay_ms = self.context.config.file_delete_delay_ms
         if not self._sync:
             # The names of what stays, before those of what goes: else a crash may leave a log that begins too late.
             self.context.fs.sync_dir(self.context.directory)
-        self._drop((segment for segment, next_base in ends if next_base <= before), delay_ms=delay_ms)
+        self._drop((segment for segment, next_base in stops if next_base <= before), delay_ms=delay_ms)
         self.producers.delete_before(self.segments.first.base_offset)
         self.loaded.epochs.truncate_from_start(before)
 
@@ -477,28 +460,28 @@ class LogFiles:
             self._ages(with_times=config.retention_ms != NO_LIMIT),
             config,
             size=sum(segment.size for segment in segments) if config.retention_bytes != NO_LIMIT else 0,
-            start_offset=self.start_offset,
-            high_watermark=self.published.high_watermark,
+            start_offset=self.ends.start_offset,
+            high_watermark=self.ends.high_watermark,
             now_ms=now_ms,
             passed=self.passed_by_groups if config.retention_groups else None,
         )
         gone = segments[:count]
         size = sum(segment.size for segment in gone)
         if gone:
-            stop_offset = segments[count].base_offset if count < len(segments) else self.published.offset
+            stop_offset = segments[count].base_offset if count < len(segments) else self.ends.end_offset
             if count == len(segments):
                 if self._tail is None:
                     self._begin()
                 self._roll_now()
-            self._delete_before(max(stop_offset, self.start_offset))
+            self._delete_before(max(stop_offset, self.ends.start_offset))
             begin = "%s: retention deleted %d segments, %d bytes; the log begins at offset %d"
-            logger.info(begin, self.context.directory, count, size, self.start_offset)
+            logger.info(begin, self.context.directory, count, size, self.ends.start_offset)
         self._counters.retained(count, size)
-        return RetentionResult(count, size, self.start_offset)
+        return RetentionResult(count, size, self.ends.start_offset)
 
     def _ages(self, *, with_times: bool, repair: bool = False) -> Iterator[SegmentAge]:
         """The segments as retention sees them, one after the other; where no time counts nobody looks for one."""
-        stops = [*self.segments.bases[1:], self.published.offset]
+        stops = [*self.segments.bases[1:], self.ends.end_offset]
         for segment, stop_offset in zip(self.segments, stops, strict=True):
             largest, mtime_ms = NO_TIMESTAMP, 0
             if with_times:
@@ -565,7 +548,8 @@ class LogFiles:
         state = ""
         # What follows the last of them begins there.
         following = self.segments.higher(bases[-1])
-        stop_offset = following.base_offset if following is not None else self.published.offset
+        stop_offset = following.base_offset if following is not None else self.ends.end_offset
+        # The swap is committed: what is read from here on is the new segment.
         self.losses = self.losses.after_compaction(base_offset, stop_offset, LOST_MAX, kept=unreadable)
         try:
             self.producers.index_sizes.drop(bases)
@@ -573,7 +557,7 @@ class LogFiles:
             # Readers in other processes know by the new record that what they knew of the names has changed. Nothing
             # of the old segments has gone yet: should this process die, ``load`` knows by the record's generation
             # whether its sum is that of the old segments or of the new one.
-            self._store_state()
+            self._store_state(self.ends)
             complete_swap(fs, directory, base_offset, bases)
             self._counters.segments_compacted += len(bases)
         except BaseException as error:
@@ -614,7 +598,7 @@ class LogFiles:
     def _close_in_order(self) -> None:
         current = self._state_file.current
         last = self.segments.last
-        is_same = current is not None and current.txn_bytes == self._transaction_index_bytes(clean=True)
+        is_same = current is not None and current.txn_bytes == self._transaction_index_bytes(self.ends, clean=True)
         if current is not None and current.clean and last.tail is None and is_same:
             return  # nothing has changed since the last clean close
         if last.tail is not None and self._tail is None:
@@ -624,15 +608,17 @@ class LogFiles:
         else:
             # The names of indexes: what is closed in order is believed when it is opened.
             self.context.fs.sync_dir(self.context.directory)
-        self.producers.snapshot_at_close(self.published.offset, self.published.position)
+        self.producers.snapshot_at_close(self.ends.end_offset, self.ends.position)
         self._sync_alone(lambda: self._sync_indexes(self.producers.unsynced()))
         last.seal(sync=True)
         self._unflushed.clear()
-        self._durable_end = self._recovery_point = self.published.offset
+        end = self.ends.end_offset
+        self.ends = self.ends._replace(recovery_point=end, durable_end=end)
         if self._seal_before_append:
             return  # the end is fenced damage: only recovery knows that nothing may be appended behind it
         stat = self.context.fs.stat(last.path(LOG_SUFFIX))
         self._store_state(
+            self.ends,
             clean=True,
             clean_base=last.base_offset,
             clean_inode=stat.inode,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kstore.clock import Clock
-from kstore.engine.published import Published
+from kstore.engine.ends import Ends
 from kstore.errors import StorageError
 from kstore.files.watch import DirectoryWatch
 
@@ -27,7 +27,7 @@ class Followed(Protocol):
     """A log that another process writes to."""
 
     @property
-    def published(self) -> Published: ...
+    def ends(self) -> Ends: ...
 
     @property
     def closed(self) -> bool: ...
@@ -50,14 +50,14 @@ def wait_beyond(log: Followed, watch: DirectoryWatch, clock: Clock, offset: int,
             log.refresh()
         except StorageError:
             return False
-        published = log.published
-        if published.high_watermark > offset:
+        ends = log.ends
+        if ends.high_watermark > offset:
             return True
         now = clock.monotonic()
         if deadline is not None and now >= deadline:
             return False
         # Whole batches beyond what is known to be durable: that they are will not be told.
-        is_lagging = published.offset > max(offset, published.high_watermark)
+        is_lagging = ends.end_offset > max(offset, ends.high_watermark)
         if is_lagging and not was_lagging:
             pause = LAG_POLL_SECONDS
         seconds = pause if is_lagging or not is_notified else NOTIFIED_POLL_SECONDS

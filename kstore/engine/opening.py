@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kstore.engine.ends import Ends
 from kstore.engine.producers import LogProducers, TransactionRebuild
 from kstore.engine.segments import LogSegments
 from kstore.engine.split import overflowing, split_segment
@@ -105,6 +106,20 @@ class Loaded:
     seal: bool
     report: RecoveryReport
     losses: LossRanges = NO_LOSSES
+
+    @property
+    def ends(self) -> Ends:
+        """Where it begins and ends; all that is left in it is on disk."""
+        end = self.end_offset
+        return Ends(
+            self.start_offset,
+            min(self.recovery_point, end),
+            end,
+            end,
+            end,
+            self.segments.last.base_offset,
+            self.position,
+        )
 
     @property
     def leader_epoch(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
+from kstore.engine.ends import Ends
 from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.files.fs import File
 from kstore.metrics import LogCounters
@@ -23,7 +24,7 @@ from kstore.rules.losses import LOST, LossRanges, corrupt_batch_error
 from kstore.segment import START, UNINDEXED_BYTES, LogSegment
 from kstore.types import AbortedTransaction, CorruptRange, OnCorrupt
 
-__all__ = ["LogReader", "ReadBound", "Readable"]
+__all__ = ["LogReader", "Readable"]
 
 Item = TypeVar("Item")
 
@@ -33,25 +34,6 @@ MISSING_MAX = 10
 
 class _TruncatedError(Exception):
     """The log was truncated while it was read."""
-
-
-class ReadBound(Protocol):
-    """How far a read may go: offsets below ``offset``, bytes of segment ``base_offset`` below ``position``.
-
-    No batch in these bytes ends at or above ``high_watermark``; one may hold ``offset``.
-    """
-
-    @property
-    def offset(self) -> int: ...
-
-    @property
-    def base_offset(self) -> int: ...
-
-    @property
-    def position(self) -> int: ...
-
-    @property
-    def high_watermark(self) -> int: ...
 
 
 class Readable(Protocol):
@@ -70,7 +52,9 @@ class Readable(Protocol):
         """Looked at anew at each gap and each damage."""
         ...
 
-    def read_bound(self, *, committed: bool) -> ReadBound: ...
+    def read_bound(self, *, committed: bool) -> Ends:
+        """The log's ends; the read stops at their high watermark, within a batch if need be."""
+        ...
 
     def segment_for(self, offset: int) -> tuple[LogSegment, int] | None:
         """The segment that holds ``offset`` or, in a gap, the next one; with the offset at which it ends."""
@@ -199,13 +183,13 @@ class _ReadPlan(Generic[Item]):
         Who looks up one record reads no more than its batch, and pays for none of the machinery of a long read.
         """
         bound = self._log.read_bound(committed=False)
-        found = self._log.segment_for(self._offset) if self._offset < min(self._stop, bound.offset) else None
+        found = self._log.segment_for(self._offset) if self._offset < min(self._stop, bound.high_watermark) else None
         if found is None:
             return None
         segment, end = found
         try:
             file = segment.log_file()
-            limit = bound.position if segment.base_offset == bound.base_offset else segment.size_in(file)
+            limit = bound.limit_of(segment, file)
             batch = self._indexed_batch(segment, limit, file)
             if batch is None:
                 position, size, _ = segment.locate(self._offset, limit, file=file)
@@ -215,7 +199,7 @@ class _ReadPlan(Generic[Item]):
             if batch.is_control or not batch.base_offset <= self._offset <= batch.last_offset < end:
                 return None
             batch.ensure_valid()
-            stop = _stop_in(batch, min(self._stop, bound.offset))
+            stop = _stop_in(batch, min(self._stop, bound.high_watermark))
             run = self._decode(batch, self._offset, stop)
         except (CorruptDataError, StorageError):
             return None  # what it means is found out by the walk
@@ -255,9 +239,11 @@ class _ReadPlan(Generic[Item]):
             segment, segment_end = found
             if segment.base_offset > self._offset:
                 # What came next when this read began has been deleted since: it must not be passed over in silence.
-                raise OffsetOutOfRangeError(self._offset, start_offset=self._log.start_offset, end_offset=bound.offset)
+                raise OffsetOutOfRangeError(
+                    self._offset, start_offset=self._log.start_offset, end_offset=bound.high_watermark
+                )
             try:
-                yield from self._segment(segment, min(segment_end, bound.high_watermark), stop, bound, aborted)
+                yield from self._segment(segment, min(segment_end, bound.end_offset), stop, bound, aborted)
             except (FileNotFoundError, _TruncatedError) as error:
                 # The segment was removed, or cut, after it was looked up: by retention, or by a truncation.
                 missing_count += isinstance(error, FileNotFoundError)
@@ -265,7 +251,7 @@ class _ReadPlan(Generic[Item]):
                 self._truncation_count = self._log.truncation_count
                 if self._offset < self._log.start_offset:
                     raise OffsetOutOfRangeError(
-                        self._offset, start_offset=self._log.start_offset, end_offset=bound.offset
+                        self._offset, start_offset=self._log.start_offset, end_offset=bound.high_watermark
                     ) from None
                 if missing_count > MISSING_MAX:
                     raise
@@ -274,20 +260,22 @@ class _ReadPlan(Generic[Item]):
             behind = min(segment_end, stop)
             if self._offset < min(behind, self._log.start_offset):
                 # What is missing here may have been deleted since, and not the whole of what was below it yet.
-                raise OffsetOutOfRangeError(self._offset, start_offset=self._log.start_offset, end_offset=bound.offset)
+                raise OffsetOutOfRangeError(
+                    self._offset, start_offset=self._log.start_offset, end_offset=bound.high_watermark
+                )
             self._offset = max(self._offset, behind)
 
-    def _bounds(self) -> tuple[ReadBound, int, Aborted | None]:
+    def _bounds(self) -> tuple[Ends, int, Aborted | None]:
         """How far it goes now, and what is aborted up to there."""
         bound = self._log.read_bound(committed=self._committed)
-        stop = min(self._stop, bound.offset)
+        stop = min(self._stop, bound.high_watermark)
         return bound, stop, Aborted(self._log.aborted_transactions(self._offset, stop)) if self._committed else None
 
     def _segment(
-        self, segment: LogSegment, end: int, stop: int, bound: ReadBound, aborted: Aborted | None
+        self, segment: LogSegment, end: int, stop: int, bound: Ends, aborted: Aborted | None
     ) -> Iterator[Iterable[Item]]:
         """The runs of one segment, from ``self._offset`` on; offsets at or above ``end`` are not in it."""
-        limit = bound.position if segment.base_offset == bound.base_offset else segment.size
+        limit = bound.limit_of(segment)
         path = segment.log_file().path
         checked: object = None
         has_losses = False

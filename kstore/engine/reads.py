@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Literal, TypeVar
 
+from kstore.engine.ends import Ends
 from kstore.engine.fetch import FetchSlice
-from kstore.engine.published import Published
 from kstore.engine.reader import MISSING_MAX, LogReader
 from kstore.engine.slicing import fetch_slice
 from kstore.engine.source import LogSource
@@ -38,21 +38,21 @@ class LogReads:
     @property
     def start_offset(self) -> int:
         """The first offset that can be read."""
-        return self._source.start_offset
+        return self._source.ends.start_offset
 
     @property
     def end_offset(self) -> int:
         """The offset that the next record gets."""
         source = self._source
         source.refresh()
-        return source.published.offset
+        return source.ends.end_offset
 
     @property
     def high_watermark(self) -> int:
         """Where reads stop: nobody reads what may still vanish."""
         source = self._source
         source.refresh()
-        return source.published.high_watermark
+        return source.ends.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
@@ -146,14 +146,16 @@ class LogReads:
         one_of("on_corrupt", on_corrupt, ON_CORRUPT)
         # What is known is read as it is; the reader itself looks for what came since when it gets there, so that
         # who looks up one record does not pay for a listing of the directory.
-        is_current = start is None or not source.start_offset <= start < source.published.high_watermark
+        ends = source.ends
+        is_current = start is None or not ends.start_offset <= start < ends.high_watermark
         if is_current:
             source.refresh()
-        known_end = source.published.high_watermark
+            ends = source.ends
+        known_end = ends.high_watermark
         if start is None:
-            start = source.start_offset
-        elif not source.start_offset <= start <= known_end:
-            raise OffsetOutOfRangeError(start, start_offset=source.start_offset, end_offset=known_end)
+            start = ends.start_offset
+        elif not ends.start_offset <= start <= known_end:
+            raise OffsetOutOfRangeError(start, start_offset=ends.start_offset, end_offset=known_end)
         if stop is None:
             stop = OFFSET_MAX
         source.context.counters.reads += 1
@@ -186,7 +188,8 @@ class LogReads:
         """
         source = self._source
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
-        if not source.start_offset <= offset < source.published.high_watermark:
+        ends = source.ends
+        if not ends.start_offset <= offset < ends.high_watermark:
             source.refresh()
         committed = isolation_level == "read_committed"
         found = looked_up(source, lambda: fetch_slice(self, source, offset, max_bytes, committed=committed))
@@ -202,27 +205,28 @@ class LogReads:
         source = self._source
         source.refresh()
         if when == "earliest":
-            return source.start_offset
+            return source.ends.start_offset
         if when == "latest":
-            return source.published.high_watermark
+            return source.ends.high_watermark
         if when == "max_timestamp":
-            found = looked_up(source, lambda: latest_record(source, source.published))
+            found = looked_up(source, lambda: latest_record(source, source.ends))
         else:
             timestamp_ms = milliseconds(when)
-            found = looked_up(source, lambda: first_at(source, timestamp_ms, source.published))
+            found = looked_up(source, lambda: first_at(source, timestamp_ms, source.ends))
         return None if found is None else found.offset
 
     # --- what readers ask (reader.Readable) -------------------------------------------------------------------------
 
-    def read_bound(self, *, committed: bool) -> Published:
-        """How far a read may go now. For readers."""
+    def read_bound(self, *, committed: bool) -> Ends:
+        """The log's ends, with the high watermark where a read stops. For readers.
+
+        The files may hold whole batches above it, which are not read, and one that it lies within.
+        """
         source = self._source
-        published = source.published
-        stop = source.last_stable_offset() if committed else published.high_watermark
-        if stop == published.offset:
-            return published
-        # The files may hold whole batches above the high watermark, which nobody reads, and one that it lies within.
-        return published._replace(offset=stop, high_watermark=published.offset)
+        ends = source.ends
+        if not committed:
+            return ends
+        return ends._replace(high_watermark=min(source.last_stable_offset(), ends.high_watermark))
 
     def segment_for(self, offset: int) -> tuple[LogSegment, int] | None:
         """The segment that holds ``offset``, and the offset at which it ends. For readers."""
@@ -278,7 +282,7 @@ class LogReads:
                 return True
             # Only an append can end a transaction, and so move the last stable offset.
             rest = None if deadline is None else max(deadline - clock.monotonic(), 0)
-            if not source.wait_beyond(source.published.high_watermark, rest):
+            if not source.wait_beyond(source.ends.high_watermark, rest):
                 return source.last_stable_offset() > offset
         return False
 

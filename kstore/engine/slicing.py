@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 
+from kstore.engine.ends import Ends
 from kstore.engine.fetch import FetchSlice
-from kstore.engine.reader import Readable, ReadBound
+from kstore.engine.reader import Readable
 from kstore.engine.source import LogSource
 from kstore.errors import CorruptBatchError, LogNotFoundError, OffsetOutOfRangeError
 from kstore.record.walk import Damage
@@ -35,17 +36,16 @@ def fetch_slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *
 
 def _slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
     bound = log.read_bound(committed=committed)
-    if not source.start_offset <= offset <= source.published.high_watermark:
-        raise OffsetOutOfRangeError(
-            offset, start_offset=source.start_offset, end_offset=source.published.high_watermark
-        )
-    found = log.segment_for(offset) if offset < bound.offset else None
+    ends = source.ends
+    if not ends.start_offset <= offset <= ends.high_watermark:
+        raise OffsetOutOfRangeError(offset, start_offset=ends.start_offset, end_offset=ends.high_watermark)
+    found = log.segment_for(offset) if offset < bound.high_watermark else None
     wanted = offset
     while found is not None:
         segment, end = found
-        limit = bound.position if segment.base_offset == bound.base_offset else segment.size
-        stop = min(end, bound.offset)
-        batch_stop = min(end, bound.high_watermark)
+        limit = bound.limit_of(segment)
+        stop = min(end, bound.high_watermark)
+        batch_stop = min(end, bound.end_offset)
         losses = source.losses
         batch = _batch_of(segment, wanted, limit, stop, batch_stop, losses)
         for part in losses.missing(wanted, stop if batch is None else min(batch.base_offset, stop)):
@@ -65,18 +65,18 @@ def _slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, com
                 batch.position,
                 size,
                 offset,
-                bound.offset,
+                bound.high_watermark,
                 aborted,
                 source.context.config.max_batch_bytes_uncompressed,
                 losses,
                 batch_stop,
             )
         wanted = max(wanted, stop)
-        found = log.segment_for(end) if end < bound.offset else None
+        found = log.segment_for(end) if end < bound.high_watermark else None
     if not len(source.segments):
         raise LogNotFoundError(errno.ENOENT, "the log has no segment yet", str(source.context.directory))
     last = source.segments.last
-    return FetchSlice(last.log_file(), last.base_offset, bound.position, 0, offset, bound.offset)
+    return FetchSlice(last.log_file(), last.base_offset, bound.position, 0, offset, bound.high_watermark)
 
 
 def _size_before_loss(segment: LogSegment, first: BatchPosition, size: int, losses: LossRanges) -> int:
@@ -124,9 +124,9 @@ def _batch_of(
     return None
 
 
-def _position_of(source: LogSource, segment: LogSegment, bound: ReadBound, limit: int) -> int:
+def _position_of(source: LogSource, segment: LogSegment, bound: Ends, limit: int) -> int:
     """Where reading ends in ``segment``: before the first batch at or above the bound's offset."""
-    if bound.offset == source.published.offset or segment.base_offset != bound.base_offset:
+    if bound.high_watermark == source.ends.end_offset or segment.base_offset != bound.base_offset:
         return limit
-    batch = segment.batch_at(bound.offset, limit)
+    batch = segment.batch_at(bound.high_watermark, limit)
     return limit if batch is None else batch.position

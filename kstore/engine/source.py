@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kstore.engine.published import Published
+from kstore.engine.ends import Ends
 from kstore.engine.segments import LogSegments
 from kstore.rules.losses import LossRanges
 from kstore.rules.sequence import Producer
@@ -37,10 +37,7 @@ class LogSource(Protocol):
     def producers(self) -> Producers: ...
 
     @property
-    def start_offset(self) -> int: ...
-
-    @property
-    def published(self) -> Published: ...
+    def ends(self) -> Ends: ...
 
     @property
     def losses(self) -> LossRanges:

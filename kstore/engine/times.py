@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kstore.engine.published import Published
+from kstore.engine.ends import Ends
 from kstore.engine.source import LogSource
 from kstore.segment import LogSegment
 from kstore.types import NO_TIMESTAMP, TimestampOffset
@@ -10,33 +10,33 @@ from kstore.types import NO_TIMESTAMP, TimestampOffset
 __all__ = ["first_at", "latest_record"]
 
 
-def first_at(source: LogSource, timestamp_ms: int, published: Published) -> TimestampOffset | None:
+def first_at(source: LogSource, timestamp_ms: int, ends: Ends) -> TimestampOffset | None:
     """The first record at or after ``timestamp_ms``, None where there is none. Damaged batches are passed over."""
-    start_offset = source.start_offset
-    for segment in source.segments.range(start_offset, published.high_watermark):
-        limit = published.position if segment.base_offset == published.base_offset else segment.size
+    start_offset = ends.start_offset
+    for segment in source.segments.range(start_offset, ends.high_watermark):
+        limit = ends.limit_of(segment)
         if segment.largest_timestamp(limit).timestamp >= timestamp_ms:
             found = segment.find_offset_by_timestamp(timestamp_ms, start_offset, limit)
             if found is not None:
-                return found if found.offset < published.high_watermark else None
+                return found if found.offset < ends.high_watermark else None
     return None
 
 
-def latest_record(source: LogSource, published: Published) -> TimestampOffset | None:
+def latest_record(source: LogSource, ends: Ends) -> TimestampOffset | None:
     """The record with the greatest timestamp, the first of several, None where no record has one."""
-    start_offset = source.start_offset
+    start_offset = ends.start_offset
     candidates: list[tuple[int, LogSegment, int]] = []
-    for segment in source.segments.range(start_offset, published.high_watermark):
-        limit = published.position if segment.base_offset == published.base_offset else segment.size
+    for segment in source.segments.range(start_offset, ends.high_watermark):
+        limit = ends.limit_of(segment)
         candidates.append((segment.largest_timestamp(limit).timestamp, segment, limit))
     latest: TimestampOffset | None = None
     for largest, segment, limit in sorted(candidates, key=lambda candidate: -candidate[0]):
         if largest <= (NO_TIMESTAMP if latest is None else latest.timestamp):
             break
         found = segment.find_offset_by_timestamp(largest, start_offset, limit)
-        if found is None or found.offset >= published.high_watermark:
+        if found is None or found.offset >= ends.high_watermark:
             # That time is a marker's, a deleted record's, or one that may still vanish.
-            found = segment.latest_record(start_offset, published.high_watermark, limit)
+            found = segment.latest_record(start_offset, ends.high_watermark, limit)
         if found is not None and (latest is None or found.timestamp > latest.timestamp):
             latest = found
     return latest

@@ -13,11 +13,11 @@ import errno
 import threading
 from typing import NamedTuple
 
+from kstore.engine.ends import Ends
 from kstore.engine.following import wait_beyond
 from kstore.engine.index_repairs import ScannedSegment
 from kstore.engine.opening import OWN_NAMES, is_log, losses_of
 from kstore.engine.producers import LogProducers
-from kstore.engine.published import Published
 from kstore.engine.segments import LogSegments
 from kstore.engine.swap import replaced_by, swapped_bases
 from kstore.errors import LogNotFoundError, NotALogError
@@ -76,8 +76,7 @@ class LogView:
         self._closed = False
         self._watch = DirectoryWatch(context.directory)
         self.segments = LogSegments()
-        self.published = Published(0, 0, 0, 0)
-        self.start_offset = 0
+        self.ends = Ends(0, 0, 0, 0, 0, 0, 0)
         self.losses = NO_LOSSES
         # What was durable, and stands neither in the files nor among the losses of the state. It is kept for as long as
         # the record of the state stands: a read that has come there must not find it forgotten.
@@ -147,8 +146,8 @@ class LogView:
                 self._forget(names)
             self.segments.replace([])
             self._missing = ()
-            self.start_offset = start = start_offset or 0
-            self.published = Published(start, start, 0, start)
+            start = start_offset or 0
+            self.ends = Ends(start, start, start, start, start, start, 0)
             return
         stat = context.fs.stat(context.directory / segment_name(bases[-1], LOG_SUFFIX))
         is_clean = state is not None and state.fits(bases[-1], stat)
@@ -205,8 +204,9 @@ class LogView:
         high_watermark = end_offset
         if state is not None and not state.clean and state.durability == "sync" and state.boot_id == boot_id():
             high_watermark = min(end_offset, state.durable_end)
-        self.start_offset = start
-        self.published = Published(max(end_offset, start), bases[-1], position, max(high_watermark, start))
+        high_watermark = max(high_watermark, start)
+        # Recovery is the writer's: a view only knows that it need not look below the start.
+        self.ends = Ends(start, start, high_watermark, high_watermark, max(end_offset, start), bases[-1], position)
 
     def _is_unchanged(self, state: LogState, last_base: int) -> bool:
         """Whether ``state`` and the listing are of the same moment: no roll and no truncation came between them."""
@@ -277,7 +277,7 @@ class LogView:
             if not len(self.segments):
                 return True  # nothing was known
             return self._generation == generation_before and (
-                self.published.position == 0 or (self.report.clean and is_clean)
+                self.ends.position == 0 or (self.report.clean and is_clean)
             )
         path = self.context.directory / segment_name(mark.base_offset, LOG_SUFFIX)
         try:
@@ -305,11 +305,11 @@ class LogView:
 
     def _last_stable_offset(self) -> int:
         with self._lock:
-            published = self.published
-            unstable = self.producers.up_to(published.high_watermark, published.position).first_unstable_offset
+            ends = self.ends
+            unstable = self.producers.up_to(ends.high_watermark, ends.position).first_unstable_offset
         if unstable is None:
-            return published.high_watermark
-        return max(min(unstable, published.high_watermark), self.start_offset)
+            return ends.high_watermark
+        return max(min(unstable, ends.high_watermark), ends.start_offset)
 
     def known_producers(self) -> tuple[Producer, ...]:
         """See ``LogWriter.known_producers``."""
@@ -322,7 +322,7 @@ class LogView:
 
     def _known_producers(self) -> tuple[Producer, ...]:
         with self._lock:
-            return self.producers.known(self.published.offset, self.published.position)
+            return self.producers.known(self.ends.end_offset, self.ends.position)
 
     def close(self) -> None:
         self._closed = True

@@ -181,7 +181,7 @@ class LogWriter(LogAppender):
         """Everything that is published to disk, and the recovery point with it."""
         self.roll_if_idle()
         with self._changing():
-            target, tails, sealed = self.published.offset, self._dirty_tails(), tuple(self._unflushed)
+            target, tails, sealed = self.ends.end_offset, self._dirty_tails(), tuple(self._unflushed)
             truncation_count, indexes = self.truncation_count, self.producers.unsynced()
         self._flush_to(target, tails, sealed, indexes, truncation_count)
 
@@ -221,7 +221,7 @@ class LogWriter(LogAppender):
         if offset < 0:
             raise InvalidOffsetError(f"cannot truncate to offset {offset}, expected at least 0")
         with self._changing():
-            if offset >= self.published.offset:
+            if offset >= self.ends.end_offset:
                 return
             if offset < self.segments.first.base_offset:
                 self._start_at(offset)
@@ -238,11 +238,12 @@ class LogWriter(LogAppender):
     def delete_records(self, before: int) -> int:
         """See ``Log.delete_records``."""
         with self._changing():
-            end = self.published.high_watermark
+            ends = self.ends
+            end = ends.high_watermark
             if not 0 <= before <= end:
-                raise OffsetOutOfRangeError(before, start_offset=self.start_offset, end_offset=end)
-            if before <= self.start_offset:
-                return self.start_offset
+                raise OffsetOutOfRangeError(before, start_offset=ends.start_offset, end_offset=end)
+            if before <= ends.start_offset:
+                return ends.start_offset
             self._delete_before(before)
             self._remove_deleted()
             return before
@@ -250,7 +251,7 @@ class LogWriter(LogAppender):
     @property
     def change_count(self) -> tuple[int, int]:
         """Differs from what it was whenever anything below the end may not be what it was."""
-        return self.truncation_count, self.start_offset
+        return self.truncation_count, self.ends.start_offset
 
     def accept_loss(self, first: int, last: int, seen: tuple[int, int]) -> bool:
         """Stores that reads pass over offsets ``first`` to ``last``, which the caller has found to be damaged or lost.
@@ -326,10 +327,10 @@ class LogWriter(LogAppender):
 
     def gauges(self) -> dict[str, MetricValue]:
         """What only a writer knows, as it is now."""
-        end, durable_end = self.published.offset, self._durable_end
+        ends = self.ends
         return {
-            "recovery_point": min(self._recovery_point, end),
-            "flush_lag_records": max(end - durable_end, 0),
+            "recovery_point": ends.recovery_point,
+            "flush_lag_records": ends.end_offset - ends.durable_end,
             "followers": self._follower_count,
             "poisoned": int(self._poisoned is not None),
         }
@@ -340,13 +341,13 @@ class LogWriter(LogAppender):
     def offsets(self) -> LogOffsets:
         """Where the log is now."""
         with self._lock:
-            published = self.published
+            ends = self.ends
             return LogOffsets(
                 self.segments.first.base_offset,
-                self.start_offset,
-                min(self._recovery_point, published.offset),
-                published.high_watermark,
-                published.offset,
+                ends.start_offset,
+                ends.recovery_point,
+                ends.high_watermark,
+                ends.end_offset,
             )
 
     @property
@@ -380,12 +381,10 @@ class LogWriter(LogAppender):
             self._follower_count += 1
             try:
                 # An append that came before this thread was counted has published already, and is seen here.
-                self._grown.wait_for(
-                    lambda: self.published.high_watermark > offset or self._closed is not None, timeout
-                )
+                self._grown.wait_for(lambda: self.ends.high_watermark > offset or self._closed is not None, timeout)
             finally:
                 self._follower_count -= 1
-        return self._closed is None and self.published.high_watermark > offset
+        return self._closed is None and self.ends.high_watermark > offset
 
     # --- producers --------------------------------------------------------------------------------------------------
 
@@ -416,26 +415,24 @@ class LogWriter(LogAppender):
     def known_producers(self) -> tuple[Producer, ...]:
         """What is known of every producer, in the order of their ids."""
         with self._lock:
-            published = self.published
-            return self.producers.known(published.offset, published.position)
+            return self.producers.known(self.ends.end_offset, self.ends.position)
 
     def expire_producers(self) -> int:
         """Forgets producers that have written nothing for ``producer_id_expiration_ms``; how many these were."""
         with self._lock:
             self.ensure_writable()
-            published = self.published
-            self.producers.up_to(published.offset, published.position)
+            self.producers.up_to(self.ends.end_offset, self.ends.position)
             return self.producers.expire(self._clock.now_ms())
 
     def last_stable_offset(self) -> int:
         """Where committed reads stop: the first offset of the oldest open transaction, or the high watermark."""
         with self._lock:
-            published = self.published
+            ends = self.ends
             # A marker behind the high watermark, which may still vanish, has decided nothing yet.
-            unstable = self.producers.up_to(published.high_watermark, published.position).first_unstable_offset
-        stable = published.high_watermark if unstable is None else min(unstable, published.high_watermark)
+            unstable = self.producers.up_to(ends.high_watermark, ends.position).first_unstable_offset
+        stable = ends.high_watermark if unstable is None else min(unstable, ends.high_watermark)
         # What a transaction began with may have been deleted.
-        return max(min(stable, self._stable_offset_max), self.start_offset)
+        return max(min(stable, self._stable_offset_max), ends.start_offset)
 
     # --- compact ----------------------------------------------------------------------------------------------------
 
@@ -443,11 +440,11 @@ class LogWriter(LogAppender):
         """What there is to compact. Where no producer seems to have written, nothing is read to make sure of it."""
         with self._lock:
             self.ensure_writable()
-            published = self.published
+            ends = self.ends
             last_records: dict[int, LastRecord] = {}
-            stable = min(published.high_watermark, self._stable_offset_max)
+            stable = min(ends.high_watermark, self._stable_offset_max)
             if with_producers or self.producers.in_use:
-                state = self.producers.up_to(published.offset, published.position)
+                state = self.producers.up_to(ends.end_offset, ends.position)
                 if state.first_unstable_offset is not None:
                     stable = min(stable, state.first_unstable_offset)
                 last_records = {
@@ -459,9 +456,9 @@ class LogWriter(LogAppender):
                 tuple(segment for segment in self.segments if segment.base_offset < active),
                 self.cut_count,
                 active,
-                self.start_offset,
+                ends.start_offset,
                 stable,
-                self._recovery_point,
+                ends.recovery_point,
                 last_records,
                 with_producers or self.producers.in_use,
             )
@@ -555,7 +552,7 @@ def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies
         elif scanned := loaded.report.bytes_scanned:
             logger.info("%s: recovery: %d bytes were checked, nothing was lost", directory, scanned)
         writer = LogWriter(loaded, lock, ties)
-        logger.debug("%s: open, durability %s, next offset %d", directory, durability, writer.published.offset)
+        logger.debug("%s: open, durability %s, next offset %d", directory, durability, writer.ends.end_offset)
         return writer
     except BaseException:
         lock.release()

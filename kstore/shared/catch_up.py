@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 
+from kstore.engine.ends import Ends
 from kstore.engine.opening import Loaded, load, losses_of, read_epochs
 from kstore.engine.producers import LogProducers
-from kstore.engine.published import Published
 from kstore.engine.segments import LogSegments
 from kstore.engine.writer import StoreTies
 from kstore.errors import ConfigError, CorruptIndexError, FileMissingError, StorageError
@@ -52,7 +52,6 @@ class CatchingUp(TurnTaker):
     ) -> None:
         super().__init__(loaded, lock, slot, seen, ties)
         if seen is not None:
-            self._durable_end = seen.durable_end
             self._show(seen)
         else:
             self._take_over_tail()
@@ -95,7 +94,6 @@ class CatchingUp(TurnTaker):
             self._drop_tail()
             self.segments.last.resize(seen.position)
         self._last_append_ms = max(self._last_append_ms, seen.last_append_ms)
-        self._durable_end = seen.durable_end
         self._show(seen)
 
     def _takes_in(self, tail: SegmentTail, seen: SharedState) -> bool:
@@ -117,11 +115,11 @@ class CatchingUp(TurnTaker):
         ``kstore.state`` needs no new record: it says that the log is open since the first one opened it.
         """
         if self._seal_before_append:
-            return self._roll(self.published.offset)
+            return self._roll(self.ends.end_offset)
         last, seen = self.segments.last, self._seen
         tail = last.tail  # left open by recovery
         is_known = seen.flags & TAIL_KNOWN and seen.base_offset == last.base_offset
-        if tail is None and is_known and seen.position == self.published.position:
+        if tail is None and is_known and seen.position == self.ends.position:
             try:
                 tail = last.join(seen.position, seen.known)
             except (CorruptIndexError, FileMissingError) as error:
@@ -136,16 +134,19 @@ class CatchingUp(TurnTaker):
         return tail
 
     def _show(self, seen: SharedState) -> None:
-        end = seen.end_offset
-        high_watermark = min(seen.durable_end, end) if self._sync else end
-        self.published = Published(end, seen.base_offset, seen.position, max(high_watermark, self.start_offset))
+        start, recovery_point, end = self.ends.start_offset, self.ends.recovery_point, seen.end_offset
+        durable_end = min(seen.durable_end, end)
+        high_watermark = max(durable_end if self._sync else end, start)
+        self.ends = Ends(
+            start, min(recovery_point, end), durable_end, high_watermark, end, seen.base_offset, seen.position
+        )
 
     def _reload_state(self) -> None:
         self._state_file.reload()
         state = self._state_file.current
         if state is None:
             raise StorageError(None, "its record cannot be read any more", str(self._state_file.path))
-        self.start_offset, self._recovery_point = state.log_start_offset, state.recovery_point
+        self.ends = self.ends._replace(start_offset=state.log_start_offset, recovery_point=state.recovery_point)
         self.losses = losses_of(state)
 
     def _drop_tail(self) -> None:
@@ -164,7 +165,6 @@ class CatchingUp(TurnTaker):
         loaded = listed(self.context, self._durability, seen, known)
         loaded.report = self.loaded.report
         self._adopt(loaded, cuts=cuts)
-        self._durable_end = seen.durable_end
         self._last_append_ms = max(self._last_append_ms, seen.last_append_ms)
         self._show(seen)
 
@@ -181,10 +181,6 @@ class CatchingUp(TurnTaker):
             logger.warning("%s: recovery: %s", self.context.directory, lost)
         self._adopt(loaded, cuts=True)
         self._take_over_tail()
-        self._durable_end = loaded.end_offset
-        self.published = Published(
-            loaded.end_offset, loaded.segments.last.base_offset, loaded.position, loaded.end_offset
-        )
         self._tell()
 
     def _take_over_tail(self) -> None:
@@ -209,7 +205,7 @@ class CatchingUp(TurnTaker):
         self._state_file.close()
         self.loaded, self.segments, self.producers = loaded, loaded.segments, loaded.producers
         self._state_file = loaded.state_file
-        self.start_offset, self._recovery_point = loaded.start_offset, loaded.recovery_point
+        self.ends = loaded.ends
         self.losses = loaded.losses
         self._seal_before_append = loaded.seal
         self._unflushed.clear()

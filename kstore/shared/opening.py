@@ -57,7 +57,7 @@ def _first(
         logger.warning("%s: recovery: %s", context.directory, lost)
     writer = SharedWriter(loaded, lock, SharedSlot(context.fs, context.directory / KSTORE_STATE), None, ties)
     # What the mark says is not so any more as soon as another one appends.
-    writer._store_state()
+    writer._store_state(writer.ends)
     return writer
 
 

@@ -82,19 +82,17 @@ class TurnTaker(LogWriter):
 
     def _tell(self) -> None:
         """Stores the record, if anything has changed."""
-        published, before, tail = self.published, self._seen, self._tail
-        if tail is not None and tail.base_offset != published.base_offset and self._poisoned is None:
+        ends, before, tail = self.ends, self._seen, self._tail
+        if tail is not None and tail.base_offset != ends.base_offset and self._poisoned is None:
             # An interrupt came between a roll and what is published of it.
-            published = published._replace(base_offset=tail.base_offset, position=tail.position)
-            self.published = published
+            self.ends = ends = ends._replace(base_offset=tail.base_offset, position=tail.position)
         state, epoch = self._state_file.current, self.loaded.epochs.latest_epoch
         is_changing, moves_files = self._is_changing, self._moves_files
-        end, durable_end = published.offset, self._durable_end
         flags = (POISONED if self._poisoned is not None else 0) | (SEALED if self._seal_before_append else 0)
         if tail is not None:
             flags |= TAIL_KNOWN
             known = tail.known
-        elif (before.base_offset, before.position) == (published.base_offset, published.position):
+        elif (before.base_offset, before.position) == (ends.base_offset, ends.position):
             # It is as it was left, by others, or by this process before it closed an idle tail.
             flags |= before.flags & TAIL_KNOWN
             known = before.known
@@ -107,10 +105,10 @@ class TurnTaker(LogWriter):
                 before.cut_count,
                 0 if state is None else state.generation,
                 -1 if epoch is None else epoch,
-                end,
-                published.base_offset,
-                published.position,
-                durable_end if durable_end < end else end,
+                ends.end_offset,
+                ends.base_offset,
+                ends.position,
+                ends.durable_end,
                 *known,
                 self._last_append_ms,
             )

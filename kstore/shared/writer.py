@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kstore.engine.ends import Ends, make_ends
 from kstore.engine.following import wait_beyond
 from kstore.engine.opening import Loaded
 from kstore.engine.pending import PendingAppend
 from kstore.engine.producers import PendingProducers
-from kstore.engine.published import Published
 from kstore.engine.writer import Cleanable, StoreTies
 from kstore.errors import ClosedError, SharedLogError, StorageError, SyncFailedError
 from kstore.files.fs import File
@@ -76,23 +76,29 @@ class SharedWriter(CatchingUp):
                 append.result = None  # nobody knows whether it will be there
             raise
 
-    def _write(self, appends: Sequence[PendingAppend], before: Published) -> None:
+    def _write(self, appends: Sequence[PendingAppend], before: Ends) -> None:
         super()._write(appends, before)
         tail = self._tail
         if self._sync and tail is not None:
-            self._written = tail.file, self.published.offset, self._seen.cut_count
+            self._written = tail.file, self.ends.end_offset, self._seen.cut_count
 
-    def _publish(self, published: Published) -> None:
-        if self._sync:
-            self.published = published._replace(high_watermark=min(self._durable_end, published.offset))
-        else:
-            super()._publish(published)
+    def _publish(self, end_offset: int, tail: SegmentTail) -> None:
+        if not self._sync:
+            super()._publish(end_offset, tail)
+            return
+        start, recovery_point, durable_end, high_watermark, _, base_offset, _ = self.ends
+        if tail.base_offset != base_offset:
+            recovery_point = tail.base_offset  # a roll has synced what is below it
+        # It is synced when the turn is given up, and readers wait for that.
+        self.ends = make_ends(
+            (start, recovery_point, durable_end, high_watermark, end_offset, tail.base_offset, tail.position)
+        )
 
     def _make_durable(self) -> None:
         """Syncs what was written, outside the turn of the processes, and then says so."""
         # What another thread has written since is in it too.
         written = self._written
-        if written is None or written[1] <= self._durable_end:
+        if written is None or written[1] <= self.ends.durable_end:
             return
         file, target, cut_count = written
         started = self._clock.monotonic()
@@ -112,15 +118,13 @@ class SharedWriter(CatchingUp):
                 # What was synced need not be what is there now.
                 with self._poisoned_by_syncs():
                     self._sync_segments(self._unsynced())
-                target = self.published.offset
-            if target > self._durable_end:
-                self._durable_end = target
-                self._show_durable()
+                target = self.ends.end_offset
+            if target > self.ends.durable_end:
+                self._show_durable(target)
 
-    def _show_durable(self) -> None:
-        published = self.published
-        self.published = published._replace(high_watermark=min(self._durable_end, published.offset))
-        self._state_file.publish_durable_end(self._durable_end)
+    def _show_durable(self, durable_end: int) -> None:
+        self.ends = self.ends._replace(durable_end=durable_end, high_watermark=durable_end)
+        self._state_file.publish_durable_end(durable_end)
 
     def _take_producers(self, append: PendingAppend, checks: PendingProducers, offset: int) -> bool:
         for view in append.views():
@@ -153,16 +157,16 @@ class SharedWriter(CatchingUp):
         for _ in range(READS_AHEAD_MAX):
             data = self._slot.read()
             told = None if data == self._seen_data else SharedState.decode(data)
-            end = self.published.offset if told is None else told.end_offset
+            end = self.ends.end_offset if told is None else told.end_offset
             if end - self.producers.known_to <= LEFT_FOR_THE_TURN:
                 return
             with self._lock:
                 if self._closed is not None or self._poisoned is not None:
                     return
-                producers, published, cut_count = self.producers, self.published, self.cut_count
+                producers, ends, cut_count = self.producers, self.ends, self.cut_count
             ahead = producers.apart()
             try:
-                ahead.up_to(published.offset, published.position)
+                ahead.up_to(ends.end_offset, ends.position)
             except StorageError as error:
                 logger.debug("%s: producers are read again: %s", self.context.directory, error)
                 continue  # segments were deleted or cut
@@ -197,9 +201,9 @@ class SharedWriter(CatchingUp):
     def _sync_before_cut(self) -> None:
         """What stays counts as durable when the rest is cut: ``_truncate`` takes everything published to be so."""
         self._sync_segments(self._unsynced())
-        self._durable_end = self.published.offset
+        self.ends = self.ends._replace(durable_end=self.ends.end_offset)
 
-    def _back_to(self, before: Published) -> None:
+    def _back_to(self, before: Ends) -> None:
         self._begin_change()
         super()._back_to(before)
 
@@ -216,10 +220,12 @@ class SharedWriter(CatchingUp):
         self._announce()
         super()._note_epochs(append, spans)
 
-    def _store_state(self, *, clean: bool = False, losses: LossRanges | None = None, **clean_mark: Any) -> None:
+    def _store_state(
+        self, ends: Ends, *, clean: bool = False, losses: LossRanges | None = None, **clean_mark: Any
+    ) -> None:
         # A record that the others do not know of would make readers ignore the durable end that they publish.
         self._announce()
-        super()._store_state(clean=clean, losses=losses, **clean_mark)
+        super()._store_state(ends, clean=clean, losses=losses, **clean_mark)
 
     # --- flush --------------------------------------------------------------------------------------------------------
 
@@ -227,17 +233,17 @@ class SharedWriter(CatchingUp):
         """See ``LogWriter.flush``; also what others have written."""
         self.roll_if_idle()
         with self._changing():
-            target, cut_count = self.published, self._seen.cut_count
+            target, cut_count = self.ends.end_offset, self._seen.cut_count
             segments = self._unsynced()
         self._sync_segments(segments)
         with self._lock, self._poisoned_by_syncs():
             if self._closed is None and self._poisoned is None and self._seen.cut_count == cut_count:
-                self._flushed(target.offset, (), ())
+                self._flushed(target, (), ())
                 self._show_durable_if_sync()
 
     def _flush_locked(self) -> None:
         self._sync_segments(self._unsynced())
-        self._flushed(self.published.offset, (), ())
+        self._flushed(self.ends.end_offset, (), ())
         self._show_durable_if_sync()
 
     def _flush_sealed_soon(self) -> None:
@@ -247,13 +253,13 @@ class SharedWriter(CatchingUp):
 
     def _show_durable_if_sync(self) -> None:
         if self._sync:
-            self._show_durable()
+            self._show_durable(self.ends.durable_end)
 
     def _unsynced(self) -> list[tuple[Path, SegmentTail | None]]:
         """Whatever may not be on disk, no matter who wrote it."""
         return [
             (segment.path(LOG_SUFFIX), segment.tail)
-            for segment in self.segments.range(self._recovery_point, OFFSET_MAX)
+            for segment in self.segments.range(self.ends.recovery_point, OFFSET_MAX)
         ]
 
     def _sync_segments(self, segments: Iterable[tuple[Path, SegmentTail | None]]) -> None:

@@ -125,7 +125,7 @@ def _aborted(log: Log, start: int, stop: int) -> tuple[AbortedTransaction, ...]:
 def _segments(log: Log, whole: Piece, sizes: Mapping[int, int]) -> Iterator[Piece]:
     """The parts of a range, each within one segment."""
     start = whole.start
-    end_offset = log.read_bound(committed=False).high_watermark
+    end_offset = log.read_bound(committed=False).end_offset
     while start < whole.stop:
         found = log.segment_for(start)
         if found is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from kstore.engine.published import Published
+from kstore.engine.ends import Ends
 from kstore.errors import (
     CorruptBatchError,
     DataLossError,
@@ -119,7 +119,7 @@ class _PlannedLog(Log):
 
     aborted: Sequence[AbortedTransaction] = ()
 
-    def read_bound(self, *, committed: bool) -> Published:
+    def read_bound(self, *, committed: bool) -> Ends:
         return super().read_bound(committed=False)
 
     def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
@@ -150,7 +150,7 @@ def _read_log(
     while start < piece.stop:
         start = losses.below(start, piece.stop, log.start_offset)
         stop = piece.stop
-        if stop > log.read_bound(committed=False).offset:
+        if stop > log.read_bound(committed=False).high_watermark:
             stop = losses.above(start, piece.stop, log.high_watermark)
         if start >= stop:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kstore.engine.published import Published
+from kstore.engine.ends import Ends
 from kstore.errors import CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.entry_index import WARM_BYTES
@@ -48,16 +48,16 @@ def explain_offset(log: Log, offset: int) -> Explanation:
     """
     explanation = Explanation()
     bound = _add_log(explanation, log)
-    if not log.start_offset <= offset <= bound.offset:
-        raise OffsetOutOfRangeError(offset, start_offset=log.start_offset, end_offset=bound.offset)
-    while offset < bound.offset:
+    if not log.start_offset <= offset <= bound.high_watermark:
+        raise OffsetOutOfRangeError(offset, start_offset=log.start_offset, end_offset=bound.high_watermark)
+    while offset < bound.high_watermark:
         found = log.segment_for(offset)
         if found is None:
             break
         segment, end = found
-        limit = bound.position if segment.base_offset == bound.base_offset else segment.size
+        limit = bound.limit_of(segment)
         _add_segment(explanation, segment, limit, f"the last with a base offset <= {offset}", end)
-        if _explain_in_segment(explanation, segment, offset, limit, bound.offset):
+        if _explain_in_segment(explanation, segment, offset, limit, bound.high_watermark):
             return explanation
         explanation.add("next", f"no record at or after {offset} in this segment", segment=segment.base_offset)
         offset = end
@@ -74,12 +74,12 @@ def explain_time(log: Log, timestamp: int) -> Explanation:
     bound = _add_log(explanation, log)
     passed = 0
     offset = log.start_offset
-    while offset < bound.offset:
+    while offset < bound.high_watermark:
         found = log.segment_for(offset)
         if found is None:
             break
         segment, end = found
-        limit = bound.position if segment.base_offset == bound.base_offset else segment.size
+        limit = bound.limit_of(segment)
         largest = segment.largest_timestamp(limit)
         if largest.timestamp >= timestamp:
             why = f"the first with a timestamp >= {timestamp}: {largest.timestamp} at offset {largest.offset}"
@@ -89,7 +89,7 @@ def explain_time(log: Log, timestamp: int) -> Explanation:
             result = segment.find_offset_by_timestamp(timestamp, log.start_offset, limit)
             _add_time_entry(explanation, segment, timestamp, limit)
             if result is not None:
-                _explain_in_segment(explanation, segment, result.offset, limit, bound.offset)
+                _explain_in_segment(explanation, segment, result.offset, limit, bound.high_watermark)
                 return explanation
         passed += 1
         offset = end
@@ -97,15 +97,17 @@ def explain_time(log: Log, timestamp: int) -> Explanation:
     return explanation
 
 
-def _add_log(explanation: Explanation, log: Log) -> Published:
+def _add_log(explanation: Explanation, log: Log) -> Ends:
     bound = log.read_bound(committed=False)
+    start_offset, end_offset = bound.start_offset, log.end_offset
+    readable = f"offsets {start_offset} to {bound.high_watermark} can be read"
     explanation.add(
         "log",
-        f"{log.path}: offsets {log.start_offset} to {bound.offset} can be read; the log ends at {log.end_offset}",
+        f"{log.path}: {readable}; the log ends at {end_offset}",
         path=str(log.path),
-        start_offset=log.start_offset,
-        high_watermark=bound.offset,
-        end_offset=log.end_offset,
+        start_offset=start_offset,
+        high_watermark=bound.high_watermark,
+        end_offset=end_offset,
     )
     return bound
 

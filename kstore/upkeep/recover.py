@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
 from kstore.engine.check import CheckedLog, accept_loss, ensure_lost, unreadable
+from kstore.engine.ends import Ends
 from kstore.engine.index_repairs import replace_indexes, scan_segment
 from kstore.engine.opening import LACKING_INDEX, Loaded, is_log, load
-from kstore.engine.published import Published
 from kstore.engine.segments import LogSegments
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptDataError, FileMissingError, LogNotFoundError, NotALogError
@@ -122,21 +122,18 @@ class _Recovered(NamedTuple):
 
     context: SegmentContext
     segments: LogSegments
-    start_offset: int
-    published: Published
+    ends: Ends
     losses: LossRanges
 
     @classmethod
     def of(cls, loaded: Loaded) -> _Recovered:
-        end, base_offset = loaded.end_offset, loaded.segments.last.base_offset
-        published = Published(end, base_offset, loaded.position, end)
-        return cls(loaded.context, loaded.segments, loaded.start_offset, published, loaded.losses)
+        return cls(loaded.context, loaded.segments, loaded.ends, loaded.losses)
 
 
 def _to_accept(source: CheckedLog, accept: Accept) -> Sequence[OffsetSpan]:
     if accept != "all":
         return accept
-    found = unreadable(source, source.start_offset, source.published.offset)
+    found = unreadable(source, source.ends.start_offset, source.ends.end_offset)
     ranges = joined((damage.first, damage.last) for damage in found)
     return [part for span in ranges for part in source.losses.unaccepted(*span)]
 

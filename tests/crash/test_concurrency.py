@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from kstore.engine.published import Published
 from kstore.engine.writer import LogWriter
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import KSTORE_STATE
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
+from kstore.segment_tail import SegmentTail
 from kstore.state.log_state import read_state
 from kstore.types import Durability
 from tests.crash.strict_reads import TIME, Lives, StrictReads
@@ -202,11 +202,11 @@ def test_a_batch_whose_bytes_are_in_the_file_is_read_by_nobody_before_it_is_comm
     written, commit = threading.Event(), threading.Event()
     publish = LogWriter._publish
 
-    def publish_late(writer: LogWriter, published: Published) -> None:
-        if published.offset == 3:
+    def publish_late(writer: LogWriter, end_offset: int, tail: SegmentTail) -> None:
+        if end_offset == 3:
             written.set()
             commit.wait(SECONDS_MAX)
-        publish(writer, published)
+        publish(writer, end_offset, tail)
 
     monkeypatch.setattr(LogWriter, "_publish", publish_late)
     with (

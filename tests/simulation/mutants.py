@@ -72,9 +72,9 @@ MUTANTS = (
     Mutant(
         "records go before the new start is stored: a deletion, and a power cut",
         "kstore/engine/files.py",
-        "        self._recovery_point = max(self._recovery_point, min(before, self._durable_end))\n"
-        "        self._store_state_or(known)\n",
-        "        self._recovery_point = max(self._recovery_point, min(before, self._durable_end))\n",
+        "        self._change(\n            ends._replace(start_offset=before, recovery_point=recovery_point),\n"
+        "            self.losses.within(before, ends.end_offset),\n        )\n",
+        "        self.ends = ends._replace(start_offset=before, recovery_point=recovery_point)\n",
     ),
     Mutant(
         "recovery does not write the index of aborted transactions",

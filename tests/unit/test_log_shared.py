@@ -174,7 +174,7 @@ def test_who_is_woken_by_a_write_waits_until_it_is_told(pair: tuple[Log, Log], m
 
     def look() -> None:
         two.refresh()
-        found.append(two.writer.published.offset)
+        found.append(two.writer.ends.end_offset)
 
     looking = threading.Thread(target=look)
     tell = one.writer._tell  # type: ignore[attr-defined]

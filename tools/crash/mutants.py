@@ -137,9 +137,9 @@ MUTANTS = (
     Mutant(
         "the new start is not stored before records are deleted",
         "kstore/engine/files.py",
-        "        self._recovery_point = max(self._recovery_point, min(before, self._durable_end))\n"
-        "        self._store_state_or(known)\n",
-        "        self._recovery_point = max(self._recovery_point, min(before, self._durable_end))\n",
+        "        self._change(\n            ends._replace(start_offset=before, recovery_point=recovery_point),\n"
+        "            self.losses.within(before, ends.end_offset),\n        )\n",
+        "        self.ends = ends._replace(start_offset=before, recovery_point=recovery_point)\n",
         lives("deletions-sync"),
     ),
     Mutant(
@@ -152,8 +152,9 @@ MUTANTS = (
     Mutant(
         "the known end is not lowered before a truncation",
         "kstore/engine/files.py",
-        "            self._store_state()\n            is_stored = True\n            self.producers.truncate_to(",
-        "            is_stored = True\n            self.producers.truncate_to(",
+        "        lowered = self.ends.cut_to(offset, end_in_file, keep.base_offset, position)\n"
+        "        self._store_state(lowered)\n",
+        "        lowered = self.ends.cut_to(offset, end_in_file, keep.base_offset, position)\n",
         lives("truncations-sync"),
     ),
     Mutant(
@@ -364,7 +365,7 @@ MUTANTS = (
     Mutant(
         "an accepted loss outlives the offsets that were cut",
         "kstore/engine/files.py",
-        "        within = self.losses.within(self.start_offset, stop)\n",
+        "        within = self.losses.within(self.ends.start_offset, stop)\n",
         "        within = self.losses\n",
         LOSSES,
     ),
@@ -378,8 +379,8 @@ MUTANTS = (
     Mutant(
         "a lost transaction index is missed after a clean close only",
         "kstore/engine/files.py",
-        "            txn_bytes=self._transaction_index_bytes(clean=clean),\n",
-        "            txn_bytes=self._transaction_index_bytes(clean=clean) if clean else -1,\n",
+        "            txn_bytes=self._transaction_index_bytes(ends, clean=clean),\n",
+        "            txn_bytes=self._transaction_index_bytes(ends, clean=clean) if clean else -1,\n",
         TRANSACTION_INDEXES,
     ),
     Mutant(
@@ -400,7 +401,7 @@ MUTANTS = (
         "a flush of sealed segments counts for the active one too",
         "kstore/engine/writer.py",
         "            target, sealed = self.segments.last.base_offset, tuple(self._unflushed)\n",
-        "            target, sealed = self.published.offset, tuple(self._unflushed)\n",
+        "            target, sealed = self.ends.end_offset, tuple(self._unflushed)\n",
         FLUSHES,
     ),
     Mutant(

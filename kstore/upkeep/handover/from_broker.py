@@ -119,9 +119,9 @@ def _take_over(store: Store, partition: Partition, detail: str) -> None:
 
     def action() -> None:
         def raise_start(writer: LogWriter) -> None:
-            if writer.start_offset < checkpoint <= writer.published.offset:
+            if writer.ends.start_offset < checkpoint <= writer.ends.end_offset:
                 writer.delete_records(checkpoint)
-            seen[:] = writer.start_offset, writer.published.offset
+            seen[:] = writer.ends.start_offset, writer.ends.end_offset
 
         found = partition.open_and_close(raise_start)
         report.damage += found.corrupt

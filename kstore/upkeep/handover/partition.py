@@ -119,7 +119,7 @@ class Partition:
         """The start and the end offset that a reader sees."""
         view = LogView(self._context)
         try:
-            return view.start_offset, view.published.offset
+            return view.ends.start_offset, view.ends.end_offset
         finally:
             view.close()
 
@@ -184,23 +184,23 @@ class Partition:
         closed = self.is_closed()
         view = LogView(self._context)
         try:
-            published = view.published
+            ends = view.ends
             segments = list(view.segments)
             damage: list[CorruptRange] = []
             epochs = EpochTrack()
             misindexed: list[int] = []
-            whole_end = published.offset
+            whole_end = ends.end_offset
             for number, segment in enumerate(segments):
                 following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-                whole_end = self._read_segment(segment, following, published.offset, damage, epochs, misindexed)
+                whole_end = self._read_segment(segment, following, ends.end_offset, damage, epochs, misindexed)
             if not closed and segments and misindexed[-1:] == [segments[-1].base_offset]:
                 misindexed.pop()  # a killed writer did not finish them; opening the log does
-            if damage and not closed and damage[-1].last >= published.offset:
+            if damage and not closed and damage[-1].last >= ends.end_offset:
                 known_end = state.durable_end if state is not None else 0
                 if damage[-1].first >= known_end:
                     damage.pop()
-            first_base = segments[0].base_offset if segments else view.start_offset
-            return Facts(first_base, view.start_offset, published.offset, whole_end, damage, epochs, misindexed)
+            first_base = segments[0].base_offset if segments else ends.start_offset
+            return Facts(first_base, ends.start_offset, ends.end_offset, whole_end, damage, epochs, misindexed)
         finally:
             view.close()
 

@@ -57,8 +57,8 @@ class SourceLog:
         context = SegmentContext(at.reading, at.path, config, SYSTEM_CLOCK, HandleCache(OPEN_FILES_MAX), LogCounters())
         view = LogView(context)
         self._view = view
-        self.start_offset = view.start_offset
-        self.end_offset = view.published.high_watermark
+        self.start_offset = view.ends.start_offset
+        self.end_offset = view.ends.high_watermark
         self.losses = view.losses
         self._stats = at.fs.list_stats(at.path)
         self._names = classify(self._stats)
@@ -83,13 +83,13 @@ class SourceLog:
 
     def _readable_size(self, base: int) -> int:
         """Bytes of the last segment that are below the high watermark."""
-        published = self._view.published
+        ends = self._view.ends
         segment = self._view.segments.floor(base)
         assert segment is not None
-        limit = published.position if base == published.base_offset else segment.size
-        if published.high_watermark == published.offset:
+        limit = ends.limit_of(segment)
+        if ends.high_watermark == ends.end_offset:
             return limit
-        batch = segment.batch_at(published.high_watermark, limit)
+        batch = segment.batch_at(ends.high_watermark, limit)
         return limit if batch is None else batch.position
 
     @property
