@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import MAP_BYTES, LogConfig
-from kstore.engine.appender import Headers
+from kstore.engine.append import Headers
 from kstore.engine.check import accept_loss, check_batches
 from kstore.engine.index_repairs import IndexRepairs
 from kstore.engine.opening import ensure_directory
@@ -159,7 +159,7 @@ class Log(LogReads, LogTransactions):
     @property
     def recovery(self) -> RecoveryReport:
         """What opening found and did."""
-        return self._writer.loaded.report if self._writer is not None else self._viewed.report
+        return self._writer.report if self._writer is not None else self._viewed.report
 
     @property
     def _viewed(self) -> LogView:
@@ -211,10 +211,11 @@ class Log(LogReads, LogTransactions):
         Raises: as ``append``.
         """
         writer = self._writing
-        if type(value) is not bytes or (writer.is_compacted if key is None else type(key) is not bytes):
+        appends = writer.appends
+        if type(value) is not bytes or (appends.is_compacted if key is None else type(key) is not bytes):
             return None
         try:
-            return writer.append_single(value, key)
+            return appends.append_single(value, key)
         except Exception as error:
             writer.context.counters.append_failed(error)
             raise
@@ -241,11 +242,11 @@ class Log(LogReads, LogTransactions):
         try:
             if timestamps is not None:
                 check_timestamps(timestamps, writer.context.config, writer.context.clock.now_ms())
-            if writer.is_compacted:
+            if writer.appends.is_compacted:
                 check_keys(keys, len(values))
             if not values:
                 return _nothing_appended(writer.ends.end_offset)
-            return writer.append_many(values, keys, timestamps, headers)
+            return writer.appends.append_many(values, keys, timestamps, headers)
         except Exception as error:
             writer.context.counters.append_failed(error)
             raise

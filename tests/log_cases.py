@@ -40,8 +40,8 @@ FIRST = f"{0:020d}.log"
 
 def park(log: Log) -> None:
     """Closes the tail of a log that nobody uses, when what flushes it in the background is through."""
-    while not log.writer.park():
-        with log.writer._syncing:
+    while not log.writer.files.park():
+        with log.writer.files.syncs.lock:
             pass
 
 

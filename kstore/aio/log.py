@@ -11,7 +11,7 @@ from kstore.aio.reading import Reader, decode_records, decode_values
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
-from kstore.engine.appender import Headers
+from kstore.engine.append import Headers
 from kstore.engine.reads import TimePoint
 from kstore.log import Log as SyncLog
 from kstore.record._codec import Record

@@ -11,7 +11,6 @@ from kstore.engine.writer import LogWriter
 from kstore.files.bell import Bell
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log
-from kstore.shared.writer import SharedWriter
 
 __all__ = ["LogWaiter"]
 
@@ -51,7 +50,7 @@ class LogWaiter:
                 writer.unwatch_growth(self.wake)
         for log in wanted - self._heard.keys():
             writer = None if log.read_only else log.writer
-            is_foreign = writer is None or isinstance(writer, SharedWriter)
+            is_foreign = writer is None or writer.is_shared
             self._heard[log] = writer, DirectoryWatch(log.path.absolute(), self._event) if is_foreign else None
             if writer is not None:
                 writer.watch_growth(self.wake)

@@ -16,7 +16,7 @@ from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedErr
 from kstore.files.bell import Bell
 from kstore.files.threads import start_thread
 
-__all__ = ["Flusher"]
+__all__ = ["BackgroundFlusher", "Flusher"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,22 @@ class Flushable(Protocol):
     def flush(self) -> None: ...
 
     def flush_sealed(self) -> None: ...
+
+
+class BackgroundFlusher(Protocol):
+    """What flushes a log in the background: a thread of its own, or its store's."""
+
+    def note(self) -> None:
+        """There is something to flush. Raises: ThreadStartError."""
+        ...
+
+    def note_sealed(self) -> None:
+        """There is a sealed segment to flush. Raises: ThreadStartError."""
+        ...
+
+    def stop(self) -> None:
+        """Returns when the log is not being flushed any more, and will not be."""
+        ...
 
 
 class Flusher:

@@ -1,7 +1,12 @@
-"""The one writer of a log: all that changes it beside appends, and the answers that only a writer has.
+"""The one writer of a log: the face of the parts that change it, with the answers that only a writer has.
 
-It rolls, flushes, truncates, deletes, applies retention, ends transactions, swaps in what was compacted, and closes,
-under the one lock of the append path (``appender``).
+    files       what is open, and what is known of it             flush       putting it on disk
+    turn        whose turn it is to change anything               rolls       the active segment
+    durability  when the bytes of an append are on disk           cuts        truncate, delete, swap
+    appends     both paths of an append                           retention   what is deleted by age and size
+    growth      who waits for more
+
+A shared log has another turn, another flush and, with "sync", another durability (``shared``); the rest is the same.
 """
 
 from __future__ import annotations
@@ -9,23 +14,37 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from contextlib import suppress
+from typing import NamedTuple
 
-from kstore.config import NO_LIMIT, LogConfig
-from kstore.engine.appender import LogAppender
-from kstore.engine.flusher import Flusher
+from kstore.config import LogConfig
+from kstore.engine.append import Appends
+from kstore.engine.closing import close_in_order
+from kstore.engine.cuts import Cuts
+from kstore.engine.durability import DurabilityStrategy, SyncInWrite, WriteBehind
+from kstore.engine.ends import Ends
+from kstore.engine.files import LogFiles
+from kstore.engine.flush import Flush, TailFlush
+from kstore.engine.flusher import BackgroundFlusher, Flusher
+from kstore.engine.following import wait_beyond
+from kstore.engine.growth import Growth
 from kstore.engine.index_repairs import ScannedSegment, replace_indexes
 from kstore.engine.opening import Loaded, ensure_log_directory, load
+from kstore.engine.others import NoOthers
 from kstore.engine.pending import PendingAppend
-from kstore.engine.producers import UnsyncedIndex
+from kstore.engine.producers import LogProducers
+from kstore.engine.retention import Retention
+from kstore.engine.roll import Rolls
+from kstore.engine.segments import LogSegments
+from kstore.engine.turn import Alone, Turn, changing
 from kstore.errors import (
     ClosedError,
     InvalidOffsetError,
     KstoreError,
     LossLimitError,
     OffsetOutOfRangeError,
-    SyncFailedError,
-    ThreadStartError,
+    SharedLogError,
+    StorageError,
 )
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import WriteLock, lock_in_store, lock_log
@@ -35,21 +54,17 @@ from kstore.record._codec import BatchBuffer, EncodedBatch, Record
 from kstore.record.builder import build_batch
 from kstore.record.control import EndTransactionMarker
 from kstore.rules.compact import LastRecord
-from kstore.rules.losses import OffsetSpan
+from kstore.rules.losses import LossRanges, OffsetSpan
 from kstore.rules.retain import TrustedClock
 from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext
-from kstore.segment_tail import SegmentTail
 from kstore.state.kafka_marks import KafkaMarks
 from kstore.state.log_state import ACCEPTED_MAX
-from kstore.types import LOG_APPEND_TIME, Durability, RetentionResult
+from kstore.types import LOG_APPEND_TIME, Durability, RecoveryReport, RetentionResult
 
-__all__ = ["Cleanable", "LogOffsets", "LogWriter", "StoreTies", "directory_mode", "open_writer"]
+__all__ = ["Cleanable", "LogOffsets", "LogWriter", "StoreTies", "directory_mode", "lone_writer", "open_writer"]
 
 logger = logging.getLogger(__name__)
-
-# Sealed segments that are not on disk, at most: each has a file open, and after a kill recovery reads all of them.
-UNFLUSHED_MAX = 16
 
 
 class Cleanable(NamedTuple):
@@ -79,20 +94,6 @@ class LogOffsets(NamedTuple):
     end_offset: int
 
 
-class BackgroundFlusher(Protocol):
-    def note(self) -> None:
-        """There is something to flush. Raises: ThreadStartError."""
-        ...
-
-    def note_sealed(self) -> None:
-        """There is a sealed segment to flush. Raises: ThreadStartError."""
-        ...
-
-    def stop(self) -> None:
-        """Returns when the log is not being flushed any more, and will not be."""
-        ...
-
-
 class StoreTies(NamedTuple):
     """What a store that opens a log does for it: it holds the ``root`` lock, has read Kafka's marks, and flushes.
 
@@ -105,213 +106,226 @@ class StoreTies(NamedTuple):
     root: DirectoryLock
 
 
-class LogWriter(LogAppender):
+class LogWriter:
     """Everything that changes a log. Thread-safe."""
 
-    # Whether others may be appending to the last segment, and to its indexes, while no tail is open here.
-    _shares_last_segment = False
-
-    def __init__(self, loaded: Loaded, lock: WriteLock, ties: StoreTies | None = None) -> None:
-        super().__init__(loaded, lock, is_alone=ties is None)
+    def __init__(
+        self,
+        files: LogFiles,
+        turn: Turn,
+        flush: Flush,
+        durability: DurabilityStrategy,
+        report: RecoveryReport,
+        ties: StoreTies | None = None,
+    ) -> None:
+        """``report`` is that of the opening."""
+        clock = files.context.clock
+        self.report = report
+        self.files = files
+        self.turn = turn
+        self._lock = turn.lock
+        self._clock = clock
+        self.growth = Growth()
+        self._rolls = Rolls(files, durability)
+        self._cuts = Cuts(files, self._rolls, flush)
+        trusted_clock = TrustedClock(clock.now_ms(), clock.monotonic()) if ties is None else ties.clock
+        self._retention = Retention(files, turn, self._rolls, self._cuts, trusted_clock)
+        self.appends = Appends(files, turn, durability, self._rolls, self._retention, self.growth)
+        self._flush = flush
         self._flusher: BackgroundFlusher = (
-            Flusher(self, self._config.flush_ms / 1000) if ties is None else ties.flusher(self)
+            Flusher(self, files.context.config.flush_ms / 1000) if ties is None else ties.flusher(self)
         )
-        self._trusted_clock = (
-            TrustedClock(self._clock.now_ms(), self._clock.monotonic()) if ties is None else ties.clock
-        )
-        if loaded.segments.last.tail is not None:
-            self._admit()  # recovery has left it open
-        # Held by whoever compacts; taken before the log's lock.
+        flush.flusher = self._flusher
+        files.admit_open_tail()
+        # Held by a compaction; taken before the log's lock.
         self.compacting = threading.Lock()
         self._is_closing = False
 
-    def _use(self, config: LogConfig) -> None:
-        super()._use(config)
-        self._has_retention = (config.retention_ms, config.retention_bytes) != (NO_LIMIT, NO_LIMIT)
+    # --- what is known of the log -------------------------------------------------------------------------------------
 
-    def _flush_soon(self) -> None:
-        try:
-            self._flusher.note()
-        except ThreadStartError:
-            self._flush_locked()
+    @property
+    def context(self) -> SegmentContext:
+        return self.files.context
 
-    def _flush_sealed_soon(self) -> None:
-        if len(self._unflushed) < UNFLUSHED_MAX:
-            try:
-                self._flusher.note_sealed()
-                return
-            except ThreadStartError:
-                pass
-        self._flush_sealed_locked()
+    @property
+    def segments(self) -> LogSegments:
+        return self.files.segments
 
-    def _retain_after_roll(self) -> None:
-        """A roll is when a log can become too large or too old. What fails here is tried again at the next one."""
-        self._retention_due = False
-        if not self._has_retention:
-            return
-        try:
-            self.apply_retention()
-        except KstoreError as error:
-            logger.warning("%s: retention: %s", self.context.directory, error)
+    @property
+    def producers(self) -> LogProducers:
+        return self.files.producers
+
+    @property
+    def ends(self) -> Ends:
+        """Where the log begins and ends, as readers see it."""
+        return self.files.ends
+
+    @property
+    def losses(self) -> LossRanges:
+        return self.files.losses
+
+    @property
+    def truncation_count(self) -> int:
+        """See ``LogSource.truncation_count``."""
+        return self.files.truncation_count
+
+    @property
+    def cut_count(self) -> int:
+        """How often anything was cut: then segments are not what they were, though they may be the same objects."""
+        return self.files.cut_count
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write to the log."""
+        return self.files.others.is_shared
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.appends.is_compacted
+
+    @property
+    def syncs_appends(self) -> bool:
+        """Whether an append waits for the disk."""
+        return self.files.is_sync
+
+    @property
+    def passed_by_groups(self) -> int:
+        """The groups that retention is bound to are done with what lies below this offset."""
+        return self._retention.passed_by_groups
+
+    @passed_by_groups.setter
+    def passed_by_groups(self, offset: int) -> None:
+        self._retention.passed_by_groups = offset
+
+    @property
+    def closed(self) -> bool:
+        return self.files.closed is not None
+
+    # --- append -------------------------------------------------------------------------------------------------------
+
+    def commit(self, append: PendingAppend) -> None:
+        """See ``Appends.commit``."""
+        self.appends.commit(append)
+
+    def commit_many(self, appends: Sequence[PendingAppend]) -> None:
+        """See ``Appends.commit_many``."""
+        self.appends.commit_many(appends)
 
     # --- roll ---------------------------------------------------------------------------------------------------------
 
     def roll_if_idle(self) -> bool:
-        """Rolls an active segment that nobody has appended to for ``segment_ms``; whether it did."""
+        """Rolls an active segment that was not appended to for ``segment_ms``; whether it did."""
+        files = self.files
         with self._lock:
-            tail = self._tail
-            if self._closed is not None or self._poisoned is not None or tail is None:
+            tail = files.tail
+            if files.closed is not None or files.poisoned is not None or tail is None:
                 return False
-            if not self._is_idle(tail, self._clock.now_ms()):
+            if not self._rolls.is_idle(tail, self._clock.now_ms()):
                 return False
-            with self._poisoned_by_syncs():
-                self._roll_now()
+            with files.poisoned_by_syncs():
+                self._rolls.roll_now()
             return True
 
     def roll(self) -> int:
         """Begins a new segment, if the active one holds anything; returns the active segment's base offset."""
-        with self._changing():
-            if self._tail is None:
-                self._begin()
-            return self._roll_now()
+        with changing(self.turn, self.files):
+            if self.files.tail is None:
+                self._rolls.begin()
+            return self._rolls.roll_now()
 
-    # --- flush ------------------------------------------------------------------------------------------------------
+    # --- flush --------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Everything that is published to disk, and the recovery point with it."""
         self.roll_if_idle()
-        with self._changing():
-            target, tails, sealed = self.ends.end_offset, self._dirty_tails(), tuple(self._unflushed)
-            truncation_count, indexes = self.truncation_count, self.producers.unsynced()
-        self._flush_to(target, tails, sealed, indexes, truncation_count)
+        self._flush.flush()
 
     def flush_sealed(self) -> None:
         """The sealed segments to disk, and the recovery point to where the active one begins."""
-        with self._changing():
-            if not self._unflushed:
-                return
-            target, sealed = self.segments.last.base_offset, tuple(self._unflushed)
-            truncation_count, indexes = self.truncation_count, self.producers.unsynced()
-        self._flush_to(target, sealed, sealed, indexes, truncation_count)
+        self._flush.flush_sealed()
 
-    def _flush_to(
-        self,
-        target: int,
-        tails: Sequence[SegmentTail],
-        sealed: Sequence[SegmentTail],
-        indexes: Sequence[UnsyncedIndex],
-        truncation_count: int,
-    ) -> None:
-        """Syncs ``tails`` outside the log's lock, beside appends; of them the ``sealed`` ones grow no more."""
-        try:
-            self._sync_tails(tails, indexes)
-        except SyncFailedError as error:
-            with self._lock:
-                self._poison(error)
-            raise
-        with self._lock, self._poisoned_by_syncs():
-            # What was cut meanwhile, and written again, is not what was synced.
-            if self._closed is None and self._poisoned is None and self.truncation_count == truncation_count:
-                self._flushed(target, sealed, indexes)
-
-    # --- truncate ---------------------------------------------------------------------------------------------------
+    # --- truncate, delete ---------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
         """See ``Log.truncate_to``."""
+        files = self.files
         if offset < 0:
             raise InvalidOffsetError(f"cannot truncate to offset {offset}, expected at least 0")
-        with self._changing():
-            if offset >= self.ends.end_offset:
+        with changing(self.turn, files):
+            if offset >= files.ends.end_offset:
                 return
-            if offset < self.segments.first.base_offset:
-                self._start_at(offset)
-                return
-            self._truncate(offset)
+            if offset < files.segments.first.base_offset:
+                self._cuts.start_at(offset)
+            else:
+                self._cuts.truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """See ``Log.truncate_fully_and_start_at``."""
         if offset < 0:
             raise InvalidOffsetError(f"cannot start at offset {offset}, expected at least 0")
-        with self._changing():
-            self._start_at(offset)
+        with changing(self.turn, self.files):
+            self._cuts.start_at(offset)
 
     def delete_records(self, before: int) -> int:
         """See ``Log.delete_records``."""
-        with self._changing():
-            ends = self.ends
-            end = ends.high_watermark
+        files = self.files
+        with changing(self.turn, files):
+            start, end = files.ends.start_offset, files.ends.high_watermark
             if not 0 <= before <= end:
-                raise OffsetOutOfRangeError(before, start_offset=ends.start_offset, end_offset=end)
-            if before <= ends.start_offset:
-                return ends.start_offset
-            self._delete_before(before)
-            self._remove_deleted()
+                raise OffsetOutOfRangeError(before, start_offset=start, end_offset=end)
+            if before <= start:
+                return start
+            self._cuts.delete_before(before)
+            files.remove_deleted()
             return before
+
+    def remove_deleted(self) -> int:
+        """Removes the files of segments that were deleted ``file_delete_delay_ms`` ago; returns how many segments."""
+        with self._lock:
+            return 0 if self.files.closed is not None else self.files.remove_deleted()
+
+    def apply_retention(self) -> RetentionResult:
+        """See ``Log.apply_retention``."""
+        return self._retention.apply()
 
     @property
     def change_count(self) -> tuple[int, int]:
         """Differs from what it was whenever anything below the end may not be what it was."""
-        return self.truncation_count, self.ends.start_offset
+        return self.files.truncation_count, self.files.ends.start_offset
 
     def accept_loss(self, first: int, last: int, seen: tuple[int, int]) -> bool:
         """Stores that reads pass over offsets ``first`` to ``last``, which the caller has found to be damaged or lost.
 
         False, with nothing done, where the log was changed since ``change_count`` was ``seen``. Raises: LossLimitError.
         """
-        with self._changing():
+        files = self.files
+        with changing(self.turn, files):
             if self.change_count != seen:
                 return False
-            losses = self.losses.with_accepted(first, last)
+            losses = files.losses.with_accepted(first, last)
             if len(losses.accepted) > ACCEPTED_MAX:
                 raise LossLimitError(ACCEPTED_MAX)
-            if losses != self.losses:
-                self._store_losses(losses)
+            if losses != files.losses:
+                files.change_losses(losses)
             return True
 
-    def remove_deleted(self) -> int:
-        """Removes the files of segments that were deleted ``file_delete_delay_ms`` ago; returns how many segments."""
-        with self._lock:
-            return 0 if self._closed is not None else self._remove_deleted()
-
-    def apply_retention(self) -> RetentionResult:
-        """See ``Log.apply_retention``."""
-        self._look_up_ages()
-        with self._changing():
-            self._remove_deleted()
-            return self._retain(self._trusted_clock.now_ms(self._clock.now_ms(), self._clock.monotonic()))
-
-    def _look_up_ages(self) -> None:
-        """Has the ages that retention asks for looked up before it takes the lock: a lost index makes that long."""
-        config = self.context.config
-        if config.retention_ms == NO_LIMIT:
-            return
-        now_ms = self._clock.now_ms()
-        try:
-            is_kept = False
-            for age in self._ages(with_times=True, repair=True):
-                # Retention asks for the first segment that it keeps, and for the one after it.
-                if is_kept:
-                    return
-                is_kept = now_ms - age.largest_timestamp <= config.retention_ms
-        except (KstoreError, ValueError):
-            pass  # what cannot be read, or is just changing, is met again under the lock
-
-    # --- indexes ----------------------------------------------------------------------------------------------------
+    # --- indexes ------------------------------------------------------------------------------------------------------
 
     def repairs_index_of(self, segment: LogSegment) -> bool:
         """For ``IndexRepairs``: not while appends go into it."""
-        return segment.tail is None and self._closed is None
+        return segment.tail is None and self.files.closed is None
 
     def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
         """For ``IndexRepairs``: puts rebuilt indexes in place of the old files, unless the segment has changed."""
+        files = self.files
         try:
-            with self._changing():
-                here = self.segments.floor(segment.base_offset)
+            with changing(self.turn, files):
+                here = files.segments.floor(segment.base_offset)
                 if (
                     here is None
                     or here.base_offset != segment.base_offset
-                    or cut_count != self.cut_count
-                    or (here is self.segments.last and self._shares_last_segment)
+                    or cut_count != files.cut_count
+                    or (here is files.segments.last and files.others.is_shared)
                     or not replace_indexes(here, scanned)
                 ):
                     return False
@@ -319,56 +333,49 @@ class LogWriter(LogAppender):
                 return True
         except KstoreError as error:
             # Indexes are hints: the lookup goes on with what is in memory.
-            self.context.counters.index_failures += 1
+            files.counters.index_failures += 1
             logger.warning("%s: its rebuilt indexes were not written: %s", segment.path(LOG_SUFFIX), error)
             return False
 
-    # --- what metrics ask -------------------------------------------------------------------------------------------
+    # --- what metrics ask ---------------------------------------------------------------------------------------------
 
     def gauges(self) -> dict[str, MetricValue]:
         """What only a writer knows, as it is now."""
-        ends = self.ends
+        ends = self.files.ends
         return {
             "recovery_point": ends.recovery_point,
             "flush_lag_records": ends.end_offset - ends.durable_end,
-            "followers": self._follower_count,
-            "poisoned": int(self._poisoned is not None),
+            "followers": self.growth.follower_count,
+            "poisoned": int(self.files.poisoned is not None),
         }
 
-    # --- what a store asks ------------------------------------------------------------------------------------------
+    # --- what a store asks --------------------------------------------------------------------------------------------
 
     @property
     def offsets(self) -> LogOffsets:
         """Where the log is now."""
         with self._lock:
-            ends = self.ends
+            ends = self.files.ends
             return LogOffsets(
-                self.segments.first.base_offset,
+                self.files.segments.first.base_offset,
                 ends.start_offset,
                 ends.recovery_point,
                 ends.high_watermark,
                 ends.end_offset,
             )
 
-    @property
-    def closed(self) -> bool:
-        return self._closed is not None
-
     def reconfigure(self, config: LogConfig) -> None:
-        """Goes on by other settings, at once; what was decided by the old ones stays as it is."""
+        """Goes on with other settings, at once; what was decided by the old ones stays as it is."""
         with self._lock:
-            self.ensure_writable()
-            context = self.context._replace(config=config)
-            self.context = self.loaded.context = context
-            self.producers.use(context)
-            for segment in self.segments:
-                segment.use(context)
-            self._use(config)
+            self.files.ensure_writable()
+            self.files.use(config)
+            self.appends.use(config)
 
-    # --- read -------------------------------------------------------------------------------------------------------
+    # --- read ---------------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Nothing to look for: what is published is all there is."""
+        """Takes in what other processes have appended, if any may."""
+        self.turn.refresh()
 
     def settle(self) -> None:
         """Waits for a change of the segments that is under way."""
@@ -377,25 +384,32 @@ class LogWriter(LogAppender):
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool:
         """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when the log closes."""
-        with self._grown_lock:
-            self._follower_count += 1
-            try:
-                # An append that came before this thread was counted has published already, and is seen here.
-                self._grown.wait_for(lambda: self.ends.high_watermark > offset or self._closed is not None, timeout)
-            finally:
-                self._follower_count -= 1
-        return self._closed is None and self.ends.high_watermark > offset
+        watch = self.turn.watch
+        if watch is not None:
+            return wait_beyond(self, watch, self._clock, offset, timeout)
+        files = self.files
+        self.growth.wait_for(lambda: files.ends.high_watermark > offset or files.closed is not None, timeout)
+        return files.closed is None and files.ends.high_watermark > offset
 
-    # --- producers --------------------------------------------------------------------------------------------------
+    def watch_growth(self, grown: Callable[[], None]) -> None:
+        """Has ``grown``, which must be short, called after each append, until ``unwatch_growth``."""
+        self.growth.watch(grown)
+
+    def unwatch_growth(self, grown: Callable[[], None]) -> None:
+        self.growth.unwatch(grown)
+
+    # --- producers ----------------------------------------------------------------------------------------------------
 
     def end_transaction(
         self, producer_id: int, producer_epoch: int, end: EndTransactionMarker, timestamp: int | None
     ) -> int:
         """Appends the end of a transaction; see ``Log.end_transaction``."""
+        if self.is_shared:
+            raise SharedLogError("transactions need a log that one process writes to")
         now_ms = self._clock.now_ms()
         time_ms = now_ms if timestamp is None else timestamp
         key, value = end.encode()
-        stamped = self._timestamp_type == LOG_APPEND_TIME
+        stamped = self.context.config.message_timestamp_type == LOG_APPEND_TIME
         data = build_batch(
             [Record(0, time_ms, key=key, value=value)],
             log_append_time=now_ms if stamped else None,
@@ -414,53 +428,59 @@ class LogWriter(LogAppender):
 
     def known_producers(self) -> tuple[Producer, ...]:
         """What is known of every producer, in the order of their ids."""
+        self.turn.read_producers_ahead()
         with self._lock:
             return self.producers.known(self.ends.end_offset, self.ends.position)
 
     def expire_producers(self) -> int:
         """Forgets producers that have written nothing for ``producer_id_expiration_ms``; how many these were."""
+        self.turn.read_producers_ahead()
         with self._lock:
-            self.ensure_writable()
+            self.files.ensure_writable()
             self.producers.up_to(self.ends.end_offset, self.ends.position)
             return self.producers.expire(self._clock.now_ms())
 
     def last_stable_offset(self) -> int:
         """Where committed reads stop: the first offset of the oldest open transaction, or the high watermark."""
+        self.turn.read_producers_ahead()
         with self._lock:
-            ends = self.ends
-            # A marker behind the high watermark, which may still vanish, has decided nothing yet.
-            unstable = self.producers.up_to(ends.high_watermark, ends.position).first_unstable_offset
+            ends = self.files.ends
+            # A marker above the high watermark, which may still vanish, has decided nothing yet.
+            unstable = self.files.producers.up_to(ends.high_watermark, ends.position).first_unstable_offset
         stable = ends.high_watermark if unstable is None else min(unstable, ends.high_watermark)
         # What a transaction began with may have been deleted.
-        return max(min(stable, self._stable_offset_max), ends.start_offset)
+        return max(min(stable, self.appends.stable_offset_max), ends.start_offset)
 
-    # --- compact ----------------------------------------------------------------------------------------------------
+    # --- compact ------------------------------------------------------------------------------------------------------
 
     def cleanable(self, *, with_producers: bool) -> Cleanable:
         """What there is to compact. Where no producer seems to have written, nothing is read to make sure of it."""
+        if self.is_shared:
+            raise SharedLogError("a log that several processes write to cannot be compacted: open it in one")
+        files = self.files
         with self._lock:
-            self.ensure_writable()
-            ends = self.ends
+            files.ensure_writable()
+            ends, producers = files.ends, files.producers
             last_records: dict[int, LastRecord] = {}
-            stable = min(ends.high_watermark, self._stable_offset_max)
-            if with_producers or self.producers.in_use:
-                state = self.producers.up_to(ends.end_offset, ends.position)
+            stable = min(ends.high_watermark, self.appends.stable_offset_max)
+            if with_producers or producers.in_use:
+                state = producers.up_to(ends.end_offset, ends.position)
                 if state.first_unstable_offset is not None:
                     stable = min(stable, state.first_unstable_offset)
                 last_records = {
                     producer.producer_id: LastRecord(producer.last_offset, producer.producer_epoch)
                     for producer in state.producers.values()
                 }
-            active = self.segments.last.base_offset
+            active = files.segments.last.base_offset
             return Cleanable(
-                tuple(segment for segment in self.segments if segment.base_offset < active),
-                self.cut_count,
+                tuple(segment for segment in files.segments if segment.base_offset < active),
+                files.cut_count,
                 active,
                 ends.start_offset,
                 stable,
                 ends.recovery_point,
                 last_records,
-                with_producers or self.producers.in_use,
+                with_producers or producers.in_use,
             )
 
     def open_at_start(self) -> frozenset[int]:
@@ -470,12 +490,13 @@ class LogWriter(LogAppender):
 
     def compaction_stopped(self, start: Cleanable, segments: Iterable[LogSegment]) -> str:
         """Why a compaction that is at ``segments`` has to end, "" where it may go on."""
-        if self._is_closing or self._closed is not None:
+        files = self.files
+        if self._is_closing or files.closed is not None:
             return "the log was closed"
-        if self._poisoned is not None:
+        if files.poisoned is not None:
             return "the log is poisoned"
-        here = dict(zip(*self.segments.snapshot, strict=True))
-        if self.cut_count != start.cut_count or any(here.get(one.base_offset) is not one for one in segments):
+        here = dict(zip(*files.segments.snapshot, strict=True))
+        if files.cut_count != start.cut_count or any(here.get(one.base_offset) is not one for one in segments):
             return "segments were truncated or deleted"
         return ""
 
@@ -484,12 +505,12 @@ class LogWriter(LogAppender):
     ) -> str:
         """Puts the segment written as ``.cleaned`` in the place of ``replaced``; "" or why that cannot be any more.
 
-        Raises: as ``LogFiles._swap``.
+        Raises: as ``Cuts.swap``.
         """
         with self._lock:
             stopped = self.compaction_stopped(start, replaced)
             if not stopped:
-                self._swap(replaced, first_dirty, unreadable)
+                self._cuts.swap(replaced, first_dirty, unreadable)
             return stopped
 
     def cleaned_to(self, start: Cleanable, offset: int) -> str:
@@ -497,10 +518,10 @@ class LogWriter(LogAppender):
         with self._lock:
             stopped = self.compaction_stopped(start, ())
             if not stopped:
-                self._remember_dirt(offset)
+                self._cuts.remember_dirt(offset)
             return stopped
 
-    # --- close ------------------------------------------------------------------------------------------------------
+    # --- close --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Flushes, marks the log as closed in order, and lets go of it. A second close does nothing.
@@ -512,21 +533,59 @@ class LogWriter(LogAppender):
         try:
             # A compaction stops at its next block.
             with self.compacting, self._lock:
-                if self._closed is not None:
-                    return
-                self._closed = ClosedError(f"the log {self.context.directory} is closed")
-                try:
-                    if self._poisoned is None:
-                        self._close_in_order()
-                finally:
-                    try:
+                if self.files.closed is None:
+                    self._close()
+        except BaseException:
+            if self.turn.close_alone():
+                # The last process to close it, or recovery, does the rest.
+                with self._lock:
+                    if self.files.closed is None:
+                        self.files.closed = self._closed_error()
                         self._let_go()
-                    except BaseException:
-                        self._let_go()  # what an interrupt has left
-                        raise
+            raise
         finally:
-            with self._grown_lock:
-                self._grown.notify_all()
+            self.growth.wake_all()
+
+    def _close(self) -> None:
+        files = self.files
+        files.closed = self._closed_error()
+        try:
+            if files.poisoned is None:
+                if self.turn.is_last():
+                    close_in_order(files, self._flush)
+                elif files.tail is not None and not files.is_sync:
+                    # Theirs is the end; what was appended here is as durable as it will be asked to be.
+                    self._flush.flush_in_turn()
+        finally:
+            try:
+                self._let_go()
+            except BaseException:
+                self._let_go()  # what an interrupt has left
+                raise
+
+    def _let_go(self) -> None:
+        try:
+            with suppress(StorageError):
+                self.files.remove_deleted(at_once=True)  # what stays goes at the next open
+            self.turn.leave()
+        finally:
+            self.files.let_go()
+            self.turn.release()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"the log {self.context.directory} is closed")
+
+
+def lone_writer(loaded: Loaded, lock: WriteLock, ties: StoreTies | None = None) -> LogWriter:
+    """The writer of a log that was ``loaded``, and that this process writes to alone; it takes over ``lock``."""
+    turn = Alone(lock)
+    # A store looks after the clean marker of a broker's store that it may lie in.
+    files = LogFiles(loaded, NoOthers(), parks_under=turn.lock, has_kafka_marks=ties is None)
+    flush = TailFlush(files, turn)
+    durability = (
+        SyncInWrite(files) if files.is_sync else WriteBehind(files, flush, is_prompt=files.durability == "interval")
+    )
+    return LogWriter(files, turn, flush, durability, loaded.report, ties)
 
 
 def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies | None = None) -> LogWriter:
@@ -551,7 +610,7 @@ def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies
             logger.warning("%s: recovery: %s", directory, lost)
         elif scanned := loaded.report.bytes_scanned:
             logger.info("%s: recovery: %d bytes were checked, nothing was lost", directory, scanned)
-        writer = LogWriter(loaded, lock, ties)
+        writer = lone_writer(loaded, lock, ties)
         logger.debug("%s: open, durability %s, next offset %d", directory, durability, writer.ends.end_offset)
         return writer
     except BaseException:

@@ -13,12 +13,11 @@ from __future__ import annotations
 import logging
 
 from kstore.engine.ends import Ends
+from kstore.engine.files import LogFiles
 from kstore.engine.opening import Loaded, load, losses_of, read_epochs
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
-from kstore.engine.writer import StoreTies
-from kstore.errors import ConfigError, CorruptIndexError, FileMissingError, StorageError
-from kstore.files.lock import DirectoryLock
+from kstore.errors import ConfigError, CorruptIndexError, StorageError
 from kstore.files.paths import (
     KSTORE_STATE,
     LEADER_EPOCHS,
@@ -30,70 +29,79 @@ from kstore.files.paths import (
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segment_tail import SegmentTail
-from kstore.shared.turn import TurnTaker
+from kstore.shared.others import Others
 from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import StateFile
-from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedSlot, SharedState
+from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedState
 from kstore.types import Durability, RecoveryReport
 
-__all__ = ["CatchingUp", "listed"]
+__all__ = ["CatchUp", "listed"]
 
 logger = logging.getLogger(__name__)
 
-# Further than changes were counted while one process was not looking.
-LEAP = 1 << 32
 
+class CatchUp:
+    """Takes in what the others did. Needs the turn, but for ``is_due``."""
 
-class CatchingUp(TurnTaker):
-    """A writer that begins each turn with what the others did."""
-
-    def __init__(
-        self, loaded: Loaded, lock: DirectoryLock, slot: SharedSlot, seen: SharedState | None, ties: StoreTies | None
-    ) -> None:
-        super().__init__(loaded, lock, slot, seen, ties)
+    def __init__(self, files: LogFiles, others: Others, seen: SharedState | None) -> None:
+        """``seen``: what the record says, if the log was opened at that."""
+        self._files = files
+        self._others = others
         if seen is not None:
             self._show(seen)
         else:
-            self._take_over_tail()
+            files.take_over_tail()
+
+    def is_due(self) -> bool:
+        """Whether others have done something, or are about to tell of it: a reader woken by a write waits for that."""
+        if self._others.slot.read() != self._others.seen_data:
+            return True
+        try:
+            return self._active_size() != self._others.seen.position
+        except FileNotFoundError:
+            return True
 
     def catch_up(self) -> None:
-        """Takes in what other processes have done since the lock was last given back. Needs the turn."""
-        data = self._slot.read()
-        if data != self._seen_data:
-            seen = self._slot.load(data)
+        """Takes in what other processes have done since the lock was last given back."""
+        files, others = self._files, self._others
+        data = others.slot.read()
+        if data != others.seen_data:
+            seen = others.slot.load(data)
             if seen is not None and seen.flags & POISONED:
-                if seen.change_count == self._seen.change_count:
+                if seen.change_count == others.seen.change_count:
                     self._take_in(seen)  # what is durable may still be read
-                self._seen, self._seen_data = seen, data
-                self._poison(StorageError("another process that shares the log was poisoned"))
+                others.seen, others.seen_data = seen, data
+                files.poison(StorageError("another process that shares the log was poisoned"))
                 return
             if seen is None or seen.flags & CHANGING:
                 self._recover("a change of it was not brought to its end")
                 return
-            if seen.change_count != self._seen.change_count:
+            if seen.change_count != others.seen.change_count:
                 self._attach(seen)
             else:
                 self._take_in(seen)
-            self._seen, self._seen_data = seen, data
+            others.seen, others.seen_data = seen, data
         size = self._active_size()
-        if size != self._seen.position:
-            self._recover(f"its active segment has {size} bytes, expected {self._seen.position}")
+        if size != others.seen.position:
+            self._recover(f"its active segment has {size} bytes, expected {others.seen.position}")
 
     def _active_size(self) -> int:
-        if self._tail is not None:
-            return self._tail.file.size()
-        return self.context.fs.stat(self.segments.last.path(LOG_SUFFIX)).size
+        files = self._files
+        if files.tail is not None:
+            return files.tail.file.size()
+        return files.context.fs.stat(files.segments.last.path(LOG_SUFFIX)).size
 
     def _take_in(self, seen: SharedState) -> None:
         """The end has moved, in the same segment."""
-        if seen.generation != self._seen.generation:
+        files, before = self._files, self._others.seen
+        if seen.generation != before.generation:
             self._reload_state()
-        if seen.epoch != self._seen.epoch:
-            self.loaded.epochs = _epochs(self.context)
-        if self._tail is None or not self._takes_in(self._tail, seen):
-            self._drop_tail()
-            self.segments.last.resize(seen.position)
-        self._last_append_ms = max(self._last_append_ms, seen.last_append_ms)
+        if seen.epoch != before.epoch:
+            files.epochs = _epochs(files.context)
+        if files.tail is None or not self._takes_in(files.tail, seen):
+            files.drop_tail()
+            files.segments.last.resize(seen.position)
+        files.last_append_ms = max(files.last_append_ms, seen.last_append_ms)
         self._show(seen)
 
     def _takes_in(self, tail: SegmentTail, seen: SharedState) -> bool:
@@ -103,114 +111,55 @@ class CatchingUp(TurnTaker):
         try:
             tail.take_in(seen.position, seen.known)
         except CorruptIndexError as error:
-            logger.warning("%s: an index is not what other processes left: %s", self.context.directory, error)
+            directory = self._files.context.directory
+            logger.warning("%s: an index is not what other processes left: %s", directory, error)
             return False
         return True
 
-    def _begin(self) -> SegmentTail:
-        """Opens the active segment for appending.
-
-        Where the others, or this process before it closed an idle tail, have told of the tail, no file is changed and
-        nothing is read that grows with the segment: all other processes wait meanwhile. Anything else is announced.
-        ``kstore.state`` needs no new record: it says that the log is open since the first one opened it.
-        """
-        if self._seal_before_append:
-            return self._roll(self.ends.end_offset)
-        last, seen = self.segments.last, self._seen
-        tail = last.tail  # left open by recovery
-        is_known = seen.flags & TAIL_KNOWN and seen.base_offset == last.base_offset
-        if tail is None and is_known and seen.position == self.ends.position:
-            try:
-                tail = last.join(seen.position, seen.known)
-            except (CorruptIndexError, FileMissingError) as error:
-                logger.warning("%s: the indexes of the active segment are rebuilt: %s", self.context.directory, error)
-                self._begin_change()
-                tail = last.rebuild()
-        elif tail is None:
-            self._begin_change()
-            tail = last.activate()
-        self._check_end(tail)
-        self._tail = tail
-        return tail
-
     def _show(self, seen: SharedState) -> None:
-        start, recovery_point, end = self.ends.start_offset, self.ends.recovery_point, seen.end_offset
+        files = self._files
+        start, recovery_point, end = files.ends.start_offset, files.ends.recovery_point, seen.end_offset
         durable_end = min(seen.durable_end, end)
-        high_watermark = max(durable_end if self._sync else end, start)
-        self.ends = Ends(
+        high_watermark = max(durable_end if files.is_sync else end, start)
+        files.ends = Ends(
             start, min(recovery_point, end), durable_end, high_watermark, end, seen.base_offset, seen.position
         )
 
     def _reload_state(self) -> None:
-        self._state_file.reload()
-        state = self._state_file.current
+        files = self._files
+        files.state_file.reload()
+        state = files.state_file.current
         if state is None:
-            raise StorageError(None, "its record cannot be read any more", str(self._state_file.path))
-        self.ends = self.ends._replace(start_offset=state.log_start_offset, recovery_point=state.recovery_point)
-        self.losses = losses_of(state)
-
-    def _drop_tail(self) -> None:
-        """Forgets the open end; who reads from it goes on, and the files are closed behind the last of them."""
-        last = self.segments.last
-        if last.tail is not None:
-            last.tail = None
-            last.resize(-1)
-        self._tail = None
+            raise StorageError(None, "its record cannot be read any more", str(files.state_file.path))
+        files.ends = files.ends._replace(start_offset=state.log_start_offset, recovery_point=state.recovery_point)
+        files.losses = losses_of(state)
 
     def _attach(self, seen: SharedState) -> None:
         """Segments have come or gone: looks for them."""
-        cuts = seen.cut_count != self._seen.cut_count
+        files = self._files
+        cuts = seen.cut_count != self._others.seen.cut_count
         # Without a cut no index has changed since: no writer that shares a log ends a transaction.
-        known = None if cuts else self.producers.index_sizes
-        loaded = listed(self.context, self._durability, seen, known)
-        loaded.report = self.loaded.report
-        self._adopt(loaded, cuts=cuts)
-        self._last_append_ms = max(self._last_append_ms, seen.last_append_ms)
+        known = None if cuts else files.producers.index_sizes
+        files.adopt(listed(files.context, files.durability, seen, known), cuts=cuts)
+        files.last_append_ms = max(files.last_append_ms, seen.last_append_ms)
         self._show(seen)
 
     def _recover(self, why: str) -> None:
-        """A writer died while it had the lock: what it was about may be half done."""
-        logger.warning("%s: a process that shares the log died: %s", self.context.directory, why)
-        self._leap()
-        self._begin_change(cuts=True)
+        """A writer died while it had the turn: what it was about may be half done."""
+        files, others = self._files, self._others
+        directory = files.context.directory
+        logger.warning("%s: a process that shares the log died: %s", directory, why)
+        others.leap(files.context.clock.now_ms())
+        others.announce_change(cuts=True)
         # Should what follows fail: in its next turn this process, too, finds that the change has no end.
-        self._seen_data = b""
-        self._drop_tail()
-        loaded = load(self.context, self._durability)
+        others.seen_data = b""
+        files.drop_tail()
+        loaded = load(files.context, files.durability)
         if lost := loaded.report.summary():
-            logger.warning("%s: recovery: %s", self.context.directory, lost)
-        self._adopt(loaded, cuts=True)
-        self._take_over_tail()
-        self._tell()
-
-    def _take_over_tail(self) -> None:
-        """Goes on with the tail that recovery left open, if it did and something may be appended to it.
-
-        The others are told of it then, and need not read the segment to append.
-        """
-        if not self._seal_before_append:
-            self._tail = self.segments.last.tail
-
-    def _leap(self) -> None:
-        """Counts on from where nobody has counted to: what the record said may be lost."""
-        told = SharedState.decode(self._slot.read()) or self._seen
-        count = max(told.change_count, told.cut_count, self._seen.change_count, self._clock.now_ms() << 20) + LEAP
-        self._seen = self._seen._replace(change_count=count, cut_count=count)
-
-    def _adopt(self, loaded: Loaded, *, cuts: bool) -> None:
-        # Before and behind it: a reader that meets half of it knows by that what it met.
-        self.truncation_count += cuts
-        self._drop_tail()
-        self.context.handles.clear()
-        self._state_file.close()
-        self.loaded, self.segments, self.producers = loaded, loaded.segments, loaded.producers
-        self._state_file = loaded.state_file
-        self.ends = loaded.ends
-        self.losses = loaded.losses
-        self._seal_before_append = loaded.seal
-        self._unflushed.clear()
-        self.truncation_count += cuts
-        self.cut_count += cuts
+            logger.warning("%s: recovery: %s", directory, lost)
+        files.adopt(loaded, cuts=True)
+        files.take_over_tail()
+        others.tell(files)
 
 
 def listed(

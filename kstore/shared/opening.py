@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 
-from kstore.engine.opening import ensure_log_directory, load
-from kstore.engine.writer import StoreTies, directory_mode
+from kstore.engine.durability import WriteBehind
+from kstore.engine.files import LogFiles
+from kstore.engine.opening import Loaded, ensure_log_directory, load
+from kstore.engine.writer import LogWriter, StoreTies, directory_mode
 from kstore.errors import PoisonedError
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_log, lock_past_lone_writers
 from kstore.files.paths import KSTORE_STATE
 from kstore.files.unmapped import unmapped
 from kstore.segment import SegmentContext
-from kstore.shared.catch_up import listed
-from kstore.shared.writer import SharedWriter
+from kstore.shared.catch_up import CatchUp, listed
+from kstore.shared.durability import NameFlush, SyncAfterTurn
+from kstore.shared.others import Others
+from kstore.shared.turn import SharedTurn
 from kstore.state.log_state import VERSION, stored_version
-from kstore.state.shared_slot import CHANGING, POISONED, SharedSlot, in_use_by_others
+from kstore.state.shared_slot import CHANGING, POISONED, SharedSlot, SharedState, in_use_by_others
 from kstore.types import Durability
 
 __all__ = ["open_shared_writer"]
@@ -23,7 +27,7 @@ __all__ = ["open_shared_writer"]
 logger = logging.getLogger(__name__)
 
 
-def open_shared_writer(context: SegmentContext, durability: Durability, ties: StoreTies | None = None) -> SharedWriter:
+def open_shared_writer(context: SegmentContext, durability: Durability, ties: StoreTies | None = None) -> LogWriter:
     """One more writer of the log in ``context.directory``, which is created or recovered as needed.
 
     Raises: as ``open_writer``; LockedError while another process has it alone, or those that share it use another
@@ -37,11 +41,12 @@ def open_shared_writer(context: SegmentContext, durability: Durability, ties: St
     lock = lock_it(directory, kind="shared-log", mode=context.config.file_mode, shared=True)
     try:
         lock.take_turn()
-        writer = _first(context, durability, lock, ties) if not lock.others_live() else None
-        if writer is None:
-            writer = _next(context, durability, lock, ties)
+        if lock.others_live():
+            writer, turn = _next(context, durability, lock, ties)
+        else:
+            writer, turn = _first(context, durability, lock, ties)
         lock.go_live()
-        writer.leave_turn()
+        turn.leave_turn()
         return writer
     except BaseException:
         lock.release()
@@ -50,18 +55,20 @@ def open_shared_writer(context: SegmentContext, durability: Durability, ties: St
 
 def _first(
     context: SegmentContext, durability: Durability, lock: DirectoryLock, ties: StoreTies | None
-) -> SharedWriter:
-    """Nobody has it open: as when it is opened alone."""
+) -> tuple[LogWriter, SharedTurn]:
+    """No process has it open: as when it is opened alone."""
     loaded = load(context, durability, marks=None if ties is None else ties.marks)
     if lost := loaded.report.summary():
         logger.warning("%s: recovery: %s", context.directory, lost)
-    writer = SharedWriter(loaded, lock, SharedSlot(context.fs, context.directory / KSTORE_STATE), None, ties)
+    parts = _Parts(loaded, lock, SharedSlot(context.fs, context.directory / KSTORE_STATE), None, ties)
     # What the mark says is not so any more as soon as another one appends.
-    writer._store_state(writer.ends)
-    return writer
+    parts.files.store(parts.files.ends)
+    return parts.writer, parts.turn
 
 
-def _next(context: SegmentContext, durability: Durability, lock: DirectoryLock, ties: StoreTies | None) -> SharedWriter:
+def _next(
+    context: SegmentContext, durability: Durability, lock: DirectoryLock, ties: StoreTies | None
+) -> tuple[LogWriter, SharedTurn]:
     path = context.directory / KSTORE_STATE
     version = stored_version(context.fs, path)
     if version not in (None, VERSION):
@@ -76,9 +83,29 @@ def _next(context: SegmentContext, durability: Durability, lock: DirectoryLock, 
         )
     else:
         loaded = listed(context, durability, seen)
-    writer = SharedWriter(loaded, lock, slot, seen, ties)
+    parts = _Parts(loaded, lock, slot, seen, ties)
     if seen is None:
-        writer._leap()
+        parts.others.leap(context.clock.now_ms())
     else:
-        writer.catch_up()
-    return writer
+        parts.catch_up.catch_up()
+    return parts.writer, parts.turn
+
+
+class _Parts:
+    """What a writer that shares its log is made of. The caller has the turn of the processes."""
+
+    def __init__(
+        self, loaded: Loaded, lock: DirectoryLock, slot: SharedSlot, seen: SharedState | None, ties: StoreTies | None
+    ) -> None:
+        """``seen``: what the slot says, if ``loaded`` was made of that."""
+        self.others = others = Others(slot, seen)
+        self.files = files = LogFiles(loaded, others, has_kafka_marks=ties is None)
+        self.catch_up = CatchUp(files, others, seen)
+        self.turn = turn = SharedTurn(files, others, self.catch_up, lock)
+        flush = NameFlush(files, others, turn)
+        durability = (
+            SyncAfterTurn(files, others, turn, flush)
+            if files.is_sync
+            else WriteBehind(files, flush, is_prompt=files.durability == "interval")
+        )
+        self.writer = LogWriter(files, turn, flush, durability, loaded.report, ties)

@@ -1,157 +1,150 @@
-"""The turn of a writer that shares its log: the short lock around a change, and the record that tells of it.
+"""The turn of a writer that shares its log: the lock of its threads, and in it the one of the processes.
 
-Byte 2 of ``.lock`` is held around each change, so that what the others did is taken in first (``catch_up``), and
-what was done is told last, by one record in memory that all of them map (``shared_slot``).
-
-Whatever changes a file in a turn is announced in that record first: if this process dies then, the next one recovers
-the log. Only an append to the open tail needs no announcement: the ``.log`` grows first, and its length tells.
+Byte 2 of ``.lock`` is held around each change, so that what the others did is taken in first (``CatchUp``), and what
+was done is told last (``Others``).
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from threading import RLock, get_ident
+from typing import Protocol
 
-from kstore.engine.opening import Loaded
-from kstore.engine.writer import LogWriter, StoreTies
+from kstore.engine.files import LogFiles
 from kstore.errors import StorageError
 from kstore.files.lock import DirectoryLock
-from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedSlot, SharedState, shared_state
+from kstore.files.watch import DirectoryWatch
+from kstore.shared.catch_up import CatchUp
+from kstore.shared.others import Others
+from kstore.state.shared_slot import SharedState
 
-__all__ = ["TurnTaker"]
+__all__ = ["SharedTurn", "TurnLock"]
 
-# What the record says of the active segment where nothing is known of it.
-NOTHING_KNOWN = SharedState().known
+logger = logging.getLogger(__name__)
+
+# At most this many offsets that producers may have written to are read in the turn. More are read before it, and again
+# if the others have appended as many meanwhile, at most this often.
+LEFT_FOR_THE_TURN = 1000
+READS_AHEAD_MAX = 8
 
 
-class TurnTaker(LogWriter):
-    """A writer whose lock is the turn too. Thread-safe; every change happens in a turn."""
+class SharedTurn:
+    """One process's turns. Thread-safe, but for what says that it needs a lock."""
 
-    # Its own: a share of a store's has no turns.
-    _directory_lock: DirectoryLock
-
-    def __init__(
-        self, loaded: Loaded, lock: DirectoryLock, slot: SharedSlot, seen: SharedState | None, ties: StoreTies | None
-    ) -> None:
-        """``seen``: what the slot says, if ``loaded`` was made of that; the caller has the turn."""
-        super().__init__(loaded, lock, ties)
-        self._slot = slot
-        # The record that was last read or stored, and its bytes.
-        self._seen = seen or SharedState()
-        self._seen_data = self._seen.encode()
-        self._has_turn = True
-        # Whether a change of files was announced in this turn, and one after which the others look for segments again.
-        self._is_changing = self._moves_files = seen is None
-        # The thread that closes it without the turn, which could not be had.
+    def __init__(self, files: LogFiles, others: Others, catch_up: CatchUp, directory_lock: DirectoryLock) -> None:
+        """The caller has the turn of the processes."""
+        self.lock = TurnLock(self)
+        self.watch = DirectoryWatch(files.context.directory)
+        self._files = files
+        self._others = others
+        self._catch_up = catch_up
+        self._directory_lock = directory_lock
+        # The thread that closes the log without the turn, which could not be had.
         self._closes_alone = 0
-        self._turn = _Turn(self)
-        self._lock = self._turn
 
-    def _admit(self) -> None:
-        """Its tail stays open: another process may go on where it ends."""
-
-    def catch_up(self) -> None:
-        """Takes in what other processes have done since the last turn. Needs the turn."""
-        raise NotImplementedError
+    # --- one turn -----------------------------------------------------------------------------------------------------
 
     def take_turn(self) -> None:
         """Waits for the turn, and catches up. Needs the lock of the threads. Raises: StorageError."""
-        if self._closed is not None or self._closes_alone == get_ident():
+        if self._files.closed is not None or self._closes_alone == get_ident():
             return  # there is nothing any more that is shared
         try:
             self._directory_lock.take_turn()
-            self._has_turn = True
-            if self._poisoned is None:
-                self.catch_up()
+            self._others.has_turn = True
+            if self._files.poisoned is None:
+                self._catch_up.catch_up()
         except BaseException:
             with suppress(StorageError):
                 self._end_turn()
             raise
 
     def leave_turn(self) -> None:
-        """Tells what was done, and lets the next one go on; does nothing without the turn."""
-        if self._has_turn:
+        """Tells what was done, and lets the next process go on; does nothing without the turn."""
+        if self._others.has_turn:
             try:
-                self._tell()
+                self._others.tell(self._files)
             finally:
                 self._end_turn()
 
     def _end_turn(self) -> None:
         self._directory_lock.end_turn()
-        self._has_turn = False
+        self._others.has_turn = False
 
-    def _tell(self) -> None:
-        """Stores the record, if anything has changed."""
-        ends, before, tail = self.ends, self._seen, self._tail
-        if tail is not None and tail.base_offset != ends.base_offset and self._poisoned is None:
-            # An interrupt came between a roll and what is published of it.
-            self.ends = ends = ends._replace(base_offset=tail.base_offset, position=tail.position)
-        state, epoch = self._state_file.current, self.loaded.epochs.latest_epoch
-        is_changing, moves_files = self._is_changing, self._moves_files
-        flags = (POISONED if self._poisoned is not None else 0) | (SEALED if self._seal_before_append else 0)
-        if tail is not None:
-            flags |= TAIL_KNOWN
-            known = tail.known
-        elif (before.base_offset, before.position) == (ends.base_offset, ends.position):
-            # It is as it was left, by others, or by this process before it closed an idle tail.
-            flags |= before.flags & TAIL_KNOWN
-            known = before.known
-        else:
-            known = NOTHING_KNOWN
-        now = shared_state(
-            (
-                flags,
-                before.change_count + moves_files,
-                before.cut_count,
-                0 if state is None else state.generation,
-                -1 if epoch is None else epoch,
-                ends.end_offset,
-                ends.base_offset,
-                ends.position,
-                ends.durable_end,
-                *known,
-                self._last_append_ms,
-            )
-        )
-        if is_changing or now != before:
-            data = now.encode()
-            self._slot.store(data)
-            self._seen, self._seen_data = now, data
-            self._is_changing = self._moves_files = False
+    # --- between turns ------------------------------------------------------------------------------------------------
 
-    def _announce(self, *, moves_files: bool = False) -> None:
-        """Says that files are about to change: if this process dies in this turn, the next one recovers the log.
+    def refresh(self) -> None:
+        """Takes in what other processes have appended."""
+        files = self._files
+        if files.closed is None and files.poisoned is None and self._catch_up.is_due():
+            with self.lock:
+                pass
 
-        ``moves_files``: the others must look for segments again; what else is changed they learn from the record.
-        """
-        if not self._has_turn:
-            return  # closed without the turn: the record is the others'
-        self._is_changing = True
-        self._moves_files |= moves_files
-        data = self._seen._replace(flags=self._seen.flags | CHANGING).encode()
-        if data != self._seen_data:
-            self._slot.store(data)
-            self._seen_data = data
+    def read_producers_ahead(self) -> None:
+        """Reads outside the turn what producers have written, so that in it little is left to be read: all other
+        processes wait meanwhile, and a process that joins may have the whole log to read."""
+        files, others = self._files, self._others
+        for _ in range(READS_AHEAD_MAX):
+            data = others.slot.read()
+            told = None if data == others.seen_data else SharedState.decode(data)
+            end = files.ends.end_offset if told is None else told.end_offset
+            if end - files.producers.known_to <= LEFT_FOR_THE_TURN:
+                return
+            with self.lock:
+                if files.closed is not None or files.poisoned is not None:
+                    return
+                producers, ends, cut_count = files.producers, files.ends, files.cut_count
+            ahead = producers.apart()
+            try:
+                ahead.up_to(ends.end_offset, ends.position)
+            except StorageError as error:
+                logger.debug("%s: producers are read again: %s", files.context.directory, error)
+                continue  # segments were deleted or cut
+            with self.lock:
+                if files.producers is producers and files.cut_count == cut_count:
+                    producers.adopt(ahead)
 
-    def _begin_change(self, *, cuts: bool = False) -> None:
-        """Announces a change of the active segment: what was told of its tail does not hold from here on.
+    # --- the last turn ------------------------------------------------------------------------------------------------
 
-        ``cuts``: what others have appended may go.
-        """
-        seen = self._seen
-        self._seen = seen._replace(flags=seen.flags & ~TAIL_KNOWN, cut_count=seen.cut_count + cuts)
-        self._announce(moves_files=True)
+    def is_last(self) -> bool:
+        """Whether no other process has the log open. Needs the turn."""
+        return not self._directory_lock.others_live()
+
+    def leave(self) -> None:
+        """Tells what was done; the turn itself goes with the directory's lock."""
+        try:
+            if self._others.has_turn:
+                self._others.tell(self._files)
+        finally:
+            self._others.has_turn = False
+
+    def close_alone(self) -> bool:
+        """From here on this thread takes no turn of the processes: the log closes though it could not be had."""
+        self._closes_alone = get_ident()
+        return True
+
+    def release(self) -> None:
+        """Gives up the directory, the record and the watch."""
+        self._directory_lock.release()
+        self.watch.close()
+        self._others.slot.close()
 
 
-class _Turn:
+class _TurnTaker(Protocol):
+    def take_turn(self) -> None: ...
+
+    def leave_turn(self) -> None: ...
+
+
+class TurnLock:
     """The log's lock: that of the threads, and in it the one of the processes.
 
     An exception that comes from outside (KeyboardInterrupt) may end either method anywhere: the turn is given back all
     the same, and at the latest when the same thread comes again.
     """
 
-    def __init__(self, writer: TurnTaker) -> None:
-        self._writer = writer
+    def __init__(self, taker: _TurnTaker) -> None:
+        self._taker = taker
         # Reentrant only so that it can be told whose it is.
         self._mutex = RLock()
         self._owner = 0
@@ -168,16 +161,16 @@ class _Turn:
         try:
             self._mutex.acquire()
             self._owner = me
-            self._writer.take_turn()
+            self._taker.take_turn()
         except BaseException:
             self._give_back()
             raise
 
     def __exit__(self, *error: object) -> None:
         try:
-            self._writer.leave_turn()
+            self._taker.leave_turn()
         except BaseException:
-            self._writer.leave_turn()  # what an interrupt has left of it
+            self._taker.leave_turn()  # what an interrupt has left of it
             raise
         finally:
             self._give_back()

@@ -17,8 +17,9 @@ from kstore.engine.check import CheckedLog, accept_loss, ensure_lost, unreadable
 from kstore.engine.ends import Ends
 from kstore.engine.index_repairs import replace_indexes, scan_segment
 from kstore.engine.opening import LACKING_INDEX, Loaded, is_log, load
+from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
-from kstore.engine.writer import LogWriter
+from kstore.engine.writer import lone_writer
 from kstore.errors import CorruptDataError, FileMissingError, LogNotFoundError, NotALogError
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.handles import HandleCache
@@ -77,7 +78,7 @@ def plan_recovery(
         ensure_lost(recovered, first, last)
         _note_accepted(loaded.report, first, last)
     if rebuild is not None:
-        _rebuild_indexes(loaded, rebuild, advance)
+        _rebuild_indexes(loaded.segments, loaded.producers, loaded.report, rebuild, advance)
     return loaded.report
 
 
@@ -102,19 +103,19 @@ def recover_log(
     context = _context(directory, fs, rebuild)
     lock = lock_log(context.directory, mode=context.config.file_mode)
     try:
-        writer = LogWriter(load(context, "sync", advance=advance), lock)
+        writer = lone_writer(load(context, "sync", advance=advance), lock)
     except BaseException:
         lock.release()
         raise
     try:
         for first, last in _to_accept(writer, accept):
             accept_loss(writer, first, last)
-            _note_accepted(writer.loaded.report, first, last)
+            _note_accepted(writer.report, first, last)
         if rebuild is not None:
-            _rebuild_indexes(writer.loaded, rebuild, advance)
+            _rebuild_indexes(writer.segments, writer.producers, writer.report, rebuild, advance)
     finally:
         writer.close()
-    return writer.loaded.report
+    return writer.report
 
 
 class _Recovered(NamedTuple):
@@ -148,30 +149,31 @@ def _note_accepted(report: RecoveryReport, first: int, last: int) -> None:
     report.notes.append(f"the loss of offsets {first} to {last} is accepted: reads skip them")
 
 
-def _rebuild_indexes(loaded: Loaded, rebuild: Rebuild, advance: Advance | None) -> None:
+def _rebuild_indexes(
+    segments: LogSegments, producers: LogProducers, report: RecoveryReport, rebuild: Rebuild, advance: Advance | None
+) -> None:
     """Needs the log's lock, or a file system of its own. Raises: StorageError."""
-    segments = loaded.segments
     damaged = {Path(path).name for path in rebuild.damaged}
-    loaded.report.notes[:] = [note for note in loaded.report.notes if not note.endswith(LACKING_INDEX)]
+    report.notes[:] = [note for note in report.notes if not note.endswith(LACKING_INDEX)]
     for segment, stop in zip(segments, [*segments.bases[1:], OFFSET_MAX], strict=True):
         transactions = segment_name(segment.base_offset, TXN_INDEX_SUFFIX)
         if transactions in damaged:
-            loaded.producers.rebuild_indexes((segment,))
-            loaded.report.rebuilt.append(str(loaded.context.directory / transactions))
+            producers.rebuild_indexes((segment,))
+            report.rebuilt.append(str(segment.path(TXN_INDEX_SUFFIX)))
         if segment.tail is not None:
             continue  # recovery has just rebuilt its indexes
         scanned = scan_segment(segment, stop)
         if scanned.replaced and replace_indexes(segment, scanned):
             segment.examined(scanned.rebuilt.largest, scanned.size)
-            loaded.report.rebuilt += [str(segment.path(suffix)) for suffix in scanned.replaced]
+            report.rebuilt += [str(segment.path(suffix)) for suffix in scanned.replaced]
         segment.lacks_index = False
         if advance is not None:
             advance(scanned.size)
     for name in sorted(damaged):
         parsed = parse_segment_name(name)
         if parsed is not None and (parsed.suffix, parsed.state) == (SNAPSHOT_SUFFIX, ""):
-            loaded.producers.remove_snapshot(parsed.base_offset)
-            loaded.report.notes.append(f"{name} was wrong and was removed: the log has its contents")
+            producers.remove_snapshot(parsed.base_offset)
+            report.notes.append(f"{name} was wrong and was removed: the log has its contents")
 
 
 def topic_index_interval(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> int:

@@ -149,7 +149,7 @@ def refuse(life: Life, call: Call, number: int) -> bool:
 def is_poisoned(log: Log) -> bool:
     assert log._writer is not None
     try:
-        log._writer.ensure_writable()
+        log._writer.files.ensure_writable()
     except PoisonedError:
         return True
     return False

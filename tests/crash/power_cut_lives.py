@@ -332,17 +332,17 @@ def parked(life: LogLife) -> None:
     log = life.open()
     for size in (60, 20, 120, 250, 60):
         life.append(log, size=size)
-        assert log.writer.park()
+        assert log.writer.files.park()
     life.append(log)
     life.append(log)
-    assert log.writer.park()
+    assert log.writer.files.park()
     life.truncate(log, log.end_offset - 1)
     life.append(log)
-    assert log.writer.park()
+    assert log.writer.files.park()
     log.roll()
-    assert log.writer.park()
+    assert log.writer.files.park()
     life.append(log)
-    assert log.writer.park()
+    assert log.writer.files.park()
     life.close(log)
 
 

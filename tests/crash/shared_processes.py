@@ -26,11 +26,11 @@ from kstore.files.paths import LOG_SUFFIX
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from kstore.shared.writer import SharedWriter
 from kstore.types import Durability
 from tests.crash.power_cut_lives import PATH, LogLife, Promise
 from tests.crash.power_cuts import ROOT
 from tests.fake_fs import CHANGES, Operation, WatchedFs
+from tests.shared_parts import drop_tail, others_of, turn_of
 
 __all__ = ["LIVES", "RACES", "Lived", "ProcessesLife"]
 
@@ -105,12 +105,6 @@ class Writer:
         self.commands = commands
         self.told = told
 
-    @property
-    def writer(self) -> SharedWriter:
-        writer = self.log.writer
-        assert isinstance(writer, SharedWriter)
-        return writer
-
     def append(self, values: list[bytes]) -> int:
         return self.log.append_many(values).first_offset
 
@@ -121,38 +115,37 @@ class Writer:
 
     def append_late(self, values: list[bytes]) -> int:
         """Has written them and given up its turn, and waits before it syncs them."""
-        sync = self.writer._make_durable
+        durability: Any = self.log.writer.appends._durability
+        sync = durability.make_durable
 
-        def late() -> None:
+        def late(appends: object) -> None:
             os.write(self.told, PAUSED)
             os.read(self.commands, 1)
-            sync()
+            sync(appends)
 
-        self.writer._make_durable = late  # type: ignore[method-assign]
+        durability.make_durable = late
         try:
             return self.append(values)
         finally:
-            self.writer._make_durable = sync  # type: ignore[method-assign]
+            durability.make_durable = sync
 
     def end(self) -> int:
         return self.log.end_offset
 
     def close_tail(self) -> None:
         """As a process does that has too many files open."""
-        with self.writer._lock:
-            self.writer._drop_tail()
+        drop_tail(self.log)
 
     def start_at(self, offset: int) -> None:
         self.log.truncate_fully_and_start_at(offset)
 
     def die(self, left: bytes, *, changing: bool) -> None:
         """Is killed in its turn, when it has written ``left`` behind the end."""
-        writer = self.writer
-        writer._lock.__enter__()
+        turn_of(self.log).lock.__enter__()
         if changing:
-            writer._begin_change()
+            others_of(self.log).announce_change()
         if left:
-            path = writer.segments.last.path(LOG_SUFFIX)
+            path = self.log.writer.segments.last.path(LOG_SUFFIX)
             self.fs.open(path, write=True).write_all([left], SYSTEM_FS.stat(path).size)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from kstore.log import Log
-from kstore.shared.writer import SharedWriter
 from kstore.types import Durability
 from tests.crash.killed_life import KillingFs
 from tests.evidence import Crashed, Lost, Wrong
+from tests.shared_parts import drop_tail
 
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 2048, "index_interval_bytes": 150, "max_message_bytes": 400, "flush_ms": 10**9,
@@ -36,14 +36,6 @@ WRITERS = 3
 DELETED = 4
 
 
-def close_tail(log: Log) -> None:
-    """As a process does that has too many files open; the next append opens them again."""
-    writer = log.writer
-    assert isinstance(writer, SharedWriter)
-    with writer._lock:
-        writer._drop_tail()
-
-
 # With the offset of the append that was acknowledged last.
 Action = Callable[[Log, int], object]
 ACTIONS: dict[str, Action] = {
@@ -51,7 +43,7 @@ ACTIONS: dict[str, Action] = {
     "flush": lambda log, _: log.flush(),
     "delete": lambda log, _: log.delete_records(DELETED),
     "cut": lambda log, last: log.truncate_to(last),
-    "idle": lambda log, _: close_tail(log),
+    "idle": lambda log, _: drop_tail(log),
     "refresh": lambda log, _: log.refresh(),
     "close": lambda log, _: log.close(),
 }

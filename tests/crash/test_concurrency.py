@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from kstore.engine.writer import LogWriter
+from kstore.engine.durability import SyncInWrite, WriteBehind
+from kstore.engine.flush import TailFlush
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import KSTORE_STATE
 from kstore.log import Log
@@ -200,15 +201,16 @@ def test_a_batch_whose_bytes_are_in_the_file_is_read_by_nobody_before_it_is_comm
     durability: Durability, rolls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Tried
 ) -> None:
     written, commit = threading.Event(), threading.Event()
-    publish = LogWriter._publish
+    strategy: type[Any] = SyncInWrite if durability == "sync" else WriteBehind
+    publish = strategy.publish
 
-    def publish_late(writer: LogWriter, end_offset: int, tail: SegmentTail) -> None:
+    def publish_late(one: object, end_offset: int, tail: SegmentTail) -> None:
         if end_offset == 3:
             written.set()
             commit.wait(SECONDS_MAX)
-        publish(writer, end_offset, tail)
+        publish(one, end_offset, tail)
 
-    monkeypatch.setattr(LogWriter, "_publish", publish_late)
+    monkeypatch.setattr(strategy, "publish", publish_late)
     with (
         Log(tmp_path / "log", durability=durability, segment_bytes=1024 if rolls else 4096) as log,
         Log(tmp_path / "log", read_only=True) as view,
@@ -326,10 +328,10 @@ def test_a_flush_does_not_vouch_for_what_was_cut_and_written_again_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Tried
 ) -> None:
     synced, go_on = threading.Event(), threading.Event()
-    sync_tails = LogWriter._sync_tails
+    sync_tails = TailFlush._sync_tails
 
-    def sync_and_wait(writer: LogWriter, *arguments: Any) -> None:
-        sync_tails(writer, *arguments)
+    def sync_and_wait(flush: TailFlush, *arguments: Any) -> None:
+        sync_tails(flush, *arguments)
         synced.set()
         go_on.wait(SECONDS_MAX)
 
@@ -337,7 +339,7 @@ def test_a_flush_does_not_vouch_for_what_was_cut_and_written_again_meanwhile(
         for _ in range(20):
             log.append(b"old")
         with monkeypatch.context() as patched:
-            patched.setattr(LogWriter, "_sync_tails", sync_and_wait)
+            patched.setattr(TailFlush, "_sync_tails", sync_and_wait)
             flushing = threading.Thread(target=log.flush)
             flushing.start()
             assert synced.wait(SECONDS_MAX)

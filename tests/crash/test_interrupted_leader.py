@@ -55,8 +55,8 @@ def interrupt_leader(path: Path, number: int, between: str) -> bool:
     threads = [threading.Thread(target=follow, args=(value,), daemon=True) for value in values]
     writer = log._writer
     assert writer is not None
-    assert writer._group is not None
-    group = writer._group
+    assert writer.appends._group is not None
+    group = writer.appends._group
 
     def meet() -> None:
         for thread in threads:

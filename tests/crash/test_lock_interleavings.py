@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kstore import segment_tail
-from kstore.engine import appender as log_appender
+from kstore.engine import files as log_files
 from kstore.engine import writer as log_writer
 from kstore.errors import LockedError
 from kstore.files import descriptors, lock, log_lock
@@ -24,7 +24,7 @@ from tests.selection import tries
 
 ROOT = Path(__file__).parents[2]
 # Where lines are steps.
-TRACED = {module.__file__ for module in (lock, log_lock, log_writer, log_appender, segment_tail, descriptors)}
+TRACED = {module.__file__ for module in (lock, log_lock, log_writer, log_files, segment_tail, descriptors)}
 # In ``make test`` only so many lines apart.
 SAMPLE_STEP = tries(23, quick=113)
 STAYS_OPEN = ("log", "store")
@@ -109,7 +109,7 @@ def life_of_a_store(root: Path) -> None:
     with Store(root, durability="os", background=False) as store:
         log = store.log("t")
         log.append(b"a")
-        assert log.writer.park()
+        assert log.writer.files.park()
         log.append(b"b")
 
 

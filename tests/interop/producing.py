@@ -82,7 +82,7 @@ class Producers:
         self.sent.append(Sent(producer_id, transactional, rows))
 
     def row(self, offset: int, record: Record) -> Row:
-        epoch = self.log.writer.loaded.leader_epoch
+        epoch = self.log.writer.files.leader_epoch
         return Row(offset, record.timestamp, "CreateTime", epoch, record.key, record.value, tuple(record.headers))
 
     def plain(self, count: int) -> None:

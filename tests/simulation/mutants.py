@@ -71,10 +71,10 @@ MUTANTS = (
     ),
     Mutant(
         "records go before the new start is stored: a deletion, and a power cut",
-        "kstore/engine/files.py",
-        "        self._change(\n            ends._replace(start_offset=before, recovery_point=recovery_point),\n"
-        "            self.losses.within(before, ends.end_offset),\n        )\n",
-        "        self.ends = ends._replace(start_offset=before, recovery_point=recovery_point)\n",
+        "kstore/engine/cuts.py",
+        "        files.change(\n            ends._replace(start_offset=before, recovery_point=recovery_point),\n"
+        "            files.losses.within(before, ends.end_offset),\n        )\n",
+        "        files.ends = ends._replace(start_offset=before, recovery_point=recovery_point)\n",
     ),
     Mutant(
         "recovery does not write the index of aborted transactions",

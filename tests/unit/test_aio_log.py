@@ -257,11 +257,11 @@ def test_a_follower_that_is_forgotten_is_not_told_any_more(tmp_path: Path) -> No
             log = await store.log("orders")
             reader = log.read(follow=True, timeout=300)
             waiting = asyncio.ensure_future(anext(reader))
-            await until(lambda: bool(log.sync.writer._growth_watchers))
+            await until(lambda: bool(log.sync.writer.growth._watchers))
             waiting.cancel()
             await asyncio.wait([waiting])
             del reader, waiting
-            await until(lambda: not log.sync.writer._growth_watchers)
+            await until(lambda: not log.sync.writer.growth._watchers)
 
     run(main())
 

@@ -520,7 +520,7 @@ def at_each_change(log: Log, look: Callable[[], object]) -> int:
     """Compacts; ``look`` is called after each change of a name. Returns how often."""
     context = writer_of(log).context
     fs = WatchingFs(context.fs, look)
-    writer_of(log).context = context._replace(fs=fs)
+    writer_of(log).files.context = context._replace(fs=fs)
     log.compact()
     return fs.count
 

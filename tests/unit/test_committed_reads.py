@@ -129,10 +129,10 @@ def test_a_view_sees_nothing_decided_by_a_marker_that_is_not_durable(tmp_path: P
         append(log, data(0), transaction(1, 1, 2))
         append(log, marker(1, 3, commit=True))
         writer = log.writer
-        writer._state_file.publish_durable_end(3)  # as while the marker is being written
+        writer.files.state_file.publish_durable_end(3)  # as while the marker is being written
         with Log(log.path, read_only=True) as view:
             assert (view.high_watermark, view.last_stable_offset, committed(view)) == (3, 1, [0])
-            writer._state_file.publish_durable_end(4)
+            writer.files.state_file.publish_durable_end(4)
             assert (view.last_stable_offset, committed(view)) == (4, [0, 1, 2])
 
 

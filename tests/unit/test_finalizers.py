@@ -241,7 +241,7 @@ def test_a_finalizer_closes_a_consumer_that_an_append_wakes(tmp_path: Path) -> N
             consumer = store.consumer("orders")
             consumer.poll(timeout=0.001)
             interrupted = Interrupted(itertools.chain([lambda: None] * number, [consumer.close]))
-            interrupted.run(log.writer._wake_followers)
+            interrupted.run(log.writer.growth.wake)
             consumer.close()
             if interrupted.count <= number:
                 break

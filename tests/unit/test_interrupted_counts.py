@@ -13,7 +13,7 @@ import pytest
 
 import kstore
 from kstore.consumer.groups import MemoryGroup
-from kstore.shared.turn import TurnTaker, _Turn
+from kstore.shared.turn import TurnLock
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.fake_clock import ManualClock
 
@@ -64,8 +64,8 @@ def test_a_log_never_counts_fewer_followers_than_watch_it(tmp_path: Path, tried:
             writer.unwatch_growth(told)
 
         def check() -> None:
-            assert writer._follower_count >= len(writer._growth_watchers)
-            if writer._growth_watchers:
+            assert writer.growth.follower_count >= len(writer.growth._watchers)
+            if writer.growth._watchers:
                 writer.unwatch_growth(told)
 
         at_every_place(follow, check, tried)
@@ -77,10 +77,10 @@ def test_waking_followers_leaves_the_lock_to_other_threads(tmp_path: Path, tried
         taken: list[bool] = []
 
         def take() -> None:
-            is_mine = writer._grown_lock.acquire(blocking=False)
+            is_mine = writer.growth._lock.acquire(blocking=False)
             taken.append(is_mine)
             if is_mine:
-                writer._grown_lock.release()
+                writer.growth._lock.release()
 
         def check() -> None:
             thread = threading.Thread(target=take)
@@ -88,7 +88,7 @@ def test_waking_followers_leaves_the_lock_to_other_threads(tmp_path: Path, tried
             thread.join()
             assert taken.pop(), "the thread that was interrupted still has it"
 
-        at_every_place(writer._wake_followers, check, tried)
+        at_every_place(writer.growth.wake, check, tried)
 
 
 def test_no_condition_is_entered() -> None:
@@ -125,7 +125,7 @@ class _Interrupting:
 
 
 def test_a_wait_for_the_turn_that_is_interrupted_leaves_the_turn_to_its_owner() -> None:
-    turn = _Turn(cast(TurnTaker, _Alone()))
+    turn = TurnLock(_Alone())
     has_turn, may_end, found = threading.Event(), threading.Event(), list[bool]()
 
     def own() -> None:

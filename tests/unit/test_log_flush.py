@@ -14,8 +14,8 @@ import pytest
 
 import kstore
 from kstore.engine import flusher as flusher_module
+from kstore.engine.flush import UNFLUSHED_MAX, TailFlush
 from kstore.engine.flusher import Flusher
-from kstore.engine.writer import UNFLUSHED_MAX
 from kstore.errors import ClosedError, PoisonedError, SyncFailedError
 from kstore.files import local, platform
 from kstore.files.bell import Bell
@@ -115,14 +115,14 @@ def test_a_kill_leaves_a_bounded_number_of_segments_to_recover(durability: Durab
             with Log(copy, durability=durability) as again:
                 assert again.recovery.segments_scanned <= UNFLUSHED_MAX + 1
                 assert again.end_offset == number + 1
-        assert len(log.writer._unflushed) < UNFLUSHED_MAX
+        assert len(log.writer.files.unflushed) < UNFLUSHED_MAX
 
 
 @pytest.mark.usefixtures("unflushed")
 def test_an_append_of_many_segments_keeps_a_bounded_number_of_files_open(tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="os", segment_bytes=1024, max_message_bytes=1024) as log:
         log.append_many([b"x" * 500] * 5 * UNFLUSHED_MAX)
-        assert len(log.writer._unflushed) < UNFLUSHED_MAX
+        assert len(log.writer.files.unflushed) < UNFLUSHED_MAX
         assert recovery_point(log) <= log.end_offset
         log.check()
 
@@ -306,7 +306,8 @@ def test_a_flush_also_syncs_the_indexes_that_another_one_has_yet_to_sync(tmp_pat
     with Log(tmp_path / "log", durability="os", flush_ms="1d", fs=fs) as log:
         abort(log)
         log.roll()
-        began, sync_tails = threading.Event(), log.writer._sync_tails
+        assert isinstance(log.writer._flush, TailFlush)
+        began, sync_tails = threading.Event(), log.writer._flush._sync_tails
 
         def first_is_late(*args: Any) -> None:
             if not began.is_set():
@@ -316,7 +317,7 @@ def test_a_flush_also_syncs_the_indexes_that_another_one_has_yet_to_sync(tmp_pat
                 assert "00000000000000000000.txnindex" in fs.synced
             sync_tails(*args)
 
-        with mock.patch.object(log.writer, "_sync_tails", first_is_late):
+        with mock.patch.object(log.writer._flush, "_sync_tails", first_is_late):
             log.flush()
 
 
@@ -326,13 +327,14 @@ def test_an_index_that_grows_during_its_flush_is_synced_by_the_next_one(tmp_path
     with Log(tmp_path / "log", durability="os", flush_ms="1d", fs=fs) as log:
         abort(log)
         log.append_batches(transaction(1, 2, sequence=1), assign_offsets=False)
-        sync_tails = log.writer._sync_tails
+        assert isinstance(log.writer._flush, TailFlush)
+        sync_tails = log.writer._flush._sync_tails
 
         def then_abort(*args: Any) -> None:
             sync_tails(*args)
             log.append_batches(marker(1, 3, commit=False), assign_offsets=False)
 
-        with mock.patch.object(log.writer, "_sync_tails", then_abort):
+        with mock.patch.object(log.writer._flush, "_sync_tails", then_abort):
             log.flush()
         fs.synced.clear()
         log.flush()

@@ -16,6 +16,7 @@ import crc32c
 import pytest
 
 from kstore.clock import SYSTEM_CLOCK
+from kstore.engine.files import LogFiles
 from kstore.engine.producers import LogProducers
 from kstore.errors import (
     ClosedError,
@@ -39,13 +40,15 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.segment_tail import SegmentTail
 from kstore.shared import catch_up as log_catch_up
-from kstore.shared import writer as log_shared
-from kstore.shared.writer import LEFT_FOR_THE_TURN, SharedWriter
+from kstore.shared import turn as log_turn
+from kstore.shared.others import Others
+from kstore.shared.turn import LEFT_FOR_THE_TURN
 from kstore.state.producer_state import ProducerState
 from kstore.state.shared_slot import CHANGING, POSITION, TAIL_KNOWN, SharedState
 from kstore.types import Durability
 from tests.fake_fs import CHANGES, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs, WatchedFs
 from tests.log_cases import data, fenced, killed, state_of, tail_lost
+from tests.shared_parts import others_of, turn_of
 from tests.version_one import version_one_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
@@ -177,15 +180,16 @@ def test_who_is_woken_by_a_write_waits_until_it_is_told(pair: tuple[Log, Log], m
         found.append(two.writer.ends.end_offset)
 
     looking = threading.Thread(target=look)
-    tell = one.writer._tell  # type: ignore[attr-defined]
+    others = others_of(one)
+    tell = others.tell
 
-    def late() -> None:
+    def late(files: LogFiles) -> None:
         if not looking.ident:
             looking.start()
             looking.join(0.1)
-        tell()
+        tell(files)
 
-    monkeypatch.setattr(one.writer, "_tell", late)
+    monkeypatch.setattr(others, "tell", late)
     one.append(b"b")
     looking.join()
     assert found == [2]
@@ -213,9 +217,8 @@ def test_who_knows_the_tail_changes_nothing_but_the_log(how: str, tmp_path: Path
             one.append(b"%d" % number * 30)
         with lengthy(tmp_path / "log", durability, fs=fs) as two:
             if how != "joins":
-                assert isinstance(two.writer, SharedWriter)
                 two.append(b"x")
-                two.writer._drop_tail()
+                two.writer.files.drop_tail()
             fs.operations.clear()
             two.append(b"y")
             assert changed(fs) == {("write_all", ".log"), ("store", ".state")}
@@ -300,9 +303,16 @@ def fails(log: Log) -> None:
     assert count == 2
 
 
+def forget_tail(log: Log) -> None:
+    """Has the record tell nothing of the active segment."""
+    others = others_of(log)
+    with turn_of(log).lock:
+        others.seen = others.seen._replace(flags=others.seen.flags & ~TAIL_KNOWN)
+
+
 def is_undone(log: Log) -> None:
     """An append that is written and indexed when a failure comes."""
-    with mock.patch.object(log.writer, "_publish", side_effect=DiskFullError(28, "full")):
+    with mock.patch.object(log.writer.appends._durability, "publish", side_effect=DiskFullError(28, "full")):
         for _ in range(4):
             with pytest.raises(DiskFullError):
                 log.append(b"u" * 90)
@@ -346,14 +356,11 @@ def test_what_changes_a_file_is_announced_first(step: str, tail: str, tmp_path: 
     for number in range(42):
         # The last one has no index entry, and is the latest: a tail of which nothing is told is rebuilt.
         (one, two)[number % 2].append(b"%d" % number * 30, timestamp=first_ms + number)
-    writer = one.writer
-    assert isinstance(writer, SharedWriter)
     one.refresh()
     if tail != "open":
-        writer._drop_tail()
+        one.writer.files.drop_tail()
     if tail == "not known":
-        with writer._lock:
-            writer._seen = writer._seen._replace(flags=writer._seen.flags & ~TAIL_KNOWN)
+        forget_tail(one)
     fs.is_watched = True
     action, changes = STEPS[step]
     action(one)
@@ -394,9 +401,8 @@ def test_an_index_that_lost_entries_is_rebuilt(
     elif suffix == ".index":
         index.write_bytes(bytes(len(good)))
     if who == "joins":
-        assert isinstance(two.writer, SharedWriter)
         two.refresh()
-        two.writer._drop_tail()
+        two.writer.files.drop_tail()
     assert two.append(b"y", timestamp=30) == 16
     assert one.append(b"z", timestamp=31) == 17
     one.close()
@@ -420,13 +426,10 @@ def test_the_rebuild_of_an_index_is_announced_first(
     two = shared(path, durability, index_interval_bytes=200)
     for number in range(20):
         two.append(b"%d" % number * 60, timestamp=number)
-    writer = one.writer
-    assert isinstance(writer, SharedWriter)
     one.refresh()
-    writer._drop_tail()
+    one.writer.files.drop_tail()
     if tail == "not known":
-        with writer._lock:
-            writer._seen = writer._seen._replace(flags=writer._seen.flags & ~TAIL_KNOWN)
+        forget_tail(one)
     [index] = path.glob("*" + suffix)
     good = index.read_bytes()
     os.truncate(index, len(good) // 2 + 1)
@@ -512,13 +515,13 @@ class TurnFs(WatchedFs):
 
     def __init__(self) -> None:
         super().__init__(SYSTEM_FS)
-        self.writer: SharedWriter | None = None
+        self.others: Others | None = None
         self.in_turns = self.in_all = 0
 
     def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
         if operation.kind == "pread" and operation.path.endswith(".log"):
             self.in_all += operation.size
-            self.in_turns += operation.size if self.writer is not None and self.writer._has_turn else 0
+            self.in_turns += operation.size if self.others is not None and self.others.has_turn else 0
         return action()
 
 
@@ -530,8 +533,7 @@ def test_what_producers_have_written_is_read_before_the_turn(how: str, tmp_path:
         for _ in range(2 * LEFT_FOR_THE_TURN):
             one.append(b"x" * 30)
         one.append_batches(of_producer(1))
-        assert isinstance(two.writer, SharedWriter)
-        fs.writer = two.writer
+        fs.others = others_of(two)
         fs.in_turns = fs.in_all = 0
         if how == "append":
             assert two.append_batches(of_producer(1)).is_duplicate
@@ -551,7 +553,7 @@ def test_what_producers_have_written_is_read_before_the_turn(how: str, tmp_path:
 def test_what_others_change_while_producers_are_read_is_known(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_shared, "LEFT_FOR_THE_TURN", 5)
+    monkeypatch.setattr(log_turn, "LEFT_FOR_THE_TURN", 5)
     settings: dict[str, Any] = {"segment_bytes": 1024, "file_delete_delay_ms": 0}
     with shared(tmp_path / "log", **settings) as one, shared(tmp_path / "log", **settings) as two:
         for _ in range(30):
@@ -684,7 +686,7 @@ def test_members_that_use_version_one_are_found_by_the_state(tmp_path: Path) -> 
     with shared(path) as log:
         log.append(b"a")
         copy = killed(log, tmp_path / "old")
-        state = log.writer._state_file.current
+        state = log.writer.files.state_file.current
         assert state is not None
     (copy / "kstore.state").write_bytes(version_one_file(state))  # and no record of the end yet
     before = contents(copy)
@@ -756,7 +758,7 @@ def test_a_record_that_cannot_be_believed_means_recovery(how: str, pair: tuple[L
     (tmp_path / "log" / f"{30:020d}.log").write_bytes(b"half a batch")
     assert two.append(b"thirty") == 30
     assert one.append(b"thirty-one") == 31
-    with shared(tmp_path / "log", two.writer.loaded.durability, segment_bytes=1024) as three:
+    with shared(tmp_path / "log", two.writer.files.durability, segment_bytes=1024) as three:
         assert three.append(b"thirty-two") == 32
         for log in (one, two, three):
             assert [record.offset for record in log.read()] == list(range(33))
@@ -770,13 +772,12 @@ def test_a_recovery_that_failed_is_done_again(
     one.append(b"a")
     assert two.end_offset == 1
     # One dies in a roll, after the new file is made.
-    writer = one.writer
-    assert isinstance(writer, SharedWriter)
-    writer._directory_lock.take_turn()
-    writer._has_turn = True
-    writer._begin_change()
+    turn, others = turn_of(one), others_of(one)
+    turn._directory_lock.take_turn()
+    others.has_turn = True
+    others.announce_change()
     (tmp_path / "log" / f"{1:020d}.log").touch()
-    writer._end_turn()
+    turn._end_turn()
     with monkeypatch.context() as patched:
 
         def fails(*_: object, **__: object) -> None:
@@ -786,7 +787,7 @@ def test_a_recovery_that_failed_is_done_again(
         with pytest.raises(StorageError, match="not now"):
             two.append(b"b")
     assert two.append(b"b") == 1
-    with shared(tmp_path / "log", two.writer.loaded.durability, segment_bytes=1024) as three:
+    with shared(tmp_path / "log", two.writer.files.durability, segment_bytes=1024) as three:
         assert three.append(b"c") == 2
         assert values(three) == [b"a", b"b", b"c"]
         three.check()
@@ -803,23 +804,21 @@ def test_a_recovery_in_a_turn_has_no_index_rebuilt_that_needs_a_turn_itself(tmp_
         # One dies in a change; all epochs are read from the log again, and a sealed segment has no index.
         (path / "leader-epoch-checkpoint").unlink()
         (path / f"{0:020d}.index").unlink()
-        writer, rescuer = one.writer, two.writer
-        assert isinstance(writer, SharedWriter)
-        assert isinstance(rescuer, SharedWriter)
-        writer._directory_lock.take_turn()
-        writer._has_turn = True
-        writer._begin_change()
-        writer._end_turn()
+        turn, others, rescuer = turn_of(one), others_of(one), two.writer
+        turn._directory_lock.take_turn()
+        others.has_turn = True
+        others.announce_change()
+        turn._end_turn()
         in_turns = []
 
         def write_indexes(*_: object) -> bool:
-            in_turns.append(rescuer._turn.is_mine)
+            in_turns.append(turn_of(two).lock.is_mine)
             return False
 
         with mock.patch.object(rescuer, "write_indexes", write_indexes):
             assert two.append(b"ten") == 10
         assert in_turns == []
-        assert rescuer.loaded.leader_epoch == 3
+        assert rescuer.files.leader_epoch == 3
         assert one.append(b"eleven") == 11
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore.engine import appender as log_appender
 from kstore.engine import files as log_files
 from kstore.errors import PoisonedError, StorageError
 from kstore.files import descriptors
@@ -37,7 +36,6 @@ DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 def tails(monkeypatch: pytest.MonkeyPatch) -> OpenTails:
     """Of a process that may have eight descriptors, and so four tails."""
     made = OpenTails(lambda: 8)
-    monkeypatch.setattr(log_appender, "OPEN_TAILS", made)
     monkeypatch.setattr(log_files, "OPEN_TAILS", made)
     return made
 
@@ -89,7 +87,7 @@ def test_a_log_at_work_is_passed_over(tmp_path: Path, tails: OpenTails) -> None:
         store.create_topic("t", 8)
         logs = [store.log("t", number) for number in range(8)]
         logs[0].append(b"x")
-        with logs[0].writer._own_lock:
+        with logs[0].writer.turn.lock:
             for log in logs[1:]:
                 log.append(b"x")
         assert not is_parked(logs[0])
@@ -101,10 +99,10 @@ def test_those_that_are_all_at_work_do_not_keep_one_more_out(tmp_path: Path, tai
         logs = [store.log("t", number) for number in range(5)]
         for log in logs[:4]:
             log.append(b"x")
-            log.writer._own_lock.acquire()
+            log.writer.turn.lock.__enter__()
         logs[4].append(b"x")
         for log in logs[:4]:
-            log.writer._own_lock.release()
+            log.writer.turn.lock.__exit__(None, None, None)
         assert not any(map(is_parked, logs))
 
 
@@ -190,8 +188,8 @@ def test_a_parked_tail_goes_on_without_a_scan(tmp_path: Path, durability: Durabi
     with Log(tmp_path / "log", fs=fs, durability=durability, flush_ms=10**9) as log:
         log.append(b"x")
         fs.operations.clear()
-        assert log.writer.park()
-        assert log.writer.park()
+        assert log.writer.files.park()
+        assert log.writer.files.park()
         assert is_parked(log)
         assert [record.value for record in log.read()] == [b"x"]
         synced = [] if durability == "sync" else ["fdatasync .log"]
@@ -201,7 +199,7 @@ def test_a_parked_tail_goes_on_without_a_scan(tmp_path: Path, durability: Durabi
         written = ["write_and_sync .log", "store .state"] if durability == "sync" else ["write_all .log"]
         assert changes(fs) == ["open .log", *written]
         fs.operations.clear()
-        assert log.writer.park()
+        assert log.writer.files.park()
         assert "truncate .log" not in changes(fs), "it had no blocks ahead"
 
 
@@ -230,7 +228,7 @@ def test_a_park_or_its_end_that_fails_loses_nothing(tmp_path: Path, kind: str) -
     with Log(tmp_path / "log", fs=fs, durability="os") as log:
         log.append(b"x")
         fs.faults.append(Fault(1, kinds=frozenset({kind}), suffix=".log"))
-        assert log.writer.park() == (kind == "open")
+        assert log.writer.files.park() == (kind == "open")
         if kind == "open":
             with pytest.raises(StorageError):
                 log.append(b"y")
@@ -242,7 +240,7 @@ def test_a_park_or_its_end_that_fails_loses_nothing(tmp_path: Path, kind: str) -
 def test_a_log_that_was_changed_while_it_was_closed_takes_no_appends(tmp_path: Path, change: str) -> None:
     with Log(tmp_path / "log", durability="os") as log:
         log.append(b"x")
-        assert log.writer.park()
+        assert log.writer.files.park()
         path = tmp_path / "log" / f"{0:020d}.log"
         data = path.read_bytes()
         if change == "longer":
@@ -316,7 +314,7 @@ def test_what_was_parked_when_the_process_died_is_recovered(tmp_path: Path) -> N
         "import os, sys, kstore\n"
         "log = kstore.Log(sys.argv[1], durability='os', index_interval_bytes=1)\n"
         "for number in range(5):\n"
-        "    log.append(b'%d' % number); assert log.writer.park()\n"
+        "    log.append(b'%d' % number); assert log.writer.files.park()\n"
         "os._exit(0)\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "log")], check=True, timeout=300)
@@ -382,7 +380,7 @@ with kstore.open(sys.argv[1], durability="os") as store:
             assert error.errno == errno.EMFILE
         assert [store.log("t", at).append(b"y") for at in range(11)] == [1] * 11
         for log in [store.log("t", at) for at in range(11)]:
-            assert log.writer.park()
+            assert log.writer.files.park()
         try:
             while True:
                 taken.append(os.open("/dev/null", os.O_RDONLY))

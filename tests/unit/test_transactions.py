@@ -402,7 +402,7 @@ def test_a_poisoned_log_takes_no_repetition(log: Log) -> None:
     log.append_batches(sent(0))
     writer = log._writer
     assert writer is not None
-    writer._poison(OSError("unplugged"))
+    writer.files.poison(OSError("unplugged"))
     with pytest.raises(PoisonedError):
         log.append_batches(sent(0))
 

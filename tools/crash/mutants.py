@@ -69,31 +69,31 @@ MUTANTS = (
     ),
     Mutant(
         "a rolled segment's name is not synced",
-        "kstore/engine/files.py",
+        "kstore/engine/roll.py",
         "            # must not stand in a segment that may be gone.\n"
-        "            self.context.fs.sync_dir(self.context.directory)\n",
+        "            files.context.fs.sync_dir(files.context.directory)\n",
         "            pass\n",
         lives("appends-sync"),
     ),
     Mutant(
         "a flush does not sync",
-        "kstore/engine/files.py",
-        "                    file.fdatasync()\n                    self._counters",
-        "                    self._counters",
+        "kstore/engine/flush.py",
+        "                    file.fdatasync()\n                    files.counters",
+        "                    files.counters",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
         "a flush forgets sealed segments",
-        "kstore/engine/files.py",
-        "        return [*self._unflushed, *(",
+        "kstore/engine/flush.py",
+        "        return [*files.unflushed, *(",
         "        return [*(",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
         "a flush does not sync the names of new segments",
-        "kstore/engine/files.py",
-        "            self._sync_indexes(indexes)\n            self.context.fs.sync_dir(self.context.directory)\n",
-        "            self._sync_indexes(indexes)\n",
+        "kstore/engine/flush.py",
+        "            sync_indexes(files, indexes)\n            fs.sync_dir(files.context.directory)\n",
+        "            sync_indexes(files, indexes)\n",
         lives("appends-os", "appends-interval"),
     ),
     # --- the state, open and close ------------------------------------------------------------------------------------
@@ -106,16 +106,16 @@ MUTANTS = (
     ),
     Mutant(
         "a close does not sync",
-        "kstore/engine/files.py",
-        "            self._sync_tails_locked(self._dirty_tails(), ())\n        else:",
+        "kstore/engine/flush.py",
+        "            self._sync_in_turn(self._dirty_tails(), ())\n        else:",
         "            pass\n        else:",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
         "a close does not sync the names of indexes",
-        "kstore/engine/files.py",
+        "kstore/engine/flush.py",
         "            # The names of indexes: what is closed in order is believed when it is opened.\n"
-        "            self.context.fs.sync_dir(self.context.directory)\n",
+        "            files.context.fs.sync_dir(files.context.directory)\n",
         "            pass\n",
         lives("appends-sync"),
     ),
@@ -136,25 +136,25 @@ MUTANTS = (
     # --- deletions and truncations ------------------------------------------------------------------------------------
     Mutant(
         "the new start is not stored before records are deleted",
-        "kstore/engine/files.py",
-        "        self._change(\n            ends._replace(start_offset=before, recovery_point=recovery_point),\n"
-        "            self.losses.within(before, ends.end_offset),\n        )\n",
-        "        self.ends = ends._replace(start_offset=before, recovery_point=recovery_point)\n",
+        "kstore/engine/cuts.py",
+        "        files.change(\n            ends._replace(start_offset=before, recovery_point=recovery_point),\n"
+        "            files.losses.within(before, ends.end_offset),\n        )\n",
+        "        files.ends = ends._replace(start_offset=before, recovery_point=recovery_point)\n",
         lives("deletions-sync"),
     ),
     Mutant(
         "the names of what stays are not synced before a deletion",
-        "kstore/engine/files.py",
-        "a log that begins too late.\n            self.context.fs.sync_dir(self.context.directory)\n",
+        "kstore/engine/cuts.py",
+        "a log that begins too late.\n            files.context.fs.sync_dir(files.context.directory)\n",
         "a log.\n            pass\n",
         lives("deletions-os", "deletions-interval"),
     ),
     Mutant(
         "the known end is not lowered before a truncation",
-        "kstore/engine/files.py",
-        "        lowered = self.ends.cut_to(offset, end_in_file, keep.base_offset, position)\n"
-        "        self._store_state(lowered)\n",
-        "        lowered = self.ends.cut_to(offset, end_in_file, keep.base_offset, position)\n",
+        "kstore/engine/cuts.py",
+        "        lowered = files.ends.cut_to(offset, end_in_file, keep.base_offset, position)\n"
+        "        files.store(lowered)\n",
+        "        lowered = files.ends.cut_to(offset, end_in_file, keep.base_offset, position)\n",
         lives("truncations-sync"),
     ),
     Mutant(
@@ -246,9 +246,9 @@ MUTANTS = (
     # --- producers and stores -----------------------------------------------------------------------------------------
     Mutant(
         "the index of aborted transactions is not synced",
-        "kstore/engine/files.py",
-        "            index.flush()\n",
-        "            pass\n",
+        "kstore/engine/flush.py",
+        "        index.flush()\n",
+        "        pass\n",
         PRODUCERS,
     ),
     Mutant(
@@ -283,43 +283,43 @@ MUTANTS = (
     # --- a log that is shared -----------------------------------------------------------------------------------------
     Mutant(
         "a shared append is not synced",
-        "kstore/shared/writer.py",
-        "            self._sync_alone(file.fdatasync)\n"
-        "        except SyncFailedError as error:\n            with self._lock:",
-        "            pass\n        except SyncFailedError as error:\n            with self._lock:",
+        "kstore/shared/durability.py",
+        "            files.syncs.alone(file.fdatasync)\n"
+        "        except SyncFailedError as error:\n            with self._turn.lock:",
+        "            pass\n        except SyncFailedError as error:\n            with self._turn.lock:",
         SHARED,
     ),
     Mutant(
         "a segment that is sealed by a shared roll is not synced",
-        "kstore/shared/writer.py",
-        "            self._sync_alone(file.fdatasync)\n        return super()._replace_active",
-        "            pass\n        return super()._replace_active",
+        "kstore/engine/roll.py",
+        "            files.syncs.alone(sealed.file.fdatasync)\n",
+        "            pass\n",
         SHARED,
     ),
     Mutant(
         "a joiner rebuilds indexes before it has told of that",
-        "kstore/shared/catch_up.py",
-        "                self._begin_change()\n                tail = last.rebuild()\n",
-        "                tail = last.rebuild()\n",
+        "kstore/shared/others.py",
+        "                self.announce_change()\n                tail = active.rebuild()\n",
+        "                tail = active.rebuild()\n",
         SHARED_LOG,
     ),
     Mutant(
         "a new state of a shared log is not announced",
-        "kstore/shared/writer.py",
-        "        self._announce()\n        super()._store_state(",
-        "        super()._store_state(",
+        "kstore/engine/files.py",
+        "        self.others.announce()\n        lost, accepted",
+        "        lost, accepted",
         SHARED_LOG,
     ),
     Mutant(
         "the undoing of a shared append is not announced",
-        "kstore/shared/writer.py",
-        "        self._begin_change()\n        super()._back_to(before)",
-        "        super()._back_to(before)",
+        "kstore/engine/roll.py",
+        "        files.others.announce_change()\n        for segment in reversed(",
+        "        for segment in reversed(",
         SHARED_LOG,
     ),
     Mutant(
         "a process that joins does not believe what it was told of the tail",
-        "kstore/shared/catch_up.py",
+        "kstore/shared/others.py",
         "        is_known = seen.flags & TAIL_KNOWN and ",
         "        is_known = False and ",
         SHARED_LOG,
@@ -333,9 +333,9 @@ MUTANTS = (
     ),
     Mutant(
         "the opening of a tail that nobody has told of is not announced",
-        "kstore/shared/catch_up.py",
-        "        elif tail is None:\n            self._begin_change()\n            tail = last.activate()",
-        "        elif tail is None:\n            tail = last.activate()",
+        "kstore/shared/others.py",
+        "        elif tail is None:\n            self.announce_change()\n            tail = active.activate()",
+        "        elif tail is None:\n            tail = active.activate()",
         SHARED_LOG,
     ),
     # --- what was lost ------------------------------------------------------------------------------------------------
@@ -356,17 +356,17 @@ MUTANTS = (
     Mutant(
         "reads go on before an accepted loss is durable",
         "kstore/engine/files.py",
-        "        current = self._state_file.current\n        if current is not None and current.clean:\n"
+        "        current = self.state_file.current\n        if current is not None and current.clean:\n"
         "            # Nothing was",
-        "        self.losses = losses\n        current = self._state_file.current\n"
+        "        self.losses = losses\n        current = self.state_file.current\n"
         "        if current is not None and current.clean:\n            # Nothing was",
         LOSSES,
     ),
     Mutant(
         "an accepted loss outlives the offsets that were cut",
-        "kstore/engine/files.py",
-        "        within = self.losses.within(self.ends.start_offset, stop)\n",
-        "        within = self.losses\n",
+        "kstore/engine/cuts.py",
+        "        within = files.losses.within(files.ends.start_offset, stop)\n",
+        "        within = files.losses\n",
         LOSSES,
     ),
     Mutant(
@@ -379,29 +379,29 @@ MUTANTS = (
     Mutant(
         "a lost transaction index is missed after a clean close only",
         "kstore/engine/files.py",
-        "            txn_bytes=self._transaction_index_bytes(ends, clean=clean),\n",
-        "            txn_bytes=self._transaction_index_bytes(ends, clean=clean) if clean else -1,\n",
+        "            txn_bytes=self.transaction_index_bytes(ends, clean=clean),\n",
+        "            txn_bytes=self.transaction_index_bytes(ends, clean=clean) if clean else -1,\n",
         TRANSACTION_INDEXES,
     ),
     Mutant(
         "a tail is parked without a sync",
-        "kstore/engine/appender.py",
-        "            if not self._sync:\n                tail.file.fdatasync()\n            self.producers",
+        "kstore/engine/files.py",
+        "            if not self.is_sync:\n                tail.file.fdatasync()\n            self.producers",
         "            self.producers",
         "tests/unit/test_parked_tails.py",
     ),
     Mutant(
         "a sync follows one that has failed",
-        "kstore/engine/files.py",
-        "            before = self._sync_failure\n            if before is not None:\n",
-        "            before = self._sync_failure\n            if before is not None and False:\n",
+        "kstore/engine/syncs.py",
+        "            before = self._failure\n            if before is not None:\n",
+        "            before = self._failure\n            if before is not None and False:\n",
         FLUSHES,
     ),
     Mutant(
         "a flush of sealed segments counts for the active one too",
-        "kstore/engine/writer.py",
-        "            target, sealed = self.segments.last.base_offset, tuple(self._unflushed)\n",
-        "            target, sealed = self.ends.end_offset, tuple(self._unflushed)\n",
+        "kstore/engine/flush.py",
+        "            target, sealed = files.segments.last.base_offset, tuple(files.unflushed)\n",
+        "            target, sealed = files.ends.end_offset, tuple(files.unflushed)\n",
         FLUSHES,
     ),
     Mutant(
@@ -443,10 +443,10 @@ MUTANTS = (
     # --- queues -------------------------------------------------------------------------------------------------------
     Mutant(
         "one record that is written and not published is not cut back",
-        "kstore/engine/appender.py",
-        "                self.producers.passed(offset, offset + 1)\n"
-        "            except BaseException as error:\n                self._undo(before, error)\n",
-        "                self.producers.passed(offset, offset + 1)\n            except BaseException:\n",
+        "kstore/engine/append.py",
+        "                files.producers.passed(offset, offset + 1)\n"
+        "            except BaseException as error:\n                self._rolls.undo(before, error)\n",
+        "                files.producers.passed(offset, offset + 1)\n            except BaseException:\n",
         "tests/unit/test_append_single.py",
     ),
     Mutant(

@@ -15,7 +15,7 @@ from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.engine.opening import load, losses_of
 from kstore.engine.view import LogView
-from kstore.engine.writer import LogWriter
+from kstore.engine.writer import LogWriter, lone_writer
 from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
@@ -132,7 +132,7 @@ class Partition:
         """
         lock = lock_past_lone_writers(self.path, kind=LOCK_KIND, mode=self._context.config.file_mode)
         try:
-            writer = LogWriter(load(self._context, "sync"), lock)
+            writer = lone_writer(load(self._context, "sync"), lock)
         except BaseException:
             lock.release()
             raise
@@ -141,7 +141,7 @@ class Partition:
                 action(writer)
         finally:
             writer.close()
-        return writer.loaded.report
+        return writer.report
 
     def take(self, end_offset: int) -> DirectoryLock:
         """The lock of the log, which must still end at ``end_offset``, cleanly closed. Raises: LockedError."""

@@ -1,55 +1,51 @@
 """The append path of a log: batches get their offsets, are written, indexed and published, whole or not at all.
 
-One lock is held for what changes the files: patching the headers, the write, the index entries, the roll. Encoding and
+One turn is held for what changes the files: patching the headers, the write, the index entries, the roll. Encoding and
 the CRC come before it, since the CRC leaves out the base offset. Readers never take it: they see one immutable value,
 ``Ends``, which is replaced by one store when an append is complete.
 
 Until it is published any exception, KeyboardInterrupt too, cuts an append back. What cannot be cut back, or whose sync
 has failed, poisons the log: it then serves what is known to be durable and takes no writes.
+
+There are two paths of the same steps: ``commit`` takes any number of appends; ``append_single`` takes one plain record,
+where nothing is to be decided. ``tests/unit/test_append_single.py`` holds the two together.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Sequence
 
 from kstore.config import LogConfig
-from kstore.engine.ends import Ends, make_ends
+from kstore.engine.durability import DurabilityStrategy
+from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
 from kstore.engine.group_commit import GroupCommit
-from kstore.engine.opening import Loaded
+from kstore.engine.growth import Growth
 from kstore.engine.pending import PendingAppend
 from kstore.engine.producers import PendingProducers
+from kstore.engine.retention import Retention
+from kstore.engine.roll import Rolls
+from kstore.engine.turn import Turn
 from kstore.errors import (
     BatchTooLargeError,
     CorruptDataError,
     InvalidOffsetError,
     KstoreError,
-    PoisonedError,
     RequestError,
-    StorageError,
-    SyncFailedError,
+    SharedLogError,
 )
-from kstore.files.descriptors import OPEN_TAILS
-from kstore.files.log_lock import WriteLock
 from kstore.record._codec import BatchBuffer, encode_single, patch_header
 from kstore.record.batch import BATCH_HEAD, BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, MAGIC_V2
 from kstore.record.builder import build_batches
 from kstore.record.crc import crc32c
 from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
-from kstore.rules.roll import idle_reason, roll_reason
 from kstore.rules.sequence import ProducerBatch
 from kstore.segment_tail import SegmentTail
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, OFFSET_MAX, AppendInfo
 
-__all__ = ["Headers", "LogAppender"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Appends", "Headers"]
 
 Headers = Iterable[tuple[str, bytes | None]]
 
@@ -63,33 +59,37 @@ SPARE_BUFFERS_MAX = 16
 SPARE_BUFFER_BYTES_MAX = 4 << 20
 
 
-class LogAppender(LogFiles):
-    """What appends to a log. Thread-safe; the writer, which this is the base of, does all else under the same lock."""
+class Appends:
+    """What appends to one log. Thread-safe."""
 
-    def __init__(self, loaded: Loaded, lock: WriteLock, *, is_alone: bool) -> None:
-        super().__init__(loaded, lock, is_alone=is_alone)
-        self._config = loaded.context.config
-        self._clock = loaded.context.clock
-        # Guards everything that ``LogFiles`` has, and what follows.
-        self._own_lock = threading.Lock()
-        self._lock: AbstractContextManager[object] = self._own_lock
-        # Whether each write is on disk when it returns.
-        self._syncs_writes = self._sync
-        self._last_append_ms = self._clock.now_ms()
-        # Committed reads stop here: behind it a transaction index lacks what could not be written to it.
-        self._stable_offset_max = OFFSET_MAX
-        # Reentrant: a finalizer may close a consumer, which watches, inside. Nobody enters the condition itself: an
-        # interrupt at the end of its ``__enter__``, which is Python, would leave the lock taken.
-        self._grown_lock = threading.RLock()
-        self._grown = threading.Condition(self._grown_lock)
-        self._follower_count = 0  # guarded by _grown; read without it by every append
-        self._growth_watchers: list[Callable[[], None]] = []  # the same; each counts as a follower
+    def __init__(
+        self,
+        files: LogFiles,
+        turn: Turn,
+        durability: DurabilityStrategy,
+        rolls: Rolls,
+        retention: Retention,
+        growth: Growth,
+    ) -> None:
+        self._files = files
+        self._turn = turn
+        self._lock = turn.lock
+        self._durability = durability
+        self._syncs_writes = durability.syncs_writes
+        self._is_shared = files.others.is_shared
+        self._rolls = rolls
+        self._retention = retention
+        self._growth = growth
+        self._clock = files.context.clock
+        self._counters = files.counters
+        # Committed reads stop here: from here on a transaction index lacks what could not be written to it.
+        self.stable_offset_max = OFFSET_MAX
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
-        self._use(self._config)
-        self._group = GroupCommit(self._commit, self._clock) if self._sync else None
+        self.use(files.context.config)
+        self._group = GroupCommit(self._commit, self._clock) if durability.is_sync else None
 
-    def _use(self, config: LogConfig) -> None:
-        """Takes what appends ask for every time out of the settings."""
+    def use(self, config: LogConfig) -> None:
+        """Takes out of the settings what every append asks for."""
         self._config = config
         self._codec = config.target_codec("none")
         self._level = config.compression_level(self._codec)
@@ -144,7 +144,7 @@ class LogAppender(LogFiles):
         None, and nothing is done, where anything is to be decided: then ``append_many`` is the way.
         """
         size = len(value) + SINGLE_OVERHEAD if key is None else len(value) + len(key) + SINGLE_OVERHEAD
-        if size > self._single_bytes_max or self._sync is not self._syncs_writes:
+        if size > self._single_bytes_max or self._durability.is_sync is not self._syncs_writes:
             return None
         if self._group is not None and self._group.is_busy:
             return None  # it will share a sync with others
@@ -159,37 +159,38 @@ class LogAppender(LogFiles):
     def _commit_single(self, body: bytes, crc: int, now_ms: int) -> int | None:
         """``_commit`` of what ``encode_single`` gave: its offset; None where that is not plain."""
         size = CRC_START + len(body)
+        files = self._files
         with self._lock:
-            tail, before = self._tail, self.ends
+            tail, before = files.tail, files.ends
             offset = before.end_offset
             if (
                 tail is None
-                or self._closed is not None
-                or self._poisoned is not None
-                or now_ms - self._last_append_ms > tail.idle_ms_max
+                or files.closed is not None
+                or files.poisoned is not None
+                or now_ms - files.last_append_ms > tail.idle_ms_max
                 or not tail.takes(tail.position, size, offset, now_ms)
             ):
                 return None
             position = tail.position
-            self._last_append_ms = now_ms
-            head = BATCH_HEAD.pack(offset, size - LOG_OVERHEAD_BYTES, self.loaded.leader_epoch, MAGIC_V2, crc)
+            files.last_append_ms = now_ms
+            head = BATCH_HEAD.pack(offset, size - LOG_OVERHEAD_BYTES, files.leader_epoch, MAGIC_V2, crc)
             try:
                 self._write_batches(tail, (head + body,), size)
                 tail.note(position, size, offset, now_ms)
-                self._publish(offset + 1, tail)
-                self.producers.passed(offset, offset + 1)
+                self._durability.publish(offset + 1, tail)
+                files.producers.passed(offset, offset + 1)
             except BaseException as error:
-                self._undo(before, error)
+                self._rolls.undo(before, error)
                 raise
             counters = self._counters
             counters.appends += 1
             counters.append_batches += 1
             counters.append_records += 1
             counters.append_bytes += size
-        if self._sync:
+        if self._group is not None:
             counters.group_appends.observe(1)
-        if self._follower_count:
-            self._wake_followers()
+        if self._growth.follower_count:
+            self._growth.wake()
         return offset
 
     def commit(self, append: PendingAppend) -> None:
@@ -211,7 +212,7 @@ class LogAppender(LogFiles):
     @property
     def syncs_appends(self) -> bool:
         """Whether an append waits for the disk."""
-        return self._sync
+        return self._durability.is_sync
 
     def commit_many(self, appends: Sequence[PendingAppend]) -> None:
         """Writes appends with one call, in their order; each has a result or an error of its own then.
@@ -221,100 +222,34 @@ class LogAppender(LogFiles):
         self._commit(appends)
 
     def _commit(self, appends: Sequence[PendingAppend]) -> None:
+        files = self._files
+        if self._is_shared and any(append.with_producers for append in appends):
+            self._turn.read_producers_ahead()
         with self._lock:
-            self.ensure_writable()
-            before = self.ends
+            files.ensure_writable()
+            before = files.ends
             try:
                 self._write(appends, before)
+                self._durability.note_written()
             except BaseException as error:
-                self._undo(before, error)
+                self._rolls.undo(before, error)
                 raise
-        if self._sync:
+        if self._group is not None:
             self._counters.group_appends.observe(len(appends))
-        if self._follower_count:
-            self._wake_followers()
-        if self._retention_due:
-            self._retain_after_roll()
-
-    def _wake_followers(self) -> None:
-        with self._grown_lock:
-            self._grown.notify_all()
-            for grown in tuple(self._growth_watchers):
-                grown()
-
-    def watch_growth(self, grown: Callable[[], None]) -> None:
-        """Has ``grown``, which must be short, called behind each append, until ``unwatch_growth``."""
-        with self._grown_lock:
-            # The count first: a signal may be served after the call. One that is too high costs time, and no news.
-            self._follower_count += 1
-            self._growth_watchers.append(grown)
-
-    def unwatch_growth(self, grown: Callable[[], None]) -> None:
-        with self._grown_lock:
-            if grown in self._growth_watchers:
-                self._growth_watchers.remove(grown)
-                self._follower_count -= 1
-
-    def _flush_soon(self) -> None:
-        """Something was published that is not on disk, in a log that flushes now and then."""
-
-    def _retain_after_roll(self) -> None:
-        """A roll is when a log can become too large or too old."""
-
-    # --- park -------------------------------------------------------------------------------------------------------
-
-    @property
-    def last_use(self) -> object:
-        """See ``files.descriptors.Tail``: each append publishes another value."""
-        return self.ends
-
-    def _admit(self) -> None:
-        OPEN_TAILS.admit(self)
-
-    def park(self) -> bool:
-        """Closes the tail of a log that is not at work now; its next append opens it again, without a scan.
-
-        What was written is on disk then, also with "os": an error of its writeback is told only to descriptors that
-        were open. A sync that fails poisons the log. Returns False where the log is at work.
-        """
-        # Who holds a lock here asks for another one only if that is free now. No circle of waiting can come of it: each
-        # lock in it would have been taken after the one before it was.
-        # A flush syncs outside the log's lock, and may be what asks here, when it finds no descriptor for a directory.
-        if self._own_lock.locked() or self._syncing.locked():
-            return False
-        with self._own_lock:
-            tail = self.segments.last.tail
-            if self._closed is not None or tail is None or tail.open_file is None:
-                return True
-            try:
-                self._sync_to_park(tail)
-                tail.park(self.context.fs, _admitting(self))
-            except StorageError as error:
-                logger.debug("%s: not parked: %s", self.context.directory, error)
-                return False
-            return True
-
-    def _sync_to_park(self, tail: SegmentTail) -> None:
-        if self._poisoned is not None:
-            return  # never a second sync
-
-        def sync() -> None:
-            if not self._sync:
-                tail.file.fdatasync()
-            self.producers.sync_indexes()
-
-        try:
-            self._sync_alone(sync)
-        except SyncFailedError as error:
-            self._poison(error)
+        if self._growth.follower_count:
+            self._growth.wake()
+        if self._rolls.retention_due:
+            self._retention.after_roll()
+        self._durability.make_durable(appends)
 
     def _write(self, appends: Sequence[PendingAppend], before: Ends) -> None:
-        tail = self._tail or self._begin()
+        files = self._files
+        tail = files.tail or self._rolls.begin()
         offset = before.end_offset
         now_ms = self._clock.now_ms()
-        if now_ms - self._last_append_ms > tail.idle_ms_max and self._is_idle(tail, now_ms):
-            tail = self._roll(offset)
-        self._last_append_ms = now_ms
+        if now_ms - files.last_append_ms > tail.idle_ms_max and self._rolls.is_idle(tail, now_ms):
+            tail = self._rolls.roll(offset)
+        files.last_append_ms = now_ms
         stable_offset = before.end_offset
         run: list[memoryview] = []
         marks: list[tuple[int, int, int, int]] = []
@@ -330,7 +265,7 @@ class LogAppender(LogFiles):
                 continue
             if append.with_producers:
                 if checks is None:
-                    checks = self.producers.pending(before.end_offset, before.position, now_ms)
+                    checks = files.producers.pending(before.end_offset, before.position, now_ms)
                     unstable = checks.first_unstable_offset
                     stable_offset = before.end_offset if unstable is None else unstable
                 if not self._take_producers(append, checks, offset):
@@ -342,15 +277,15 @@ class LogAppender(LogFiles):
             if kept is not None:
                 self._note_epochs(append, kept)
             buffer, buffers = append.buffer, append.buffers
-            leader_epoch = self.loaded.leader_epoch
+            leader_epoch = files.leader_epoch
             for number, batch in enumerate(append.batches):
                 _, start, size, count, _, max_timestamp, _ = batch
                 base_offset, last_offset = (offset, offset + count - 1) if kept is None else kept[number]
-                if not tail.takes(position, size, last_offset, max_timestamp) and self._roll_due(
+                if not tail.takes(position, size, last_offset, max_timestamp) and self._rolls.is_due(
                     tail, position, size, last_offset, max_timestamp
                 ):
                     self._write_run(tail, run, marks)
-                    tail = self._roll(base_offset)
+                    tail = self._rolls.roll(base_offset)
                     position = 0
                 if buffers is not None:
                     buffer = buffers[number]
@@ -367,7 +302,7 @@ class LogAppender(LogFiles):
         self._write_run(tail, run, marks)
         try:
             if offset != before.end_offset or tail.base_offset != before.base_offset:
-                self._publish(offset, tail)
+                self._durability.publish(offset, tail)
             for append, first_offset, last_offset in written:
                 append.finish(first_offset, last_offset)
             counters = self._counters
@@ -376,15 +311,15 @@ class LogAppender(LogFiles):
             counters.append_records += record_count
             counters.append_bytes += written_bytes
             if checks is None or not checks.batches:
-                self.producers.passed(before.end_offset, offset)
-            elif self._poisoned is None:
+                files.producers.passed(before.end_offset, offset)
+            elif files.poisoned is None:
                 self._note_producers(checks.batches, offset, stable_offset)
         except BaseException as error:
-            if self.ends.extent != before.extent and any(append.with_producers for append in appends):
+            if files.ends.extent != before.extent and any(append.with_producers for append in appends):
                 # An interrupt: what is published is not in the transaction index.
-                self._stable_offset_max = stable_offset
-                self._poison(error)
-            if self.ends.extent != before.extent and not isinstance(error, KstoreError):
+                self.stable_offset_max = stable_offset
+                files.poison(error)
+            if files.ends.extent != before.extent and not isinstance(error, KstoreError):
                 # They are in the log: who is not told so writes them again.
                 for append, first_offset, last_offset in written:
                     if append.result is None:
@@ -393,6 +328,9 @@ class LogAppender(LogFiles):
 
     def _take_producers(self, append: PendingAppend, checks: PendingProducers, offset: int) -> bool:
         """Whether ``append`` is to be written: not where it is refused, or where the log has it already."""
+        if self._is_shared and _has_transactions(append):
+            append.error = SharedLogError("transactions need a log that one process writes to")
+            return False
         run = append.run_from(offset)
         if run is not None and checks.take_run(run):
             return True
@@ -406,10 +344,11 @@ class LogAppender(LogFiles):
 
     def _note_epochs(self, append: PendingAppend, spans: Sequence[tuple[int, int]]) -> None:
         """Notes the leader epochs of batches that keep theirs, before they are written."""
+        self._files.others.announce()
         for view, (first_offset, _) in zip(append.views(), spans, strict=True):
             epoch = leader_epoch_of(view)
             if epoch >= 0:
-                self.loaded.epochs.assign(epoch, first_offset)
+                self._files.epochs.assign(epoch, first_offset)
 
     def _note_producers(self, batches: Sequence[ProducerBatch], end: int, stable_offset: int) -> None:
         """Takes in the producers of what was published.
@@ -417,11 +356,12 @@ class LogAppender(LogFiles):
         Where that fails the append stands and the log is poisoned: only recovery can make the transaction index whole,
         and until then committed reads end where they ended before.
         """
+        files = self._files
         try:
-            self.producers.take_in(batches, end)
+            files.producers.take_in(batches, end)
         except BaseException as error:
-            self._stable_offset_max = stable_offset
-            self._poison(error)
+            self.stable_offset_max = stable_offset
+            files.poison(error)
             if not isinstance(error, Exception):
                 raise
 
@@ -443,94 +383,7 @@ class LogAppender(LogFiles):
         else:
             tail.write(batches, size, sync=False)
 
-    def _publish(self, end_offset: int, tail: SegmentTail) -> None:
-        """The one store by which an append becomes visible: the log ends at ``end_offset``, and with ``tail``."""
-        start_offset, recovery_point, durable_end, _, _, base_offset, _ = self.ends
-        if self._sync:
-            if tail.base_offset != base_offset:
-                recovery_point = tail.base_offset  # a roll has synced what is below it
-            durable_end = end_offset
-        self.ends = make_ends(
-            (start_offset, recovery_point, durable_end, end_offset, end_offset, tail.base_offset, tail.position)
-        )
-        if self._sync:
-            self._state_file.publish_durable_end(end_offset)
-        elif end_offset - recovery_point >= self._config.flush_messages:
-            self._flush_locked()
-        elif self._durability == "interval":
-            self._flush_soon()
 
-    def _undo(self, before: Ends, error: BaseException) -> None:
-        """Brings the files back to ``before``, unless the append was published; else the log is poisoned."""
-        if isinstance(error, SyncFailedError | PoisonedError):
-            self._poison(error)
-        if self._poisoned is not None or self.ends.extent != before.extent or self._tail is None:
-            return
-        try:
-            if self._tail.base_offset != before.base_offset or self._tail.position != before.position:
-                self._back_to(before)
-            # One that was to begin at the end is the one that writes next.
-            self.loaded.epochs.truncate_from_end(before.end_offset + 1)
-        except BaseException as second:
-            self._poison(second)
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """The lock, for what changes the files of a log that takes writes."""
-        with self._lock, self._poisoned_by_syncs():
-            self.ensure_writable()
-            yield
-
-    @contextmanager
-    def _poisoned_by_syncs(self) -> Iterator[None]:
-        """A sync that fails in here poisons the log, whatever was synced. Needs the lock."""
-        try:
-            yield
-        except SyncFailedError as error:
-            self._poison(error)
-            raise
-
-    # --- roll -------------------------------------------------------------------------------------------------------
-
-    def _roll_due(self, tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
-        """Whether a batch that the segment does not take without a thought goes into a new one."""
-        config = self._config
-        if position == 0:
-            return last_offset - tail.base_offset > 2**31 - 1
-        reason = roll_reason(
-            config,
-            position=position,
-            size=size,
-            base_offset=tail.base_offset,
-            last_offset=last_offset,
-            first_timestamp=tail.first_timestamp,
-            max_timestamp=max_timestamp,
-            created_ms=tail.created_ms,
-            now_ms=self._clock.now_ms(),
-            jitter_ms=tail.jitter_ms,
-            indexes_full=tail.indexes_full,
-        )
-        return reason is not None
-
-    def _is_idle(self, tail: SegmentTail, now_ms: int) -> bool:
-        reason = idle_reason(
-            self._config,
-            position=tail.position,
-            first_timestamp=tail.first_timestamp,
-            last_append_ms=self._last_append_ms,
-            now_ms=now_ms,
-            jitter_ms=tail.jitter_ms,
-        )
-        return reason is not None
-
-
-def _admitting(appender: LogAppender) -> Callable[[], None]:
-    """Has ``appender`` admitted again; without a reference to it, or the two would keep each other."""
-    reference = weakref.ref(appender)
-
-    def admit() -> None:
-        found = reference()
-        if found is not None:
-            found._admit()
-
-    return admit
+def _has_transactions(append: PendingAppend) -> bool:
+    batches = [parse_batch(view, 0) for view in append.views()]
+    return any(batch.is_transactional or batch.is_control for batch in batches)

@@ -1,0 +1,214 @@
+"""Taking records out of a log: truncation from the end, deletion from the start, and the swap of a compacted segment.
+
+Each stores first what lowers a promise, acts, and then publishes. Everything here needs the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kstore.engine.ends import Ends
+from kstore.engine.files import LogFiles
+from kstore.engine.flush import Flush
+from kstore.engine.roll import Rolls
+from kstore.engine.swap import begin_swap, complete_swap, discard, swapped_index_bytes
+from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, segment_name
+from kstore.rules.losses import OffsetSpan
+from kstore.segment import LogSegment
+from kstore.state.compaction_state import KSTORE_COMPACTION, CompactionState, remembered_dirt, write_compaction_state
+from kstore.state.log_state import LOST_MAX
+
+__all__ = ["Cuts"]
+
+
+class Cuts:
+    """Cuts one log."""
+
+    def __init__(self, files: LogFiles, rolls: Rolls, flush: Flush) -> None:
+        self._files = files
+        self._rolls = rolls
+        self._flush = flush
+
+    # --- truncate -----------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Removes everything from ``offset`` on; a batch that holds it goes as a whole."""
+        files = self._files
+        if files.tail is None:
+            self._rolls.begin()
+        files.others.announce_change(cuts=True)
+        self._flush.sync_before_cut()
+        keep = files.segments.floor(offset)
+        assert keep is not None
+        found = keep.batch_at(offset, keep.size, repair=False)
+        position = keep.size if found is None else found.position
+        last = keep.end(position)
+        end_in_file = min(last.offset, offset)
+        if last.position < position:
+            # Damage is the last thing that stays: its offsets reach as far as they can, and count as they did.
+            end_in_file = offset if found is None else min(found.base_offset, offset)
+        files.truncation_count += 1
+        files.cut_count += 1
+        self._lower_dirt(offset)
+        # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
+        lowered = files.ends.cut_to(offset, end_in_file, keep.base_offset, position)
+        files.store(lowered)
+        try:
+            files.ends = lowered
+            files.producers.truncate_to(end_in_file)
+            files.epochs.truncate_from_end(offset)
+            dropped = [segment for segment in files.segments if segment.base_offset > keep.base_offset]
+            files.drop(reversed(dropped))
+            files.tail = files.activate(keep)
+            files.tail.truncate_to(offset, position)
+            files.producers.index_sizes.note(keep.base_offset, keep.truncate_transactions_to(offset))
+            files.seal_before_append = False
+            self._forget_losses(offset)
+            if last.offset < offset:
+                # A batch went as a whole: the offsets of its first part are not given out again, and the name of the
+                # next segment is what remembers that.
+                self._rolls.roll_now()
+        except BaseException as error:
+            files.poison(error)
+            raise
+        if files.is_sync:
+            files.ends = files.ends._replace(durable_end=offset)
+        files.truncation_count += 1
+        files.counters.truncations += 1
+
+    def start_at(self, offset: int) -> None:
+        """Removes everything; the next record gets ``offset``."""
+        files = self._files
+        files.others.announce_change(cuts=True)
+        files.truncation_count += 1
+        files.cut_count += 1
+        self._lower_dirt(offset)
+        lowered = Ends(offset, offset, offset, offset, offset, base_offset=offset, position=0)
+        files.store(lowered)
+        try:
+            files.ends = lowered
+            dropped = list(files.segments)
+            files.producers.index_sizes.drop(files.segments.bases)
+            segment = LogSegment(files.context, offset, size=0)
+            # At once: readers never meet a map without segments.
+            files.segments.replace([segment])
+            files.unflushed.clear()
+            for old in reversed(dropped):
+                old.delete()
+            segment.create()
+            files.context.fs.sync_dir(files.context.directory)
+            files.tail = files.activate(segment)
+            files.producers.truncate_to(-1)
+            files.epochs.clear()
+            self._forget_losses(offset)
+        except BaseException as error:
+            files.poison(error)
+            raise
+        files.seal_before_append = False
+        files.truncation_count += 1
+        files.counters.truncations += 1
+        files.counters.segments_deleted += len(dropped)
+
+    def _forget_losses(self, stop: int) -> None:
+        """Drops the losses from ``stop`` on, which were just cut.
+
+        Not before the cut: a crash then leaves a log that has lost them. And before an offset is given out again: what
+        is accepted must not be of what is written then.
+        """
+        files = self._files
+        within = files.losses.within(files.ends.start_offset, stop)
+        if within != files.losses:
+            files.change(files.ends, within)
+
+    # --- delete -------------------------------------------------------------------------------------------------------
+
+    def delete_before(self, before: int) -> None:
+        """Raises the start to ``before``, and removes the segments that lie wholly below it."""
+        files = self._files
+        files.others.announce(moves_files=True)
+        ends = files.ends
+        recovery_point = max(ends.recovery_point, min(before, ends.durable_end))
+        files.change(
+            ends._replace(start_offset=before, recovery_point=recovery_point),
+            files.losses.within(before, ends.end_offset),
+        )
+        if files.tail is None:
+            self._rolls.begin()
+        bases = files.segments.bases
+        files.producers.secure(max(base for base in bases if base <= before))
+        # Oldest first, so that a crash leaves no hole; what is left below the start is removed at the next open.
+        stops = zip(files.segments, bases[1:], strict=False)
+        delay_ms = files.context.config.file_delete_delay_ms
+        if not files.is_sync:
+            # The names of what stays, before those of what goes: else a crash may leave a log that begins too late.
+            files.context.fs.sync_dir(files.context.directory)
+        files.drop((segment for segment, next_base in stops if next_base <= before), delay_ms=delay_ms)
+        files.producers.delete_before(files.segments.first.base_offset)
+        files.epochs.truncate_from_start(before)
+
+    # --- compact ------------------------------------------------------------------------------------------------------
+
+    def swap(self, replaced: Sequence[LogSegment], first_dirty: int, unreadable: Sequence[OffsetSpan]) -> None:
+        """Puts the segment that was written as ``.cleaned`` in the place of ``replaced``; it has the first one's base.
+
+        ``unreadable`` are offsets of batches that were copied as they are, since they cannot be read.
+
+        Raises: StorageError. Before the new segment is committed nothing has changed then; after that the log is
+        poisoned, readable as before, and the next open finishes what was begun.
+        """
+        files = self._files
+        fs, directory = files.context.fs, files.context.directory
+        bases = [segment.base_offset for segment in replaced]
+        base_offset = bases[0]
+        # A reader that meets what is half done knows by this that it is no damage.
+        files.truncation_count += 1
+        self.remember_dirt(first_dirty, bases)
+        try:
+            begin_swap(fs, directory, base_offset)
+        except BaseException as error:
+            if fs.exists(directory / segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)):
+                files.poison(error)
+            else:
+                discard(fs, directory, base_offset, SWAP_SUFFIX)
+                discard(fs, directory, base_offset, CLEANED_SUFFIX)
+            raise
+        for segment in replaced:
+            segment.retire()
+        state = ""
+        # What follows the last of them begins there.
+        following = files.segments.higher(bases[-1])
+        stop_offset = following.base_offset if following is not None else files.ends.end_offset
+        # The swap is committed: what is read from here on is the new segment.
+        files.losses = files.losses.after_compaction(base_offset, stop_offset, LOST_MAX, kept=unreadable)
+        try:
+            files.producers.index_sizes.drop(bases)
+            files.producers.index_sizes.note(base_offset, swapped_index_bytes(fs, directory, base_offset))
+            # Readers in other processes know by the new record that what they knew of the names has changed. Nothing
+            # of the old segments has gone yet: should this process die, ``load`` knows by the record's generation
+            # whether its sum is that of the old segments or of the new one.
+            files.store(files.ends)
+            complete_swap(fs, directory, base_offset, bases)
+            files.counters.segments_compacted += len(bases)
+        except BaseException as error:
+            files.poison(error)
+            if fs.exists(directory / segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)):
+                state = SWAP_SUFFIX
+            raise
+        finally:
+            gone = set(bases)
+            kept = [segment for segment in files.segments if segment.base_offset not in gone]
+            files.segments.replace([*kept, LogSegment(files.context, base_offset, state=state)])
+
+    def remember_dirt(self, first_dirty: int, swap: Sequence[int] = ()) -> None:
+        """Remembers, durably, that everything below ``first_dirty`` is clean; ``swap`` names what is being replaced."""
+        files = self._files
+        path = files.context.directory / KSTORE_COMPACTION
+        record = files.state_file.current if swap else None
+        state = CompactionState(first_dirty, tuple(swap), -1 if record is None else record.generation)
+        write_compaction_state(files.context.fs, path, state, mode=files.context.config.file_mode)
+
+    def _lower_dirt(self, offset: int) -> None:
+        """What comes in the place of what is cut from ``offset`` on was never cleaned."""
+        first_dirty = remembered_dirt(self._files.context.fs, self._files.context.directory)
+        if first_dirty is not None and first_dirty > offset:
+            self.remember_dirt(offset)

@@ -1,0 +1,119 @@
+"""When the bytes of an append are on disk: one strategy for each ``durability``.
+
+SyncInWrite   "sync": a write is on disk when it returns, so that what is published is durable
+WriteBehind   "interval": a thread flushes soon after an append; "os": the system writes when it likes. Of both a
+              thread flushes each sealed segment
+(shared)      ``shared.durability.SyncAfterTurn``: "sync", of a log that several processes write to
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kstore.engine.ends import make_ends
+from kstore.engine.files import LogFiles
+from kstore.engine.flush import Flush
+from kstore.engine.pending import PendingAppend
+from kstore.segment_tail import SegmentTail
+
+__all__ = ["DurabilityStrategy", "SyncInWrite", "WriteBehind", "raise_recovery_point"]
+
+
+class DurabilityStrategy(Protocol):
+    """All but ``make_durable`` needs the turn."""
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether an append waits for the disk."""
+        ...
+
+    @property
+    def syncs_writes(self) -> bool:
+        """Whether each write is on disk when it returns."""
+        ...
+
+    def publish(self, end_offset: int, tail: SegmentTail) -> None:
+        """Makes an append visible, by one store: the log ends at ``end_offset``, and with ``tail``."""
+        ...
+
+    def note_written(self) -> None:
+        """Appends were written, or repeat earlier ones; ``make_durable`` follows, after the turn."""
+        ...
+
+    def make_durable(self, appends: Sequence[PendingAppend]) -> None:
+        """Returns when ``appends`` are as durable as promised. Raises: SyncFailedError; they have no results then."""
+        ...
+
+    def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
+        """A segment begins at ``base_offset``; ``sealed`` is the one before. ``was_flushed``: all below was on disk."""
+        ...
+
+
+class SyncInWrite:
+    """A write is on disk when it returns."""
+
+    is_sync = syncs_writes = True
+
+    def __init__(self, files: LogFiles) -> None:
+        self._files = files
+
+    def publish(self, end_offset: int, tail: SegmentTail) -> None:
+        files = self._files
+        start_offset, recovery_point, _, _, _, base_offset, _ = files.ends
+        if tail.base_offset != base_offset:
+            recovery_point = tail.base_offset  # a roll has synced what is below it
+        files.ends = make_ends(
+            (start_offset, recovery_point, end_offset, end_offset, end_offset, tail.base_offset, tail.position)
+        )
+        files.state_file.publish_durable_end(end_offset)
+
+    def note_written(self) -> None:
+        """It is durable already."""
+
+    def make_durable(self, appends: Sequence[PendingAppend]) -> None:
+        """It is, since the write."""
+
+    def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
+        raise_recovery_point(self._files, base_offset)
+
+
+class WriteBehind:
+    """A write is in the page cache when it returns. ``is_prompt``: a thread flushes soon after it."""
+
+    is_sync = syncs_writes = False
+
+    def __init__(self, files: LogFiles, flush: Flush, *, is_prompt: bool) -> None:
+        self._files = files
+        self._flush = flush
+        self._is_prompt = is_prompt
+
+    def publish(self, end_offset: int, tail: SegmentTail) -> None:
+        files = self._files
+        start_offset, recovery_point, durable_end, _, _, _, _ = files.ends
+        files.ends = make_ends(
+            (start_offset, recovery_point, durable_end, end_offset, end_offset, tail.base_offset, tail.position)
+        )
+        if end_offset - recovery_point >= files.context.config.flush_messages:
+            self._flush.flush_in_turn()
+        elif self._is_prompt:
+            self._flush.soon()
+
+    def note_written(self) -> None:
+        """An append does not wait for the disk."""
+
+    def make_durable(self, appends: Sequence[PendingAppend]) -> None:
+        """As above."""
+
+    def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
+        files = self._files
+        if was_flushed:
+            files.ends = files.ends._replace(recovery_point=min(base_offset, files.ends.end_offset))
+        if sealed is not None:
+            self._flush.sealed_soon(sealed)
+
+
+def raise_recovery_point(files: LogFiles, base_offset: int) -> None:
+    """Stores that all below ``base_offset`` is on disk: a roll has synced it."""
+    # Within an append the log ends where that began, until it is published.
+    files.change(files.ends._replace(recovery_point=min(base_offset, files.ends.end_offset)))

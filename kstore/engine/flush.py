@@ -1,0 +1,188 @@
+"""Putting what is written on disk, and raising the recovery point: what ``Log.flush`` and the background do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kstore.engine.files import LogFiles
+from kstore.engine.flusher import BackgroundFlusher
+from kstore.engine.producers import UnsyncedIndex
+from kstore.engine.turn import Turn, changing
+from kstore.errors import SyncFailedError, ThreadStartError
+from kstore.segment_tail import SegmentTail
+
+__all__ = ["UNFLUSHED_MAX", "Flush", "TailFlush", "flushed", "sync_indexes"]
+
+
+class Flush(Protocol):
+    """How a log is put on disk. What syncs outside the turn goes on beside appends."""
+
+    # Set when the log is open: it needs the log.
+    flusher: BackgroundFlusher
+
+    def flush(self) -> None:
+        """Everything that is published, and the recovery point with it. Raises: SyncFailedError, StorageError."""
+        ...
+
+    def flush_sealed(self) -> None:
+        """The sealed segments, and the recovery point up to the active one. Raises: as ``flush``."""
+        ...
+
+    def flush_in_turn(self) -> None:
+        """``flush``, with the turn."""
+        ...
+
+    def soon(self) -> None:
+        """Has the background call ``flush``, or does it now where that cannot be; with the turn."""
+        ...
+
+    def sealed_soon(self, tail: SegmentTail) -> None:
+        """Has ``tail``, which a roll has sealed, synced in the background, or now; with the turn."""
+        ...
+
+    def sync_before_cut(self) -> None:
+        """Makes what is published as durable as a truncation takes it to be; with the turn."""
+        ...
+
+    def sync_to_close(self) -> None:
+        """Syncs whatever is not on disk when a log is closed in order; with the turn."""
+        ...
+
+
+# Sealed segments that are not on disk, at most: each has a file open, and after a kill recovery reads all of them.
+UNFLUSHED_MAX = 16
+
+
+class TailFlush:
+    """Syncs through the descriptors that wrote: a failed writeback is told to them, and to no later ones."""
+
+    flusher: BackgroundFlusher
+
+    def __init__(self, files: LogFiles, turn: Turn) -> None:
+        self._files = files
+        self._turn = turn
+
+    def flush(self) -> None:
+        files = self._files
+        with changing(self._turn, files):
+            target, tails, sealed = files.ends.end_offset, self._dirty_tails(), tuple(files.unflushed)
+            truncation_count, indexes = files.truncation_count, files.producers.unsynced()
+        self._flush_to(target, tails, sealed, indexes, truncation_count)
+
+    def flush_sealed(self) -> None:
+        files = self._files
+        with changing(self._turn, files):
+            if not files.unflushed:
+                return
+            target, sealed = files.segments.last.base_offset, tuple(files.unflushed)
+            truncation_count, indexes = files.truncation_count, files.producers.unsynced()
+        self._flush_to(target, sealed, sealed, indexes, truncation_count)
+
+    def _flush_to(
+        self,
+        target: int,
+        tails: Sequence[SegmentTail],
+        sealed: Sequence[SegmentTail],
+        indexes: Sequence[UnsyncedIndex],
+        truncation_count: int,
+    ) -> None:
+        """Syncs ``tails`` outside the log's lock, beside appends; of them the ``sealed`` ones grow no more."""
+        files = self._files
+        try:
+            self._sync_tails(tails, indexes)
+        except SyncFailedError as error:
+            with self._turn.lock:
+                files.poison(error)
+            raise
+        with self._turn.lock, files.poisoned_by_syncs():
+            # What was cut meanwhile, and written again, is not what was synced.
+            if files.closed is None and files.poisoned is None and files.truncation_count == truncation_count:
+                flushed(files, target, sealed, indexes)
+
+    def flush_in_turn(self) -> None:
+        files = self._files
+        sealed, indexes = tuple(files.unflushed), files.producers.unsynced()
+        self._sync_in_turn(self._dirty_tails(), indexes)
+        flushed(files, files.ends.end_offset, sealed, indexes)
+
+    def soon(self) -> None:
+        try:
+            self.flusher.note()
+        except ThreadStartError:
+            self.flush_in_turn()
+
+    def sealed_soon(self, tail: SegmentTail) -> None:
+        files = self._files
+        files.unflushed.append(tail)
+        if len(files.unflushed) < UNFLUSHED_MAX:
+            try:
+                self.flusher.note_sealed()
+                return
+            except ThreadStartError:
+                pass
+        sealed, indexes = tuple(files.unflushed), files.producers.unsynced()
+        self._sync_in_turn(sealed, indexes)
+        flushed(files, files.segments.last.base_offset, sealed, indexes)
+
+    def sync_before_cut(self) -> None:
+        """It is, where appends are synced; elsewhere the durable end says how far it is."""
+
+    def sync_to_close(self) -> None:
+        files = self._files
+        if not files.is_sync or files.tail is None:
+            self._sync_in_turn(self._dirty_tails(), ())
+        else:
+            # The names of indexes: what is closed in order is believed when it is opened.
+            files.context.fs.sync_dir(files.context.directory)
+
+    def _dirty_tails(self) -> list[SegmentTail]:
+        files = self._files
+        return [*files.unflushed, *([files.tail] if files.tail is not None else [])]
+
+    def _sync_tails(self, tails: Sequence[SegmentTail], indexes: Sequence[UnsyncedIndex]) -> None:
+        """Syncs files, with or without the turn. Raises: SyncFailedError; then the caller poisons the log."""
+        files = self._files
+        fs, clock = files.context.fs, files.context.clock
+
+        def sync() -> None:
+            for tail in tails:
+                started = clock.monotonic()
+                file = tail.open_file
+                if file is not None:  # else it was synced when it was parked
+                    file.fdatasync()
+                    files.counters.sync_seconds.observe(clock.monotonic() - started)
+                if tail is not files.tail:
+                    tail.sync_indexes(fs)
+            sync_indexes(files, indexes)
+            fs.sync_dir(files.context.directory)
+
+        files.syncs.alone(sync)
+
+    def _sync_in_turn(self, tails: Sequence[SegmentTail], indexes: Sequence[UnsyncedIndex]) -> None:
+        """``_sync_tails``, with the turn; a failure poisons the log."""
+        with self._files.poisoned_by_syncs():
+            self._sync_tails(tails, indexes)
+
+
+def sync_indexes(files: LogFiles, indexes: Sequence[UnsyncedIndex]) -> None:
+    """Unlike the other indexes, those of transactions are believed, so they are as durable as the log."""
+    for index, _ in indexes:
+        index.flush()
+    if indexes:
+        files.context.fs.sync_dir(files.context.directory)
+
+
+def flushed(files: LogFiles, target: int, sealed: Sequence[SegmentTail], indexes: Sequence[UnsyncedIndex]) -> None:
+    """Everything below offset ``target`` is on disk, with ``indexes`` and with the tails that were ``sealed`` when the
+    sync began: one that was sealed since may have grown after its sync. Stores that, with the turn."""
+    files.producers.synced(indexes)
+    files.unflushed = [tail for tail in files.unflushed if tail not in sealed]
+    ends = files.ends
+    # Within an append that is not published yet the segments reach further than the log.
+    target = min(target, ends.end_offset)
+    # It holds whether or not it can be stored: a record that says less has recovery look at more.
+    files.ends = ends._replace(
+        recovery_point=max(ends.recovery_point, target), durable_end=max(ends.durable_end, target)
+    )
+    files.store(files.ends)

@@ -1,0 +1,56 @@
+"""Waiting, in the writer's process, for a log to grow: who follows it, and how they are woken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+__all__ = ["Growth"]
+
+
+class Growth:
+    """The followers of one log in this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        # Reentrant: a finalizer may close a consumer, which watches, inside. The condition itself is never entered: an
+        # interrupt at the end of its ``__enter__``, which is Python, would leave the lock taken.
+        self._lock = threading.RLock()
+        self._grown = threading.Condition(self._lock)
+        # Guarded by the lock; each append reads it without.
+        self.follower_count = 0
+        self._watchers: list[Callable[[], None]] = []  # the same; each counts as a follower
+
+    def wake(self) -> None:
+        """Wakes the followers: the log has grown."""
+        with self._lock:
+            self._grown.notify_all()
+            for grown in tuple(self._watchers):
+                grown()
+
+    def wake_all(self) -> None:
+        """Wakes every thread that waits: the log is closed."""
+        with self._lock:
+            self._grown.notify_all()
+
+    def watch(self, grown: Callable[[], None]) -> None:
+        """Has ``grown``, which must be short, called after each append, until ``unwatch``."""
+        with self._lock:
+            # The count first: a signal may be served after the call. One that is too high costs time, and no news.
+            self.follower_count += 1
+            self._watchers.append(grown)
+
+    def unwatch(self, grown: Callable[[], None]) -> None:
+        with self._lock:
+            if grown in self._watchers:
+                self._watchers.remove(grown)
+                self.follower_count -= 1
+
+    def wait_for(self, is_over: Callable[[], bool], timeout: float | None) -> None:
+        """Waits until ``is_over()``, at most ``timeout`` seconds."""
+        with self._lock:
+            self.follower_count += 1
+            try:
+                # An append that came before this thread was counted has published already, and is seen here.
+                self._grown.wait_for(is_over, timeout)
+            finally:
+                self.follower_count -= 1

@@ -1,0 +1,107 @@
+"""Retention: deleting the oldest segments that a log's settings give up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from kstore.config import NO_LIMIT
+from kstore.engine.cuts import Cuts
+from kstore.engine.files import LogFiles
+from kstore.engine.roll import Rolls
+from kstore.engine.turn import Turn, changing
+from kstore.errors import KstoreError
+from kstore.rules.retain import SegmentAge, TrustedClock, deletable_count
+from kstore.types import NO_TIMESTAMP, RetentionResult
+
+__all__ = ["Retention"]
+
+logger = logging.getLogger(__name__)
+
+
+class Retention:
+    """Applies retention to one log. Thread-safe; takes the turn itself."""
+
+    def __init__(self, files: LogFiles, turn: Turn, rolls: Rolls, cuts: Cuts, clock: TrustedClock) -> None:
+        """``clock`` is the one that retention uses: it does not believe every jump."""
+        self._files = files
+        self._turn = turn
+        self._rolls = rolls
+        self._cuts = cuts
+        self._trusted_clock = clock
+        # The groups that retention is bound to are done with what lies below it, as the store knew when it last looked.
+        self.passed_by_groups = 0
+
+    def after_roll(self) -> None:
+        """A roll is when a log can become too large or too old. What fails here is tried again at the next one."""
+        self._rolls.retention_due = False
+        config = self._files.context.config
+        if (config.retention_ms, config.retention_bytes) == (NO_LIMIT, NO_LIMIT):
+            return
+        try:
+            self.apply()
+        except KstoreError as error:
+            logger.warning("%s: retention: %s", self._files.context.directory, error)
+
+    def apply(self) -> RetentionResult:
+        """See ``Log.apply_retention``."""
+        files, clock = self._files, self._files.context.clock
+        self._look_up_ages()
+        with changing(self._turn, files):
+            files.remove_deleted()
+            return self._retain(self._trusted_clock.now_ms(clock.now_ms(), clock.monotonic()))
+
+    def _look_up_ages(self) -> None:
+        """Has the ages that retention asks for looked up before it takes the lock: a lost index makes that long."""
+        config = self._files.context.config
+        if config.retention_ms == NO_LIMIT:
+            return
+        now_ms = self._files.context.clock.now_ms()
+        try:
+            is_kept = False
+            for age in self._ages(with_times=True, repair=True):
+                # Retention asks for the first segment that it keeps, and for the one after it.
+                if is_kept:
+                    return
+                is_kept = now_ms - age.largest_timestamp <= config.retention_ms
+        except (KstoreError, ValueError):
+            pass  # what cannot be read, or is just changing, is met again under the lock
+
+    def _retain(self, now_ms: int) -> RetentionResult:
+        """Deletes what ``rules.retain`` gives up; the active segment only after a roll."""
+        files = self._files
+        config, ends = files.context.config, files.ends
+        segments = tuple(files.segments)
+        count = deletable_count(
+            self._ages(with_times=config.retention_ms != NO_LIMIT),
+            config,
+            size=sum(segment.size for segment in segments) if config.retention_bytes != NO_LIMIT else 0,
+            start_offset=ends.start_offset,
+            high_watermark=ends.high_watermark,
+            now_ms=now_ms,
+            passed=self.passed_by_groups if config.retention_groups else None,
+        )
+        gone = segments[:count]
+        size = sum(segment.size for segment in gone)
+        if gone:
+            stop_offset = segments[count].base_offset if count < len(segments) else ends.end_offset
+            if count == len(segments):
+                if files.tail is None:
+                    self._rolls.begin()
+                self._rolls.roll_now()
+            self._cuts.delete_before(max(stop_offset, files.ends.start_offset))
+            begin = "%s: retention deleted %d segments, %d bytes; the log begins at offset %d"
+            logger.info(begin, files.context.directory, count, size, files.ends.start_offset)
+        files.counters.retained(count, size)
+        return RetentionResult(count, size, files.ends.start_offset)
+
+    def _ages(self, *, with_times: bool, repair: bool = False) -> Iterator[SegmentAge]:
+        """The segments as retention sees them, one after the other; their times only if asked for."""
+        files = self._files
+        stops = [*files.segments.bases[1:], files.ends.end_offset]
+        for segment, stop_offset in zip(files.segments, stops, strict=True):
+            largest, mtime_ms = NO_TIMESTAMP, 0
+            if with_times:
+                mtime_ms = segment.mtime_ms()
+                largest = segment.largest_timestamp(segment.size, repair=repair).timestamp
+            yield SegmentAge(stop_offset, segment.size, largest, mtime_ms)

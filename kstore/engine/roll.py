@@ -1,0 +1,188 @@
+"""The active segment: when a new one begins, how, and how a failed append goes back to where it began."""
+
+from __future__ import annotations
+
+import logging
+
+from kstore.engine.durability import DurabilityStrategy
+from kstore.engine.ends import Ends
+from kstore.engine.files import LogFiles
+from kstore.engine.flush import sync_indexes
+from kstore.errors import PoisonedError, SyncFailedError
+from kstore.rules.roll import idle_reason, roll_reason
+from kstore.segment import LogSegment
+from kstore.segment_tail import SegmentTail
+from kstore.types import OFFSET_MAX
+
+__all__ = ["Rolls"]
+
+logger = logging.getLogger(__name__)
+
+
+class Rolls:
+    """Rolls one log. Everything here needs the turn."""
+
+    def __init__(self, files: LogFiles, durability: DurabilityStrategy) -> None:
+        self._files = files
+        self._durability = durability
+        self._clock = files.context.clock
+        # A roll has made of the last segment one that retention may take.
+        self.retention_due = False
+
+    # --- when ---------------------------------------------------------------------------------------------------------
+
+    def is_due(self, tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
+        """Whether a batch for which ``tail.takes`` is False goes into a new segment."""
+        if position == 0:
+            return last_offset - tail.base_offset > 2**31 - 1
+        reason = roll_reason(
+            self._files.context.config,
+            position=position,
+            size=size,
+            base_offset=tail.base_offset,
+            last_offset=last_offset,
+            first_timestamp=tail.first_timestamp,
+            max_timestamp=max_timestamp,
+            created_ms=tail.created_ms,
+            now_ms=self._clock.now_ms(),
+            jitter_ms=tail.jitter_ms,
+            indexes_full=tail.indexes_full,
+        )
+        return reason is not None
+
+    def is_idle(self, tail: SegmentTail, now_ms: int) -> bool:
+        """Whether ``tail`` was not appended to for ``segment_ms``."""
+        reason = idle_reason(
+            self._files.context.config,
+            position=tail.position,
+            first_timestamp=tail.first_timestamp,
+            last_append_ms=self._files.last_append_ms,
+            now_ms=now_ms,
+            jitter_ms=tail.jitter_ms,
+        )
+        return reason is not None
+
+    # --- roll ---------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> SegmentTail:
+        """Opens the active segment for appending; from here on the log on disk counts as not closed in order."""
+        files = self._files
+        if not files.others.is_shared:
+            # That of a shared log says so since the first process opened it.
+            files.store(files.ends, if_changed=True)
+        if files.seal_before_append:
+            return self.roll(files.ends.end_offset)
+        files.admit()
+        tail = files.others.open_tail(files.segments.last, files.ends.position)
+        files.check_end(tail)
+        files.tail = tail
+        return tail
+
+    def roll_now(self) -> int:
+        """Rolls, outside an append; returns the active segment's base offset."""
+        files = self._files
+        tail = self.roll(files.ends.end_offset)
+        ends = files.ends
+        # Where appends are synced a roll has synced all below the new segment, its indexes too.
+        recovery_point = max(ends.recovery_point, tail.base_offset) if files.is_sync else ends.recovery_point
+        files.ends = ends._replace(recovery_point=recovery_point, base_offset=tail.base_offset, position=tail.position)
+        return tail.base_offset
+
+    def roll(self, base_offset: int) -> SegmentTail:
+        """Seals the active segment and begins one at ``base_offset``, which follows all that is in the log.
+
+        The new file comes first: if there is no room for it, the old segment just goes on.
+        """
+        files = self._files
+        files.others.announce_change()
+        old = files.segments.last
+        if old.base_offset == base_offset and old.size == 0:
+            files.tail = files.activate(old)
+            return files.tail
+        new = LogSegment(files.context, base_offset)
+        new.delete()  # a crash may have left files of this name; the map does not know them, so nothing can be in them
+        try:
+            return self._replace_active(old, new)
+        except BaseException as error:
+            self._go_on_with(old, new, error)
+            raise
+
+    def _replace_active(self, old: LogSegment, new: LogSegment) -> SegmentTail:
+        files = self._files
+        base_offset, sealed = new.base_offset, old.tail
+        if sealed is not None and files.is_sync and not self._durability.syncs_writes:
+            # No later sync reaches it when it is sealed.
+            files.syncs.alone(sealed.file.fdatasync)
+        was_flushed = files.ends.recovery_point >= base_offset
+        if was_flushed:
+            # Should it end before the old segment's indexes are on disk, recovery must look at them.
+            files.change(files.ends._replace(recovery_point=old.base_offset))
+        new.create()
+        if files.is_sync or was_flushed:
+            # Until then a crash may lose the new file's name, with what was acknowledged in it; and the recovery point
+            # must not stand in a segment that may be gone.
+            files.context.fs.sync_dir(files.context.directory)
+        tail = files.activate(new)
+        # Indexes are hints, but below the recovery point nothing looks after them any more.
+        old.seal(sync=files.is_sync or was_flushed)
+        if (old.base_offset, old.size) == (files.ends.base_offset, files.ends.position):
+            # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
+            files.producers.snapshot(base_offset)
+        if files.is_sync:
+            indexes = files.producers.unsynced()
+            files.syncs.alone(lambda: sync_indexes(files, indexes))
+            files.producers.synced(indexes)
+        files.segments.add(new)
+        files.tail = tail
+        self._durability.rolled(sealed, base_offset, was_flushed=was_flushed)
+        files.seal_before_append = False
+        self.retention_due = True
+        files.counters.rolls += 1
+        logger.debug("%s: segment %d begins", files.context.directory, base_offset)
+        return tail
+
+    def _go_on_with(self, old: LogSegment, new: LogSegment, error: BaseException) -> None:
+        """After a roll that failed ``old`` is the active segment again; where it cannot be, the log is poisoned."""
+        files = self._files
+        try:
+            if isinstance(error, SyncFailedError):
+                raise error
+            files.segments.remove([new.base_offset])
+            new.delete()
+            files.unflushed = [tail for tail in files.unflushed if tail.base_offset != old.base_offset]
+            old.forget()
+            files.tail = None if files.seal_before_append else files.activate(old)
+        except Exception as failure:
+            files.poison(failure)
+
+    # --- undo ---------------------------------------------------------------------------------------------------------
+
+    def undo(self, before: Ends, error: BaseException) -> None:
+        """Brings the files back to ``before`` after an append that failed, unless it was published.
+
+        If that cannot be, or the outcome of ``error`` is not known, the log is poisoned.
+        """
+        files = self._files
+        if isinstance(error, SyncFailedError | PoisonedError):
+            files.poison(error)
+        if files.poisoned is not None or files.ends.extent != before.extent or files.tail is None:
+            return
+        try:
+            if files.tail.base_offset != before.base_offset or files.tail.position != before.position:
+                self._back_to(before)
+            # One that was to begin at the end is the one that writes next.
+            files.epochs.truncate_from_end(before.end_offset + 1)
+        except BaseException as second:
+            files.poison(second)
+
+    def _back_to(self, before: Ends) -> None:
+        """Removes the segments that a failed append has rolled into, and cuts the one that it began in."""
+        files = self._files
+        files.others.announce_change()
+        for segment in reversed(files.segments.range(before.base_offset, OFFSET_MAX)):
+            if segment.base_offset > before.base_offset:
+                segment.delete()
+                files.segments.remove([segment.base_offset])
+        files.unflushed = [tail for tail in files.unflushed if tail.base_offset < before.base_offset]
+        files.tail = files.activate(files.segments.last)
+        files.tail.truncate_to(before.end_offset, before.position)

@@ -1,0 +1,200 @@
+"""How a shared log gets on disk: by name, whoever wrote it; and with "sync" after the turn, in which others wait."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kstore.engine.durability import raise_recovery_point
+from kstore.engine.ends import make_ends
+from kstore.engine.files import LogFiles
+from kstore.engine.flush import flushed
+from kstore.engine.flusher import BackgroundFlusher
+from kstore.engine.pending import PendingAppend
+from kstore.engine.turn import changing
+from kstore.errors import StorageError, SyncFailedError, ThreadStartError
+from kstore.files.fs import File
+from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from kstore.segment_tail import SegmentTail
+from kstore.shared.others import Others
+from kstore.shared.turn import SharedTurn
+from kstore.types import OFFSET_MAX
+
+__all__ = ["NameFlush", "SyncAfterTurn"]
+
+logger = logging.getLogger(__name__)
+
+
+class NameFlush:
+    """Syncs every segment that may not be on disk, by name: another process may have written it."""
+
+    flusher: BackgroundFlusher
+
+    def __init__(self, files: LogFiles, others: Others, turn: SharedTurn) -> None:
+        self._files = files
+        self._others = others
+        self._turn = turn
+
+    def flush(self) -> None:
+        files = self._files
+        with changing(self._turn, files):
+            target, cut_count = files.ends.end_offset, self._others.seen.cut_count
+            segments = self._unsynced()
+        self._sync_segments(segments)
+        with self._turn.lock, files.poisoned_by_syncs():
+            if files.closed is None and files.poisoned is None and self._others.seen.cut_count == cut_count:
+                self._flushed(target)
+
+    def flush_sealed(self) -> None:
+        """A flush syncs sealed segments too, and none is asked for alone."""
+        self.flush()
+
+    def flush_in_turn(self) -> None:
+        self.sync_all()
+        self._flushed(self._files.ends.end_offset)
+
+    def soon(self) -> None:
+        try:
+            self.flusher.note()
+        except ThreadStartError:
+            self.flush_in_turn()
+
+    def sealed_soon(self, tail: SegmentTail) -> None:
+        """A flush finds it by its name: no file is kept open for it."""
+        self.soon()
+
+    def sync_before_cut(self) -> None:
+        """What stays counts as durable when the rest is cut: a truncation takes everything published to be so."""
+        self.sync_all()
+        files = self._files
+        files.ends = files.ends._replace(durable_end=files.ends.end_offset)
+
+    def sync_to_close(self) -> None:
+        """Also what was written by processes that have gone."""
+        self.sync_all()
+
+    def sync_all(self) -> None:
+        """Syncs whatever may not be on disk; with the turn. Raises: SyncFailedError, and the log is poisoned."""
+        self._sync_segments(self._unsynced())
+
+    def _flushed(self, target: int) -> None:
+        files = self._files
+        flushed(files, target, (), ())
+        if files.is_sync:
+            show_durable(files, files.ends.durable_end)
+
+    def _unsynced(self) -> list[tuple[Path, SegmentTail | None]]:
+        """Whatever may not be on disk, no matter which process wrote it."""
+        files = self._files
+        return [
+            (segment.path(LOG_SUFFIX), segment.tail)
+            for segment in files.segments.range(files.ends.recovery_point, OFFSET_MAX)
+        ]
+
+    def _sync_segments(self, segments: Iterable[tuple[Path, SegmentTail | None]]) -> None:
+        files = self._files
+        fs = files.context.fs
+        try:
+            for path, tail in segments:
+                try:
+                    file = tail.file if tail is not None else fs.open(path, write=True)
+                except FileNotFoundError:
+                    continue  # deleted since
+                files.syncs.alone(file.fdatasync)
+                if tail is None:
+                    self._sync_indexes_of(path)
+            fs.sync_dir(files.context.directory)
+        except SyncFailedError as error:
+            if self._turn.lock.is_mine:
+                files.poison(error)
+            else:
+                with self._turn.lock:
+                    files.poison(error)
+            raise
+
+    def _sync_indexes_of(self, path: Path) -> None:
+        """Puts the indexes of a sealed segment on disk, as far as they can be: they are hints."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            try:
+                self._files.context.fs.open(path.with_suffix(suffix), write=True).fdatasync()
+            except StorageError as error:
+                logger.warning("%s: not synced: %s", path.with_suffix(suffix), error)
+
+
+class SyncAfterTurn:
+    """The sync of "sync" comes when the turn is given up, and shares the disk's work with that of other processes; then
+    one more turn moves the durable end. If a sync has failed the record says so, and no process writes any more."""
+
+    is_sync = True
+    syncs_writes = False
+
+    def __init__(self, files: LogFiles, others: Others, turn: SharedTurn, flush: NameFlush) -> None:
+        self._files = files
+        self._others = others
+        self._turn = turn
+        self._flush = flush
+        # What was appended last, to be synced: the file, where it ends, and the ``cut_count`` of then.
+        self._written: tuple[File, int, int] | None = None
+
+    def publish(self, end_offset: int, tail: SegmentTail) -> None:
+        files = self._files
+        start_offset, recovery_point, durable_end, high_watermark, _, base_offset, _ = files.ends
+        if tail.base_offset != base_offset:
+            recovery_point = tail.base_offset  # a roll has synced what is below it
+        # Readers wait for the sync.
+        files.ends = make_ends(
+            (start_offset, recovery_point, durable_end, high_watermark, end_offset, tail.base_offset, tail.position)
+        )
+
+    def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
+        raise_recovery_point(self._files, base_offset)
+
+    def note_written(self) -> None:
+        tail = self._files.tail
+        if tail is not None:
+            self._written = tail.file, self._files.ends.end_offset, self._others.seen.cut_count
+
+    def make_durable(self, appends: Sequence[PendingAppend]) -> None:
+        try:
+            self._make_durable()
+        except BaseException:
+            for append in appends:
+                append.result = None  # it is not known whether it will be there
+            raise
+
+    def _make_durable(self) -> None:
+        """Syncs what was written, outside the turn of the processes, and then says so."""
+        files = self._files
+        # What another thread has written since is in it too.
+        written = self._written
+        if written is None or written[1] <= files.ends.durable_end:
+            return
+        file, target, cut_count = written
+        clock = files.context.clock
+        started = clock.monotonic()
+        try:
+            files.syncs.alone(file.fdatasync)
+        except SyncFailedError as error:
+            with self._turn.lock:
+                files.poison(error)
+            raise
+        files.counters.sync_seconds.observe(clock.monotonic() - started)
+        with self._turn.lock:
+            if files.closed is not None:
+                return  # which has synced all there was
+            if files.poisoned is not None:
+                files.ensure_writable()
+            if self._others.seen.cut_count != cut_count:
+                # What was synced need not be what is there now.
+                with files.poisoned_by_syncs():
+                    self._flush.sync_all()
+                target = files.ends.end_offset
+            if target > files.ends.durable_end:
+                show_durable(files, target)
+
+
+def show_durable(files: LogFiles, durable_end: int) -> None:
+    """Shows readers, in other processes too, that everything below ``durable_end`` is on disk."""
+    files.ends = files.ends._replace(durable_end=durable_end, high_watermark=durable_end)
+    files.state_file.publish_durable_end(durable_end)

@@ -1,0 +1,131 @@
+"""The other writers of a shared log, and the record by which they tell each other of what they did.
+
+Whatever changes a file in a turn is announced in that record first (``shared_slot``): if this process dies then, the
+next one recovers the log. Only an append to the open tail needs no announcement: the ``.log`` grows first, and its
+length tells. At the end of a turn the record says where the log ends.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kstore.engine.files import LogFiles
+from kstore.errors import CorruptIndexError, FileMissingError
+from kstore.files.paths import LOG_SUFFIX
+from kstore.segment import LogSegment
+from kstore.segment_tail import SegmentTail
+from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedSlot, SharedState, shared_state
+
+__all__ = ["Others"]
+
+logger = logging.getLogger(__name__)
+
+# What the record says of the active segment where nothing is known of it.
+NOTHING_KNOWN = SharedState().known
+# Further than changes were counted while one process was not looking.
+LEAP = 1 << 32
+
+
+class Others:
+    """The record, and what this process has last seen or stored of it. Needs the turn, but for ``seen_data``."""
+
+    is_shared = True
+
+    def __init__(self, slot: SharedSlot, seen: SharedState | None) -> None:
+        """``seen``: what the slot says, if the log was opened at that; the caller has the turn."""
+        self.slot = slot
+        # The record that was last read or stored, and its bytes.
+        self.seen = seen or SharedState()
+        self.seen_data = self.seen.encode()
+        self.has_turn = True
+        # Whether a change of files was announced in this turn, and one after which the others look for segments again.
+        self._is_changing = self._moves_files = seen is None
+
+    def announce(self, *, moves_files: bool = False) -> None:
+        """Says that files are about to change: if this process dies in this turn, the next one recovers the log.
+
+        ``moves_files``: the others must look for segments again; what else is changed they learn from the record.
+        """
+        if not self.has_turn:
+            return  # closed without the turn: the record is the others'
+        self._is_changing = True
+        self._moves_files |= moves_files
+        data = self.seen._replace(flags=self.seen.flags | CHANGING).encode()
+        if data != self.seen_data:
+            self.slot.store(data)
+            self.seen_data = data
+
+    def announce_change(self, *, cuts: bool = False) -> None:
+        """Announces a change of the active segment: what was told of its tail does not hold from here on.
+
+        ``cuts``: what others have appended may go.
+        """
+        seen = self.seen
+        self.seen = seen._replace(flags=seen.flags & ~TAIL_KNOWN, cut_count=seen.cut_count + cuts)
+        self.announce(moves_files=True)
+
+    def open_tail(self, active: LogSegment, position: int) -> SegmentTail:
+        """Opens the ``active`` segment, in which the log ends at ``position``, for appending.
+
+        Where the others, or this process before it closed an idle tail, have told of the tail, no file is changed and
+        nothing is read that grows with the segment: all other processes wait meanwhile. Anything else is announced.
+        """
+        seen = self.seen
+        tail = active.tail  # left open by recovery
+        is_known = seen.flags & TAIL_KNOWN and seen.base_offset == active.base_offset
+        if tail is None and is_known and seen.position == position:
+            try:
+                tail = active.join(seen.position, seen.known)
+            except (CorruptIndexError, FileMissingError) as error:
+                logger.warning("%s: the indexes of the active segment are rebuilt: %s", active.path(LOG_SUFFIX), error)
+                self.announce_change()
+                tail = active.rebuild()
+        elif tail is None:
+            self.announce_change()
+            tail = active.activate()
+        return tail
+
+    def tell(self, files: LogFiles) -> None:
+        """Stores the record, if anything has changed."""
+        ends, before, tail = files.ends, self.seen, files.tail
+        if tail is not None and tail.base_offset != ends.base_offset and files.poisoned is None:
+            # An interrupt came between a roll and what is published of it.
+            files.ends = ends = ends._replace(base_offset=tail.base_offset, position=tail.position)
+        state, epoch = files.state_file.current, files.epochs.latest_epoch
+        is_changing, moves_files = self._is_changing, self._moves_files
+        flags = (POISONED if files.poisoned is not None else 0) | (SEALED if files.seal_before_append else 0)
+        if tail is not None:
+            flags |= TAIL_KNOWN
+            known = tail.known
+        elif (before.base_offset, before.position) == (ends.base_offset, ends.position):
+            # It is as it was left, by others, or by this process before it closed an idle tail.
+            flags |= before.flags & TAIL_KNOWN
+            known = before.known
+        else:
+            known = NOTHING_KNOWN
+        now = shared_state(
+            (
+                flags,
+                before.change_count + moves_files,
+                before.cut_count,
+                0 if state is None else state.generation,
+                -1 if epoch is None else epoch,
+                ends.end_offset,
+                ends.base_offset,
+                ends.position,
+                ends.durable_end,
+                *known,
+                files.last_append_ms,
+            )
+        )
+        if is_changing or now != before:
+            data = now.encode()
+            self.slot.store(data)
+            self.seen, self.seen_data = now, data
+            self._is_changing = self._moves_files = False
+
+    def leap(self, now_ms: int) -> None:
+        """Goes on counting from where no process has counted to: what the record said may be lost."""
+        told = SharedState.decode(self.slot.read()) or self.seen
+        count = max(told.change_count, told.cut_count, self.seen.change_count, now_ms << 20) + LEAP
+        self.seen = self.seen._replace(change_count=count, cut_count=count)
