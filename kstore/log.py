@@ -16,6 +16,7 @@ import errno
 import os
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -346,8 +347,9 @@ class Log(LogReads, LogTransactions):
         """
         from kstore.engine.columns import arrow_batches
 
-        bytes_max = self._source.context.config.max_batch_bytes_uncompressed
-        return arrow_batches(self._reader, start, stop, options, bytes_max)
+        source = self._source
+        bytes_max = source.context.config.max_batch_bytes_uncompressed
+        return arrow_batches(partial(self._reader, source), start, stop, options, bytes_max)
 
     def to_pandas(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]

@@ -86,12 +86,13 @@ class LogReads:
 
         Raises: OffsetOutOfRangeError at once; CorruptBatchError, StorageError while it runs.
         """
-        limit = self._source.context.config.max_batch_bytes_uncompressed
+        source = self._source
+        limit = source.context.config.max_batch_bytes_uncompressed
 
         def decode(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[Record]:
             return batch.records(first_offset, stop_offset, limit)
 
-        return self._reader(decode, start, stop, isolation_level, on_corrupt, follow, timeout)
+        return self._reader(source, decode, start, stop, isolation_level, on_corrupt, follow, timeout)
 
     def read_values(
         self,
@@ -104,12 +105,13 @@ class LogReads:
         timeout: float | None = None,
     ) -> LogReader[bytes | None]:
         """As ``read``, for the values only: the fast path for payloads."""
-        limit = self._source.context.config.max_batch_bytes_uncompressed
+        source = self._source
+        limit = source.context.config.max_batch_bytes_uncompressed
 
         def decode(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[bytes | None]:
             return batch.values(first_offset, stop_offset, limit)
 
-        return self._reader(decode, start, stop, isolation_level, on_corrupt, follow, timeout)
+        return self._reader(source, decode, start, stop, isolation_level, on_corrupt, follow, timeout)
 
     def read_runs(
         self,
@@ -124,15 +126,17 @@ class LogReads:
 
         For consumers, which must know where each batch ends.
         """
-        limit = self._source.context.config.max_batch_bytes_uncompressed
+        source = self._source
+        limit = source.context.config.max_batch_bytes_uncompressed
 
         def decode_within(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[Found]:
             return decode(batch, first_offset, stop_offset, limit)
 
-        return self._reader(decode_within, start, stop, isolation_level, on_corrupt)
+        return self._reader(source, decode_within, start, stop, isolation_level, on_corrupt)
 
     def _reader(
         self,
+        source: LogSource,
         decode: object,
         start: int | None,
         stop: int | None,
@@ -141,7 +145,6 @@ class LogReads:
         follow: bool = False,
         timeout: float | None = None,
     ) -> LogReader:  # type: ignore[type-arg]  # the two callers name it
-        source = self._source
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         one_of("on_corrupt", on_corrupt, ON_CORRUPT)
         # What is known is read as it is; the reader itself looks for what came since when it gets there, so that
@@ -158,11 +161,12 @@ class LogReads:
             raise OffsetOutOfRangeError(start, start_offset=ends.start_offset, end_offset=known_end)
         if stop is None:
             stop = OFFSET_MAX
-        source.context.counters.reads += 1
+        counters = source.context.counters
+        counters.reads += 1
         return LogReader(
             self,
             decode,  # type: ignore[arg-type]
-            source.context.counters,
+            counters,
             start,
             stop,
             committed=isolation_level == "read_committed",
