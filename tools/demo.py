@@ -1,6 +1,6 @@
 """What kstore does, on real data: a broker's files, a killed writer, a queue with two workers, speed.
 
-usage: python tools/demo.py [DIRECTORY]      the directory is made, and must not exist (default: .demo, removed first)
+usage: python tools/demo.py [DIRECTORY]     the directory is created, and must not exist (default: .demo, removed first)
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CORPUS_BYTES_MIN = 10_000_000
 BROKER_PARTITION = "rolled-0"
 DUMP_LINES_SHOWN = 5
 JOB_COUNT = 40
-# Of a line that is shown.
+# The length of a shown line.
 WIDTH = 118
 
 
 def corpus() -> list[bytes]:
-    """Every line of the running standard library's own sources, in the order of the files' names."""
+    """Every line of the running standard library's own sources, ordered by file name."""
     library = Path(sysconfig.get_paths()["stdlib"])
     lines: list[bytes] = []
     for path in sorted(library.rglob("*.py")):
@@ -50,7 +50,7 @@ def batches(lines: list[bytes], start: int) -> Iterator[list[bytes]]:
 
 
 def write_until_killed(directory: str) -> None:
-    """The child: appends the corpus, and says after each append what is acknowledged."""
+    """The child: appends the corpus, and reports after each append what is acknowledged."""
     log = kstore.Log(directory)
     for batch in batches(corpus(), log.end_offset):
         info = log.append_many(batch)
@@ -59,7 +59,8 @@ def write_until_killed(directory: str) -> None:
 
 
 def kill_half_way(directory: Path, count: int) -> int:
-    """Runs the child until half of the corpus is acknowledged, kills it in the midst of its work; what it confirmed."""
+    """Runs the child until half of the corpus is acknowledged, and kills it in the middle of its work; returns its
+    reports."""
     command = [sys.executable, __file__, "--write", str(directory)]
     acknowledged = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
@@ -69,7 +70,7 @@ def kill_half_way(directory: Path, count: int) -> int:
             if acknowledged >= count // 2:
                 os.kill(writer.pid, signal.SIGKILL)
                 break
-        # What was printed before the kill and not read yet was acknowledged too.
+        # Output before the kill that was not read yet was acknowledged too.
         for line in writer.stdout:
             acknowledged = int(line)
     return acknowledged
@@ -127,7 +128,7 @@ def show_killed_writer(path: Path, lines: list[bytes]) -> None:
 
 
 def work(directory: str, number: str) -> None:
-    """A worker: takes items until none comes; the first one dies with an item in its hands."""
+    """A worker: takes items until none arrives; the first one dies while holding an item."""
     done = 0
     with kstore.open(directory, shared=True) as store:
         jobs = store.queue("jobs", lease_seconds=1)
@@ -165,7 +166,7 @@ def show_queue(directory: Path) -> None:
 
 
 def rate(call: Callable[[], object], count: int) -> float:
-    """What a call does a second, by the best of three."""
+    """Calls a second, the best of three."""
     best = float("inf")
     for _ in range(3):
         started = time.perf_counter()

@@ -1,11 +1,11 @@
-"""The pipeline in one go: a live producer, a Spark stream that is killed once half way, and what came out of it.
+"""The whole pipeline: a live producer, a Spark stream that is killed once half way, and its results.
 
-A producer writes clicks into one store. A Spark session streams them into Parquet as they are, and as counts by window
-and user into another store, exactly once. The session is killed (SIGKILL) at half of the clicks and started again. At
-the end both outputs are compared with what plain Python makes of the log.
+A producer writes clicks into one store. A Spark session streams them into Parquet unchanged, and as counts by window
+and user into another store, exactly once. The session is killed (SIGKILL) at half of the clicks and restarted. At the
+end both outputs are compared with what plain Python computes from the log.
 
 usage: python tools/demo_spark.py [--records N] [DIRECTORY]
-       the directory is made, and must not exist (default: .demo-spark, removed first)
+       the directory is created, and must not exist (default: .demo-spark, removed first)
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ RECORDS = 100_000
 PARTITIONS = 4
 USERS = 17
 RECORDS_PER_SECOND = 5_000
-# What a micro-batch takes at most, so that neither query is at the end before the other has begun.
+# The largest micro-batch, so that neither query ends before the other has started.
 AT_ONCE = 10_000
 # In the time of the clicks: one each ms, counted in windows of 5 s; a click may be late by 30 s.
 FIRST_MS = 1_700_000_000_000
 WINDOW_MS = 5_000
 LATE_SECONDS = 30
-# A click of nobody's, long after all others: it closes the windows before it.
+# A click without a user, long after all others: it closes the earlier windows.
 CLOSING_MS = FIRST_MS + 10**9
 NOBODY = b"nobody"
 
@@ -81,7 +81,7 @@ def produce(directory: Path, count: int) -> None:
 
 
 def stream(directory: Path) -> None:
-    """Runs both queries and says how many records each has seen, until a word says that there will be no more."""
+    """Runs both queries and reports how many records each has seen, until a signal says that there will be no more."""
     import pyarrow.parquet as parquet
 
     conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -90,7 +90,7 @@ def stream(directory: Path) -> None:
     spark = kstore.spark.session(master="local[2]", app_name="demo", **conf)
     spark.sparkContext.setLogLevel("OFF")
     queries = [start_rows(spark, directory)]
-    # One after the other: Spark gives a Python process 10 s to start, which is little for all of them at once.
+    # One after another: Spark gives a Python process 10 s to start, too short for all of them at once.
     first = queries[0]
     while first.isActive and first.lastProgress is None and first.status["message"] != "Waiting for data to arrive":
         time.sleep(0.1)
@@ -101,7 +101,7 @@ def stream(directory: Path) -> None:
             query.processAllAvailable()
     for query in queries:
         query.stop()
-    # Spark's own reader knows which of the Parquet files count: a killed batch may have left some that do not.
+    # Spark's own reader knows which of the Parquet files count: a killed batch may have left others.
     rows = spark.read.parquet(str(directory / PARQUET)).select("partition", "offset", "key", "value")
     parquet.write_table(rows.toArrow(), directory / ROWS)
     spark.stop()
@@ -147,9 +147,9 @@ def read_clicks(spark: SparkSession, directory: Path) -> DataFrame:
 
 @contextmanager
 def reporting(queries: list[StreamingQuery]) -> Iterator[None]:
-    """Prints the end of each query's last batch, as often as it changes, from a thread of its own.
+    """Prints the end of each query's last batch whenever it changes, from a thread of its own.
 
-    A query that fails ends the process, so that nobody waits for it.
+    A query that fails ends the process, so that no process waits for it.
     """
     done = Event()
 
@@ -175,7 +175,7 @@ def reporting(queries: list[StreamingQuery]) -> Iterator[None]:
 
 
 def records_behind(query: StreamingQuery) -> int:
-    """How many records lie behind the end of the query's last batch."""
+    """How many records are before the end of the query's last batch."""
     progress = query.lastProgress
     if progress is None or not progress.sources or not progress.sources[0].endOffset:
         return 0
@@ -188,7 +188,7 @@ def records_behind(query: StreamingQuery) -> int:
 
 @contextmanager
 def child(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """This file in another process, and in a group of processes of its own; killed in the end if it still runs."""
+    """This file in another process, and in its own process group; killed at the end if it still runs."""
     command = [sys.executable, __file__, *map(str, arguments)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -226,7 +226,8 @@ def run_until(process: subprocess.Popen[str], reached: Callable[[list[int]], boo
 
 
 def expected(directory: Path) -> tuple[Counter[tuple[int, int, bytes, bytes]], dict[Window, tuple[int, int]]]:
-    """What plain Python reads from the clicks: every row, and of each window and user the clicks and their bytes."""
+    """What plain Python computes from the clicks: every row, and for each window and user the clicks and their
+    bytes."""
     rows: Counter[tuple[int, int, bytes, bytes]] = Counter()
     windows: dict[Window, tuple[int, int]] = {}
     with kstore.open(directory / SOURCE, read_only=True) as store:

@@ -1,10 +1,10 @@
-"""Makes the project's virtual environment, or adds what a command needs to it. Says in one sentence what is missing.
+"""Creates the project's virtual environment, or adds what a command needs. Says in one sentence what is missing.
 
 usage: python3 tools/make_venv.py VENV [GROUP...]
 
 It compiles kstore and installs it from the checkout, and installs the groups of pyproject.toml ("dependency-groups").
-VENV/.with-GROUP says that a group is there, and VENV/.with-kstore the same of kstore; make asks for these files. Two
-commands that run at the same time install one after the other.
+VENV/.with-GROUP marks an installed group, and VENV/.with-kstore kstore itself; make requires these files. Two commands
+that run at the same time install one after another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 PYTHON_MIN = (3, 11)
 ROOT = Path(__file__).resolve().parent.parent
-# Compiling a large package to bytecode takes longer than unpacking it: Python does so with what is imported.
+# Compiling a large package to bytecode takes longer than unpacking it: Python compiles what is imported.
 PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-compile", "--progress-bar", "off")
 SHOWN = ("Downloading ", "Building wheel", "Installing collected packages")
 WIDTH = 110
@@ -55,7 +55,7 @@ def lacking() -> str | None:
 
 
 def requirements(project: dict[str, Any], wanted: list[Any]) -> Iterator[str]:
-    """What pip is to install for ``wanted``. An extra of kstore stands for its packages: pip looks for no kstore."""
+    """What pip installs for ``wanted``. An extra of kstore stands for its packages: pip does not look for kstore."""
     for entry in wanted:
         if isinstance(entry, dict):
             yield from requirements(project, project["dependency-groups"][entry["include-group"]])
@@ -71,7 +71,7 @@ def say(text: str) -> None:
 
 
 def run(*command: str | Path) -> None:
-    """Shows what pip or a build says of its progress, and all of its output when it fails."""
+    """Shows the progress of pip or a build, and all of its output if it fails."""
     output: list[str] = []
     with subprocess.Popen(
         [str(part) for part in command],
@@ -95,7 +95,7 @@ def run(*command: str | Path) -> None:
 
 
 class Compilation:
-    """Builds the compiled modules while pip downloads packages; the end of the block stops what still runs."""
+    """Builds the compiled modules while pip downloads packages; the end of the block stops a running build."""
 
     def __init__(self, python: Path, log: Path) -> None:
         self._log = log
@@ -123,7 +123,7 @@ class Compilation:
 
 
 def has_java(python: Path) -> bool:
-    """Whether Spark finds a Java here, by the rule that it is started with."""
+    """Whether Spark finds a Java here, by the rule with which it is started."""
     command = "from kstore.spark.java import java_home; java_home()"
     return not subprocess.run([str(python), "-c", command], cwd=ROOT, capture_output=True).returncode
 

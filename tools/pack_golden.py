@@ -38,7 +38,7 @@ def main(source: Path, names: tuple[str, ...]) -> None:
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leaves out who packed the file, and when; its time doubles as the mark of a file that no test has changed."""
+    """Omits who packed the file, and when; its time doubles as the mark of a file that no test has changed."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o444

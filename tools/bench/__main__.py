@@ -1,7 +1,7 @@
 """Runs the benchmarks and prints a page of their results.
 
-Run as ``python -m tools.bench``; ``--help`` tells the options. What is written goes to the current directory, which
-should be on a real disk.
+Run as ``python -m tools.bench``; ``--help`` shows the options. It writes to the current directory, which should be on a
+real disk.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="the benchmarks to run; all by default")
     parser.add_argument("--list", action="store_true", help="print the names and exit")
-    parser.add_argument("--rounds", type=int, default=7, help="how often each figure is taken (default: 7)")
+    parser.add_argument("--rounds", type=int, default=7, help="how many times each figure is measured (default: 7)")
     parser.add_argument(
         "--spark-gib", type=float, default=1.0, metavar="GIB", help="how large Spark's log grows (default: 1; try 10)"
     )

@@ -1,4 +1,4 @@
-"""asyncio: sends, appends, a consumer and a queue beside a thread's; and how long the disk holds a loop up."""
+"""asyncio: sends, appends, a consumer and a queue beside a thread's; and how long the disk holds up a loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC = "orders"
 GATHERED = 1_000
 CONSUMED = 200_000
 QUEUED = 2_000
-# The loop's ticks, a disk whose syncs take so much longer, and so many tasks that wait for it one after the other.
+# The loop's ticks, the extra time of a slow disk's syncs, and the number of tasks that wait for it in turn.
 TICK_SECONDS = 0.001
 SYNC_SECONDS = 0.05
 TASKS, SENDS = 50, 20
@@ -160,7 +160,7 @@ def aio_loop(run: Run) -> list[Line]:
     """How long the loop is away from its ticks while tasks wait for a disk whose syncs are slow."""
     rounds = [_gaps(run.root) for _ in range(run.rounds)]
     gaps = [gap for taken in rounds for gap in taken]
-    # Of the longest ones the median: on a busy machine any thread stands still now and then.
+    # The median of the longest ones: on a busy machine any thread stalls now and then.
     median, high, longest = percentile(gaps, 0.5), percentile(gaps, 0.99), statistics.median(map(max, rounds))
     figure = f"p50 {median * 1e3:.1f} ms, p99 {high * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms"
     name = f"asyncio, a tick of {TICK_SECONDS * 1e3:.0f} ms beside {TASKS * SENDS:,} synced sends and appends"

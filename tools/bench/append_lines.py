@@ -1,4 +1,4 @@
-"""Appending without a sync: batches of 1,000, and one record a call."""
+"""Appending without a sync: batches of 1,000, and single records."""
 
 from __future__ import annotations
 

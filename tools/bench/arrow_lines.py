@@ -11,7 +11,7 @@ from tools.bench.read_lines import pread_rate
 
 __all__ = ["arrow"]
 
-# What most jobs read, and the least there is to it: the projection shows what the columns themselves cost.
+# What most jobs read, and the least possible: the projection shows the cost of the columns themselves.
 COLUMNS = ["key", "value", "offset", "timestamp"]
 
 

@@ -1,4 +1,4 @@
-"""Compacts a log in a process of its own; prints seconds, by how many bytes its memory grew at most, and the keys.
+"""Compacts a log in a process of its own; prints seconds, the peak growth of its memory in bytes, and the keys.
 
 usage: python -m tools.bench.compaction_child PATH
 """

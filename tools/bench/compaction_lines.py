@@ -1,4 +1,5 @@
-"""Compaction: a log in which each of a million keys has ten records, and what another log's appends keep beside it."""
+"""Compaction: a log in which each of a million keys has ten records, and the rate of another log's appends
+meanwhile."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 MB, MIB = 1e6, 1 << 20
 SEGMENT_BYTES = 64 * MIB
 RATE_MIN = 300
-# Ten records a key, 1 GiB of them; the smaller log is for what goes on beside it.
+# Ten records a key, 1 GiB of them; the smaller log is for work beside it.
 KEYS, RECORDS = 1_000_000, 8_800_000
 KEYS_BESIDE, RECORDS_BESIDE = 100_000, 2_000_000
-# What a pass takes beside its map: the blocks it reads, decides over and writes.
+# The memory of a pass besides its map: the blocks that it reads, processes and writes.
 BLOCKS_BYTES = 64 * MIB
 WINDOW_SECONDS = 1.0
 # Takes some milliseconds, all of them without the interpreter's lock.
@@ -77,7 +78,7 @@ def compaction(run: Run) -> list[Line]:
 def compaction_beside(run: Run) -> list[Line]:
     """Single appends to one log: alone, while another thread compacts another log, and beside one that only computes.
 
-    The last is what a machine leaves whose cores have other work: no compaction could cost less there.
+    The last is what a machine with busy cores leaves: no compaction could cost less there.
     """
     with fresh(run.root, "compaction") as other:
         _fill(other, RECORDS_BESIDE, KEYS_BESIDE)
@@ -110,7 +111,7 @@ def _beside(run: Run, other: Path, durability: Durability, share: float) -> Line
 
 
 def _compact_while(work: Callable[[], object], path: Path) -> int:
-    """Does ``work`` while the log at ``path`` is compacted, wholly, over and over; how often that was."""
+    """Does ``work`` while the log at ``path`` is compacted, whole, repeatedly; how many times it was."""
     with kstore.Log(path, durability="os") as log, _Working(lambda: log.compact(whole=True)) as compacting:
         work()
     return compacting.count
@@ -128,7 +129,7 @@ def _append_rate(log: kstore.Log) -> float:
 
 
 class _Working:
-    """Does some work over and over, in a thread, while it is entered."""
+    """Repeats some work in a thread, while it is entered."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work

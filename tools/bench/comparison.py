@@ -1,4 +1,4 @@
-"""kstore beside other stores: the same bytes, the same durability, one after the other in each round."""
+"""kstore beside other stores: the same bytes, the same durability, in turn in each round."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _row(name: str, results: list[Result]) -> tuple[str, ...]:
 
 
 def _rounded(rate: float) -> float:
-    """With three figures: the rest is noise."""
+    """With three significant digits: the rest is noise."""
     return float(f"{rate:.3g}")
 
 
@@ -83,7 +83,7 @@ def measure(run: Run, peer: Peer, workload: Workload) -> Result:
 
 
 def filled(path: Path, peer: Peer, workload: Workload, *, synced: bool) -> tuple[float, Store]:
-    """The rate of appending, and the store that was filled; closed already if ``synced``."""
+    """The rate of appending, and the filled store; already closed if ``synced``."""
     batch = values()
     records = workload.synced if synced else workload.records
     store = peer.open(path, synced)
@@ -118,7 +118,7 @@ def lookup(store: Store, workload: Workload) -> float:
 
 
 def ensure_whole(peer: Peer, store: Store, workload: Workload) -> None:
-    """What was appended is what is read, all of it: a store that loses records is not fast."""
+    """Checks that all appended values are read: a store that loses records is not fast."""
     batch = values()
     count = 0
     for count, value in enumerate(store.values(), 1):

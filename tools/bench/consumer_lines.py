@@ -1,4 +1,4 @@
-"""Consuming a topic as records, values, lists and Arrow, beside what its log gives without a consumer."""
+"""Consuming a topic as records, values, lists and Arrow, beside reading its log without a consumer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ARROW_RECORDS = 65_536
 
 
 class Case(NamedTuple):
-    """A way to consume, and the way to read a log that it stands beside."""
+    """A way to consume, and the way to read a log for comparison."""
 
     name: str
     consume: Callable[[kstore.Consumer], object]

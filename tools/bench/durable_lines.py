@@ -1,4 +1,4 @@
-"""Durable appends of one record a call, 16 threads beside one: on this disk, and on one whose syncs take 4 ms more."""
+"""Durable appends of single records, 16 threads beside one: on this disk, and on one whose syncs take 4 ms more."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _line(run: Run, name: str, fs: FileSystem, times: float, bare: str) -> Line:
 
 
 def append_rate(run: Run, threads: int, fs: FileSystem) -> float:
-    """Appends a second that ``threads`` threads make together."""
+    """Appends a second by ``threads`` threads together."""
     value = values(1)[0]
     with fresh(run.root, "durable") as path, kstore.Log(path, fs=fs) as log:
         counts = [0] * threads

@@ -1,4 +1,4 @@
-"""The logs that are measured: what they hold, and how they are made.
+"""The measured logs: their contents, and how they are made.
 
 Values of 100 bytes, 1,000 distinct ones, in batches of 1,000 records unless a line says otherwise; in the page cache.
 """
@@ -19,7 +19,7 @@ __all__ = ["BATCH_BYTES", "BATCH_COUNT", "RECORDS", "RECORD_BYTES", "fill", "fre
 VALUE_SIZE = 100
 BATCH_COUNT = 1_000
 RECORDS = 1_000_000
-# What 1,000 such records take on disk in one batch, header included.
+# The bytes of 1,000 such records on disk in one batch, header included.
 BATCH_BYTES = 109_061
 RECORD_BYTES = BATCH_BYTES / BATCH_COUNT
 
@@ -31,7 +31,7 @@ def values(count: int = BATCH_COUNT, size: int = VALUE_SIZE) -> list[bytes]:
 
 @contextmanager
 def fresh(root: Path, name: str) -> Iterator[Path]:
-    """A path at which there is nothing, before and after."""
+    """A path at which nothing exists, before and after."""
     path = root / name
     shutil.rmtree(path, ignore_errors=True)
     try:
@@ -48,5 +48,5 @@ def fill(path: Path, records: int, batch_count: int = BATCH_COUNT, **settings: A
 
 
 def many_segments(path: Path, count: int) -> None:
-    """A log of ``count`` segments, each with one small batch, closed in order."""
+    """A log of ``count`` segments, each with one small batch, closed cleanly."""
     fill(path, 10 * count, 10, segment_bytes=1200)

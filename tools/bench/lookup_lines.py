@@ -14,7 +14,7 @@ from tools.bench.measure import Line, Run, percentile
 __all__ = ["lookup_large", "lookup_line", "lookup_small"]
 
 LOOKUPS = 2_000
-# So many of the records make a batch of 16 KiB.
+# This many of the records make a batch of 16 KiB.
 SMALL_COUNT = 149
 SMALL_BYTES = 16 << 10
 
@@ -32,8 +32,8 @@ def lookup_large(run: Run) -> list[Line]:
 
 
 def lookup_line(run: Run, path: Path, name: str, asked_us: float, batch_bytes: int, *, opens: bool = False) -> Line:
-    """The line for the log at ``path``. With ``opens`` most lookups meet a segment that is not open; then the limit
-    is to open, read and close a file too."""
+    """The line for the log at ``path``. With ``opens`` most lookups reach a segment that is not open; then the limit is
+    to open, read and close a file too."""
     generator = random.Random(11)
     files = sorted(path.glob("*.log"))
     p50s, p99s, floors = [], [], []
@@ -57,7 +57,7 @@ def lookup_line(run: Run, path: Path, name: str, asked_us: float, batch_bytes: i
 
 
 def _bare_read_us(file: Path, size: int) -> float:
-    """The median of reading ``size`` bytes at random positions of an open file, into memory that is there."""
+    """The median of reading ``size`` bytes at random positions of an open file, into existing memory."""
     generator = random.Random(13)
     position_max = file.stat().st_size - size
     buffer = bytearray(size)

@@ -1,4 +1,4 @@
-"""What a run was made on, in words: no name of a host, no path."""
+"""The machine of a run, in words: no host name, no path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PEERS = ("lmdb", "confluent-kafka", "persist-queue")
 
 
 def machine_words(directory: Path) -> list[tuple[str, str]]:
-    """(what, which) in the order in which they are told; ``directory`` is where the benchmarks write."""
+    """(what, which) in display order; ``directory`` is where the benchmarks write."""
     return [
         ("processor", f"{cpu_model()}, {os.cpu_count()} cores"),
         ("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"),
@@ -47,7 +47,7 @@ def file_system(directory: Path, mounts: str | None = None) -> str:
     for line in mounts.splitlines():
         before, _, behind = line.partition(" - ")
         point = before.split(" ")[4]
-        # The last one of several on one mount point hides those before it.
+        # The last one of several on one mount point hides the earlier ones.
         if directory.resolve().is_relative_to(point) and len(point) >= len(best):
             best, kind = point, behind.split(" ")[0]
     return kind

@@ -1,7 +1,7 @@
-"""Measuring on a machine that is shared and noisy.
+"""Measuring on a shared and noisy machine.
 
-A figure and its limit are taken in turn, A B A B, so that a slow spell hits both. The figure is a median. The limit is
-its upper quartile: it often stalls, and a stalled limit would fake a pass.
+A figure and its limit are measured in turn, A B A B, so that a slow spell hits both. The figure is a median. The limit
+is its upper quartile: it often stalls, and a stalled limit would fake a pass.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Measured = TypeVar("Measured")
 
 
 class Run(NamedTuple):
-    """Where a benchmark may write, how often it repeats what it measures, and how large the log is that Spark reads."""
+    """Where a benchmark may write, how many times it repeats a measurement, and the size of the log that Spark
+    reads."""
 
     root: Path
     rounds: int
@@ -39,7 +40,7 @@ class Run(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of the report. ``asked`` is what is asked for, in words; ``reached`` is None without one."""
+    """One line of the report. ``asked`` is the requirement, in words; ``reached`` is None without one."""
 
     name: str
     figure: str
@@ -66,7 +67,7 @@ def in_turn(
 def all_in_turn(
     works: Sequence[Callable[[], Measured]], *, rounds: int, warm_up: int = 1
 ) -> tuple[list[Measured], ...]:
-    """Runs each ``rounds`` times, one after the other in each round; what each of them returned."""
+    """Runs each ``rounds`` times, in turn in each round; returns the results of each."""
     taken: tuple[list[Measured], ...] = tuple([] for _ in works)
     for number in range(warm_up + rounds):
         for work, results in zip(works, taken, strict=True):
@@ -90,7 +91,7 @@ def rate_line(
     ratio_min: float | None = None,
     rate_min: float | None = None,
 ) -> Line:
-    """A line of records a second; asked is a share of the limit, or a rate."""
+    """A line of records a second; the requirement is a share of the limit, or a rate."""
     asked, reached = "", None
     if ratio_min is not None:
         asked, reached = f"{ratio_min} of it", rate >= ratio_min * limit

@@ -1,4 +1,4 @@
-"""Reads a log in a process of its own, and prints by how many bytes its memory grew at most.
+"""Reads a log in a process of its own, and prints the peak growth of its memory in bytes.
 
 usage: python -m tools.bench.memory_child PATH read|read_values COUNT
 """
@@ -15,7 +15,7 @@ PROC = Path("/proc/self")
 
 
 def reset_peak() -> bool:
-    """Sets the peak to what the process has now; False where the system has no such thing (not Linux)."""
+    """Resets the peak to the process's present memory; False if the system cannot (not Linux)."""
     try:
         (PROC / "clear_refs").write_text("5")
     except OSError:

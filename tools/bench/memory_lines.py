@@ -1,4 +1,4 @@
-"""Memory of a reader above that of its process after its imports: the most it ever had, in a process of its own."""
+"""Memory of a reader above that of its process after its imports: the peak, in a process of its own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["memory"]
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 GROWTH_MAX = 64 * MIB
-# Batches up to this size, uncompressed, are held to GROWTH_MAX; larger ones to so many times their size.
+# GROWTH_MAX applies to batches up to this size, uncompressed; for larger ones, this many times their size.
 BATCH_BYTES_USUAL = 8 * MIB
 TIMES_LARGE = 3
 METHODS = ("read", "read_values")
 PLAIN_COUNT = 9_000_000
-# What a record takes in a batch besides its value, at least.
+# The least bytes of a record in a batch besides its value.
 RECORD_OVERHEAD = 7
 
 
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
 
 SHAPES = (
     Shape(BATCH_BYTES_USUAL, 100, 16),
-    # A value takes 48 bytes of Python where it takes 2 in the batch: the most that reading values can cost.
+    # A value takes 48 bytes in Python but 2 in the batch: the largest cost of reading values.
     Shape(BATCH_BYTES_USUAL, 2, 4),
     Shape(4 * BATCH_BYTES_USUAL, 100, 4),
 )
@@ -68,7 +68,7 @@ def _line(name: str, grown: int, limit: int, asked: str, batch_bytes: int = 0) -
 
 
 def fill_compressed(path: Path, shape: Shape) -> int:
-    """Writes the log; returns how many records it has."""
+    """Writes the log; returns its number of records."""
     distinct = values(1000, shape.value_size)
     count = shape.batch_bytes // (shape.value_size + RECORD_OVERHEAD)
     batch = (distinct * (count // 1000 + 1))[:count]
@@ -79,7 +79,7 @@ def fill_compressed(path: Path, shape: Shape) -> int:
 
 
 def grown_most(path: Path, count: int) -> int:
-    """Bytes by which the memory of a process grows that reads the log, the worst of the ways to read."""
+    """The growth in bytes of a process that reads the log, for the worst way to read."""
     return max(_grown(path, method, count) for method in METHODS)
 
 

@@ -1,4 +1,4 @@
-"""Opening: a log of 10,000 segments closed in order, with lookups in it; and one that has to be recovered."""
+"""Opening: a log of 10,000 segments closed cleanly, with lookups in it; and one that needs recovery."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.bench.measure import Line, Run, in_turn, seconds_of
 __all__ = ["recovery", "segments"]
 
 SEGMENTS = 10_000
-# A batch of ten records, all that a segment holds.
+# A batch of ten records, the whole content of a segment.
 SEGMENT_BYTES = 1_141
 RECOVERED = 4 * RECORDS
 

@@ -1,7 +1,7 @@
-"""The stores that kstore is measured beside, each by the fastest of its documented ways to be used as a log.
+"""The stores that kstore is compared with, each in the fastest documented way to use it as a log.
 
-All of them keep values under the numbers from 0 on. ``synced`` says that an append is on disk when it returns; without
-it nothing is ever synced. A lookup sees what was appended last, so lmdb begins a transaction for each.
+All of them keep values under the numbers from 0. ``synced``: an append is on disk when it returns; without it nothing
+is ever synced. A lookup sees the latest append, so lmdb starts a transaction for each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import kstore
 
 __all__ = ["PEERS", "Peer", "Store"]
 
-# Larger than what any of the comparisons writes.
+# Larger than the data of any comparison.
 MAP_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
 KEY = struct.Struct("=Q")
@@ -117,7 +117,7 @@ class LmdbTree:
 
 
 class PlainFile:
-    """Values of one size, one behind the other: no checks, no offsets, no recovery. What is the least to be paid."""
+    """Values of one size, one after another: no checks, no offsets, no recovery. The minimal cost."""
 
     def __init__(self, path: Path, synced: bool) -> None:
         path.mkdir()
@@ -157,7 +157,7 @@ class PlainFile:
 
 
 class Peer(NamedTuple):
-    """A store's name, and how one is made at a path where there is nothing."""
+    """A store's name, and how to create one at an unused path."""
 
     name: str
     open: Callable[[Path, bool], Store]

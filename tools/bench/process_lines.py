@@ -1,4 +1,4 @@
-"""Several processes on one log: how soon a follower has what another one appends, and what it costs to share."""
+"""Several processes on one log: how soon a follower gets another process's appends, and the cost of sharing."""
 
 from __future__ import annotations
 

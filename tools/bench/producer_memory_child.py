@@ -1,5 +1,5 @@
-"""Fills a producer whose sender is held up in a write, in a process of its own; prints by how many bytes its memory
-grew at most, the delivery of it all included, and how many records it had taken.
+"""Fills a producer whose sender is held up in a write, in a process of its own; prints the peak growth of its memory in
+bytes, including the delivery, and the number of accepted records.
 
 usage: python -m tools.bench.producer_memory_child STORE VALUE_SIZE CODEC
 """
@@ -30,7 +30,7 @@ DISTINCT_BYTES = 1 << 20
 
 
 class Gate:
-    """What writes wait at while it is shut."""
+    """A gate at which writes wait while it is shut."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()

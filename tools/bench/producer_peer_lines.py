@@ -21,7 +21,7 @@ STEADY_SHARE = 0.8
 
 
 class Workload(NamedTuple):
-    """A commit after each ``commit_count`` records; synced: it is on disk then."""
+    """A commit after each ``commit_count`` records; synced: it is then on disk."""
 
     name: str
     in_bulk: bool
@@ -84,7 +84,7 @@ def _commit_line(run: Run, workload: Workload, size: int) -> Line:
 
 
 def _steady_line(run: Run) -> Line:
-    """Nobody waits but at the end; the sender syncs what came meanwhile, at the sizes that the limit is taken with."""
+    """Only the end is waited for; the sender syncs what arrived meanwhile, in the sizes that the limit uses."""
     sizes: list[float] = []
     limits: list[float] = []
 
@@ -118,7 +118,7 @@ def _steady_line(run: Run) -> Line:
 
 
 def rates_of(run: Run, workload: Workload, limit: Callable[[], float] = lambda: 0.0) -> Rates:
-    """The rates of the peers that there are, taken in turn with that of a limit."""
+    """The rates of the available peers, measured in turn with that of a limit."""
     missing: dict[str, str] = {}
     there: list[Peer] = []
     for peer in PEERS:
@@ -135,7 +135,7 @@ def rates_of(run: Run, workload: Workload, limit: Callable[[], float] = lambda: 
 
 
 def peer_rate(run: Run, peer: Peer, workload: Workload) -> float:
-    """Records a second, from the second commit until all are where they should be: the first one opens things."""
+    """Records a second, from the second commit until all have arrived: the first one opens things."""
     batch = values()
     records = peer.commits * workload.commit_count if workload.synced else peer.records
     commits_itself = peer.commits_itself and not workload.synced
@@ -178,7 +178,7 @@ def bare_commits(run: Run, size: int) -> float:
 
 
 def _told(rates: Rates, *, in_millions: bool = False) -> str:
-    """The peers from the fastest on, then those that there are not."""
+    """The peers, the fastest first, then the unavailable ones."""
     fastest_first = sorted(rates.peers.items(), key=lambda item: -item[1])
     told = [
         f"{name} {rate / MILLION:.2f} M/s" if in_millions and rate >= MILLION / 10 else f"{name} {rate:,.0f}/s"

@@ -1,8 +1,8 @@
-"""What a producer is measured beside: other ways of a Python program to hand over records, each by its fastest.
+"""The peers of a producer: other ways for a Python program to hand over records, each at its fastest.
 
-``send`` takes records one by one, ``send_many`` all at once; ``commit`` ends a group of them, and waits for what is
-under way. A ``synced`` one is on disk when ``commit`` returns. A peer that cannot be used here says why: it raises
-``Unavailable``.
+``send`` takes records one by one, ``send_many`` all at once; ``commit`` ends a group of them, and waits for those in
+progress. A ``synced`` one is on disk when ``commit`` returns. A peer that cannot be used here raises ``Unavailable``
+with the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tools.bench.peers import KEY, MAP_BYTES
 __all__ = ["PEERS", "Peer", "Target", "Unavailable"]
 
 TOPIC = "orders"
-# More than any of the comparisons has under way: the peer never refuses a record.
+# More than any comparison has in progress: the peer never refuses a record.
 QUEUE_RECORDS, QUEUE_KIB = 2_000_000, 1 << 21
 FLUSH_SECONDS = 60
 CHUNK_RECORDS = 100_000
@@ -42,7 +42,7 @@ class Target(Protocol):
 
 
 class KstoreProducer:
-    """One topic of one partition; ``acks=1`` where nothing is synced, else ``acks=all``."""
+    """One topic of one partition; ``acks=1`` if nothing is synced, else ``acks=all``."""
 
     def __init__(self, path: Path, synced: bool) -> None:
         self._store = kstore.open(path, durability="sync" if synced else "os")
@@ -59,7 +59,7 @@ class KstoreProducer:
         self._last = self._producer.send_many(TOPIC, values)[-1]
 
     def commit(self) -> None:
-        """Of one partition the last record arrives last."""
+        """In one partition the last record arrives last."""
         assert self._last is not None
         self._last.result()
 
@@ -72,7 +72,7 @@ class KstoreProducer:
 
 
 class ConfluentProducer:
-    """confluent-kafka with its defaults, but for ``acks=1``, into the broker that librdkafka mocks: in memory."""
+    """confluent-kafka with its defaults, except for ``acks=1``, into librdkafka's mock broker: in memory."""
 
     def __init__(self, path: Path, synced: bool) -> None:
         if synced:
@@ -93,7 +93,7 @@ class ConfluentProducer:
                 "queue.buffering.max.kbytes": QUEUE_KIB,
             }
         )
-        # It makes the topic.
+        # This creates the topic.
         self._producer.produce(TOPIC, b"first")
         self.commit()
         self._sent = 0
@@ -185,9 +185,9 @@ class LmdbTree:
 
 
 class PersistQueue:
-    """persist-queue: its file of pickles, the fastest of it; where it is synced its table, which syncs each ``put``.
+    """persist-queue: its file of pickles, its fastest; if synced its table, which syncs each ``put``.
 
-    It has no call for many records, and no group of them: each stands for itself.
+    It has no call for many records, and no groups: each stands for itself.
     """
 
     def __init__(self, path: Path, synced: bool) -> None:
@@ -210,7 +210,7 @@ class PersistQueue:
     send_many = send
 
     def commit(self) -> None:
-        """Each is."""
+        """Each is committed."""
 
     def close(self) -> None:
         if hasattr(self._queue, "close"):
@@ -218,10 +218,10 @@ class PersistQueue:
 
 
 class Peer(NamedTuple):
-    """A target's name, how one is made at a path where there is nothing, and how much of it is measured.
+    """A target's name, how to create one at an unused path, and how much of it is measured.
 
-    ``records`` are those without a sync, ``commits`` the synced ones. ``commits_itself``: without a sync it does so in
-    the background; else it is told to after each thousand.
+    ``records`` are those without a sync, ``commits`` the synced ones. ``commits_itself``: without a sync it commits in
+    the background; else it is asked to after each thousand.
     """
 
     name: str
@@ -239,5 +239,5 @@ PEERS: tuple[Peer, ...] = (
     Peer("persist-queue", PersistQueue, 1_000, commits=1),
 )
 
-# It tells of each thing that it does.
+# It logs each of its steps.
 logging.getLogger("persistqueue").setLevel(logging.WARNING)

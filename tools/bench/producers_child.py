@@ -1,4 +1,4 @@
-"""Sends or reads in a process of its own, when it is told to, and prints when it began and when it ended.
+"""Sends or reads in a process of its own, on a signal, and prints when it started and ended.
 
 usage: python -m tools.bench.producers_child sent|read STORE COUNT
 """
@@ -43,7 +43,7 @@ def produce(store: kstore.Store, partition: int, count: int, begin: Callable[[],
 
 
 def follow(store: kstore.Store, partition: int, count: int, begin: Callable[[], object]) -> Span:
-    """Reads record by record, as they come; ends with the last."""
+    """Reads record by record, as they arrive; ends with the last."""
     log = store.log(TOPIC, partition)
     begin()
     started = time.monotonic()

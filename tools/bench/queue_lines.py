@@ -12,7 +12,7 @@ from tools.bench.queue_peers import QUEUES
 
 __all__ = ["queue"]
 
-# So many items are queued at a time in bulk, and go through one by one; the slower ones take fewer.
+# The number of items queued at a time in bulk, and one by one; the slower ones use fewer.
 KSTORE_COUNT, PEER_COUNT = 20_000, 1_000
 BULK = 1_000
 SYNCED_COUNT = 150
@@ -58,7 +58,7 @@ def _beside_peers(run: Run, name: str, *, in_bulk: bool, times: float) -> Line:
 
 
 def _bare_rate(run: Run) -> float:
-    """Items a second if each were two writes in two files, with a sync behind each and nothing else."""
+    """Items a second if each were two writes in two files, each followed by a sync and nothing else."""
     block = os.urandom(169)
     paths = [run.root / "limit-items", run.root / "limit-journal"]
     fds = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600) for path in paths]

@@ -1,7 +1,7 @@
-"""The queues that kstore's is measured beside: each puts, gets and acks items, one by one and in bulk.
+"""The queues that kstore's is compared with: each puts, gets and acks items, one by one and in bulk.
 
-``synced`` says that a put and an ack are on disk when they return; without it nothing is ever synced. In bulk each goes
-by what it has for that: one transaction, where it lets its user begin one. Values are what each takes: bytes, or text.
+``synced``: a put and an ack are on disk when they return; without it nothing is ever synced. In bulk each uses its own
+means: one transaction, if its user can start one. Values are what each accepts: bytes, or text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KstoreQueue:
 
 
 class _Peer:
-    """A queue by three functions; ``puts`` and ``gets`` go around very many of them, as a transaction."""
+    """A queue as three functions; ``puts`` and ``gets`` surround very many of them, as a transaction."""
 
     put: Callable[[Any], object]
     get: Callable[[], Any]
@@ -83,7 +83,7 @@ class PersistQueue(_Peer):
 
 
 class LiteQueue(_Peer):
-    """Takes text only; its ``pop`` is its lease."""
+    """Accepts only text; its ``pop`` is its lease."""
 
     def __init__(self, path: Path, synced: bool) -> None:
         from litequeue import LiteQueue
@@ -102,7 +102,7 @@ class LiteQueue(_Peer):
 
 
 class HueyStorage(_Peer):
-    """What is got is gone: there is nothing to ack."""
+    """A got item is gone: there is nothing to ack."""
 
     ack = None
 
@@ -115,7 +115,7 @@ class HueyStorage(_Peer):
 
 
 class DiskcacheDeque(_Peer):
-    """What is got is gone: there is nothing to ack."""
+    """A got item is gone: there is nothing to ack."""
 
     ack = None
 

@@ -32,7 +32,7 @@ def _read(run: Run, name: str, items: Callable[[kstore.Log], Iterable[object]], 
     with fresh(run.root, "read") as path:
         fill(path, RECORDS)
         with kstore.Log(path, read_only=True) as log:
-            # What is timed reads every record there is.
+            # The timed loop reads every record.
             last = deque(log.read(), maxlen=1)[0]
             assert last.offset == RECORDS - 1
             rate, limit = in_turn(lambda: RECORDS / seconds_of(lambda: loop(log)), lambda: pread_rate(path),

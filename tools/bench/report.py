@@ -39,7 +39,7 @@ that is appended alone carries a batch header of 61 bytes, which costs each read
 def report(
     machine: Sequence[tuple[str, str]], lines: Sequence[Line], *, producers: str = "", comparison: str = ""
 ) -> str:
-    """The page; parts without anything in them are left out."""
+    """The page; empty parts are omitted."""
     parts = ["# Benchmarks", RERUN, "## The machine", "\n".join(f"- {what}: {which}" for what, which in machine)]
     if lines:
         parts += ["## Beside the machine's own limit", HOW, table(lines), _missed(lines)]

@@ -18,7 +18,7 @@ __all__ = ["SlowSyncFs"]
 
 
 class SlowSyncFile(OsFile):
-    """A file whose syncs sleep, without the interpreter's lock, as one that waits for a disk does."""
+    """A file whose syncs sleep, without the interpreter's lock, like a wait for a disk."""
 
     __slots__ = ("_seconds",)
 
@@ -30,7 +30,7 @@ class SlowSyncFile(OsFile):
         super().write_and_sync(buffers, position)
         if platform.DSYNC_FLAG:
             time.sleep(self._seconds)
-        # Where a write cannot be durable by itself, an fdatasync has followed, and has slept.
+        # If a write cannot be durable itself, an fdatasync has followed, and has slept.
 
     def fdatasync(self) -> None:
         super().fdatasync()

@@ -1,7 +1,7 @@
 """The Spark data source beside Parquet of the same records, and beside the other ways from a log to a DataFrame.
 
-Each time is that of a whole query as it is written, from ``load`` to its last row. Medians of rounds in which all of
-them run in turn, after rounds that are not counted: by then the workers run and the JVM has compiled.
+Each time is that of a whole query as written, from ``load`` to its last row. Medians of rounds in which all of them run
+in turn, after warm-up rounds: by then the workers run and the JVM has compiled.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["fill_all", "frames_of", "spark", "spark_growth"]
 ROUNDS_MAX = 5
 WARM_UP = 2
 CORES = 2
-# Four splits of 128 MiB: as many as the cores have rounds of.
+# Four splits of 128 MiB: a whole number of rounds for the cores.
 BATCHES = 4_000
 CODECS: tuple[CompressionType, ...] = ("uncompressed", "lz4", "zstd")
 FOUR = ("key", "value", "offset", "timestamp")
-# What is asked, as shares of Parquet's rate, and of the plain log's; and of Parquet's time.
+# The requirements, as shares of Parquet's rate, and of the plain log's; and of Parquet's time.
 FOUR_MIN, SEVEN_MIN, CODEC_MIN, FILTER_MAX = 0.9, 0.7, 0.7, 1.5
 SEGMENT_COUNTS = (1, 10, 100, 1_000)
 SEGMENT_BATCHES = 1_000
-# Of a log of 1 GiB.
+# For a log of 1 GiB.
 GIB_BATCHES = (1 << 30) // (117 * BATCH_COUNT)
 
-# Makes a frame anew: what ``load`` costs is part of a query.
+# Creates a new frame: the cost of ``load`` is part of a query.
 Query = Callable[[], "DataFrame"]
 
 
@@ -87,7 +87,7 @@ def spark(run: Run) -> list[Line]:
 
 
 def spark_growth(run: Run) -> list[Line]:
-    """What a query costs as a log's segments and as its bytes grow; to 10 GiB with ``--spark-gib 10``."""
+    """The cost of a query as a log's segments and bytes grow; to 10 GiB with ``--spark-gib 10``."""
     rounds = min(run.rounds, ROUNDS_MAX)
     with fresh(run.root, "spark") as root, session(run.root) as found:
         return [*_segment_lines(found, root, rounds), *_size_lines(found, root, rounds, run.spark_gib)]
@@ -151,7 +151,7 @@ def _sizes(gib_max: float) -> list[float]:
 
 
 def _middle(source: _Source, batches: int) -> DataFrame:
-    """100,000 records from the middle of a log of so many batches."""
+    """100,000 records from the middle of a log with the given number of batches."""
     middle = batches * BATCH_COUNT // 2
     return source.load(FOUR, pushdown=True).where(f"offset >= {middle} and offset < {middle + 100_000}")
 
@@ -178,7 +178,7 @@ def fill_all(root: Path, batches: int) -> None:
 
 
 def frames_of(found: SparkSession, root: Path, records: int) -> dict[str, Query]:
-    """What is measured, by name: each reads ``records`` records, or some of them, of ``fill_all``."""
+    """The measured frames, by name: each reads ``records`` records, or some of them, of ``fill_all``."""
     plain, lz4, zstd = (_Source(found, root / codec / "orders-0") for codec in CODECS)
     table = str(root / "orders.parquet")
     plain.load().write.parquet(table)
@@ -208,7 +208,7 @@ def frames_of(found: SparkSession, root: Path, records: int) -> dict[str, Query]
     }
 
 
-# What a task of a user's own would do; nested functions go to the workers as they are, without this module.
+# What a user's own task would do; nested functions go to the workers unchanged, without this module.
 
 
 def _map_in_arrow(found: SparkSession, path: Path, records: int) -> DataFrame:
@@ -267,7 +267,7 @@ def _share(
     share_min: float | None = None,
     beside: str = "parquet",
 ) -> Line:
-    """A rate beside another one, of the same records."""
+    """A rate beside another one, for the same records."""
     rate, limit = records / seconds[name], records / seconds[other]
     asked = "" if share_min is None else f"{share_min} of it"
     return Line(

@@ -1,4 +1,4 @@
-"""The logs and tables that Spark is measured on: records as applications write them.
+"""The logs and tables for measuring Spark: records as applications write them.
 
 A key of 12 bytes, one of 100,000; a value of about 100 bytes of JSON, which compresses to about a third; a time each
 millisecond. Batches of 1,000 records.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_COUNT", "FIRST_MS", "drain", "fill"]
 
 BATCH_COUNT = 1_000
-# The records repeat after so many, which is more than any codec or dictionary sees at once.
+# The records repeat after this many, more than any codec or dictionary sees at once.
 DISTINCT = 200_000
 FIRST_MS = 1_700_000_000_000
 SEGMENT_BYTES = 128 << 20
@@ -30,7 +30,7 @@ Rows = tuple[list[bytes], list[bytes]]
 
 
 def _batches() -> list[Rows]:
-    """Keys and values, a batch after the other, of the records that repeat."""
+    """Keys and values of the repeating records, batch after batch."""
     generator = random.Random(7)
     made = []
     for _ in range(DISTINCT // BATCH_COUNT):
@@ -71,5 +71,5 @@ def fill(
 
 
 def drain(frame: DataFrame) -> None:
-    """Has Spark make every row of ``frame``, and drop it."""
+    """Makes Spark produce every row of ``frame``, and drop it."""
     frame.write.format("noop").mode("overwrite").save()

@@ -49,7 +49,7 @@ def store(run: Run) -> list[Line]:
 
 
 def retention(run: Run) -> list[Line]:
-    """By time, which has to look into every segment; the files are renamed, as a store does, and not yet removed."""
+    """By time, which must look into every segment; the files are renamed, as in a store, and not yet removed."""
     taken: list[float] = []
     limits: list[float] = []
     with fresh(run.root, "retention") as origin:

@@ -1,1 +1,1 @@
-"""Tools that show that the crash tests would find what they are there to find."""
+"""Tools that show that the crash tests find the bugs they should find."""

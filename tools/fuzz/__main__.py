@@ -1,4 +1,4 @@
-"""Fuzzes the readers of kstore with hostile bytes; exit status 1 says that something was found.
+"""Fuzzes the readers of kstore with hostile bytes; exit status 1 means that something was found.
 
 examples:
   python -m tools.fuzz --seconds 10                     every target, inputs made from a seed
@@ -26,7 +26,7 @@ from tools.fuzz.outcome import Ended, read_atheris, read_seeded
 from tools.fuzz.targets import TARGETS
 
 SEED = 20260131
-# Beyond its time: to import, to build the seeds, and to end the last input.
+# Additional time: to import, to build the seeds, and to finish the last input.
 SECONDS_BESIDE = 120
 ENGINES = ("seeded", "atheris", "asan")
 

@@ -1,6 +1,6 @@
 """Builds the compiled modules with the address and undefined behaviour sanitizers, in a copy of the package.
 
-The copy lies in a directory of its own, so that the modules that everything else uses stay as they are.
+The copy is in a directory of its own, so that the modules that everything else uses stay unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SOURCE_SUFFIXES = (".pyx", ".pxd", ".pxi")
 
 
 def build(target: Path, source: Path = ROOT / "kstore") -> Path:
-    """Makes ``target`` hold the package with instrumented modules; what is newer than its sources stays. Returns it.
+    """Fills ``target`` with the package and instrumented modules; what is newer than its sources stays. Returns it.
 
     Raises: CalledProcessError, with the compiler's words on stderr.
     """
@@ -41,7 +41,7 @@ def build(target: Path, source: Path = ROOT / "kstore") -> Path:
 
 
 def environment(target: Path) -> dict[str, str]:
-    """What an interpreter needs in its environment to load the modules that ``build`` made in ``target``."""
+    """The environment that an interpreter needs to load the modules that ``build`` made in ``target``."""
     found = [
         subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
         for name in RUNTIMES
@@ -50,7 +50,7 @@ def environment(target: Path) -> dict[str, str]:
         "LD_PRELOAD": " ".join(found),
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:abort_on_error=1",
-        # Every object in memory of its own, so that the sanitizer sees where it ends.
+        # Every object in its own memory, so that the sanitizer sees where it ends.
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": f"{target}:{ROOT}",
     }

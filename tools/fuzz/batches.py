@@ -1,4 +1,4 @@
-"""Damage that knows what a batch is: fields, payloads behind a compression, and checksums that are made good again."""
+"""Damage that knows what a batch is: fields, compressed payloads, and checksums that are corrected again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FIELDS_LEGACY = ((0, 8), (8, 4), (16, 1), (17, 1), (18, 8), (18, 4), (22, 4), (2
 
 
 def batch_bounds(data: bytes) -> list[tuple[int, int]]:
-    """Start and end of the entries from the start on, as far as their sizes can be."""
+    """Start and end of the entries from the start, as far as their sizes are possible."""
     at, bounds = 0, []
     while len(data) - at > MAGIC_POSITION:
         size = LOG_OVERHEAD_BYTES + struct.unpack_from(">i", data, at + 8)[0]
@@ -55,7 +55,7 @@ def batch_bounds(data: bytes) -> list[tuple[int, int]]:
 
 
 def mend_batches(data: bytes) -> bytes:
-    """``data`` with the CRC of every entry made good."""
+    """``data`` with the CRC of every entry corrected."""
     found = bytearray(data)
     for start, stop in batch_bounds(data):
         if found[start + MAGIC_POSITION] == 2 and stop - start >= BATCH_HEADER_BYTES:
@@ -67,14 +67,14 @@ def mend_batches(data: bytes) -> bytes:
 
 
 def mend_snapshot(data: bytes) -> bytes:
-    """``data`` with the CRC of a producer snapshot made good."""
+    """``data`` with the CRC of a producer snapshot corrected."""
     if len(data) < SNAPSHOT_CRC_START:
         return data
     return data[:2] + struct.pack(">I", crc32c.crc32c(data[SNAPSHOT_CRC_START:])) + data[SNAPSHOT_CRC_START:]
 
 
 def mend_state(data: bytes) -> bytes:
-    """``data`` with the CRCs of a ``kstore.state`` made good: of both versions, and of the live slot."""
+    """``data`` with the CRCs of a ``kstore.state`` corrected: of both versions, and of the live slot."""
     found = bytearray(data)
     places = [(0, OLD_RECORD.size), (OLD_SLOT_SIZE, OLD_RECORD.size), (LIVE_POSITION, LIVE.size)]
     for start in (SLOTS_POSITION, SLOTS_POSITION + SLOT_SIZE):
@@ -89,7 +89,7 @@ def mend_state(data: bytes) -> bytes:
 
 
 def _set_field(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
-    """A header field set to where its meaning changes, or moved a little."""
+    """A header field set to where its meaning changes, or changed a little."""
     bounds = batch_bounds(data)
     if not bounds:
         return mutate(data, rng, pool)
@@ -135,7 +135,7 @@ def _repacked(entry: bytes, rng: random.Random) -> bytes:
 
 
 def _rewrapped(entry: bytes, rng: random.Random) -> bytes:
-    """A wrapper of version 0 or 1 around what was in the one given, damaged; or around a plain message."""
+    """A wrapper of version 0 or 1 around the damaged contents of the given one; or around a plain message."""
     magic = entry[MAGIC_POSITION]
     codec_id = entry[CRC_POSITION] & ATTRIBUTE_CODEC
     inner = entry

@@ -1,6 +1,6 @@
 """The target that is a whole log: any files under any names in a directory, opened for reading and for writing.
 
-An input is the files one behind the other: uint8 length of the name | name | uint32 size | content.
+An input is the files one after another: uint8 length of the name | name | uint32 size | content.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def mutate_directory(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> 
 
 
 def directory(data: bytes) -> None:
-    """Open, read in every way, then write: damage is reported, never raised where it is to be left out."""
+    """Open, read in every way, then write: damage is reported, and never raised if it should be skipped."""
     path = scratch() / "log"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
@@ -99,7 +99,7 @@ def directory(data: bytes) -> None:
 
 
 def _look(path: Path) -> dict[int, Record] | None:
-    """The records that a reader is given; None where the log cannot be opened."""
+    """The records that a reader gets; None if the log cannot be opened."""
     try:
         log = _open(path, read_only=True)
     except CorruptDataError:
@@ -153,7 +153,7 @@ def _epoch_of(log: Log, offset: int) -> int:
 
 
 def _served(log: Log) -> dict[int, Record]:
-    """Everything that can be read; offsets rise, within the log, and what is left out is not served."""
+    """Everything that can be read; offsets increase, within the log, and skipped records are not served."""
     reader = log.read(on_corrupt="skip")
     found: dict[int, Record] = {}
     last = -1
@@ -179,7 +179,7 @@ def _read_strictly(log: Log, isolation_level: str, found: dict[int, Record]) -> 
 
 
 def _look_up(log: Log, found: dict[int, Record]) -> None:
-    """One record at a time, by way of the index: the same ones."""
+    """Single records, through the index: the same ones."""
     offsets = list(found)
     for offset in offsets[:: max(len(offsets) // LOOKUPS_MAX, 1)]:
         expect(next(iter(log.read(offset, on_corrupt="skip")), None) == found[offset], f"another record {offset}")

@@ -55,7 +55,7 @@ def _scratch_of(process: int) -> Path:
 
 
 def scratch() -> Path:
-    """A directory of this process's own, in memory where there is such a file system."""
+    """A directory of this process's own, in memory if such a file system exists."""
     return _scratch_of(os.getpid())
 
 
@@ -124,7 +124,7 @@ def time_index(data: bytes) -> None:
 
 
 def _write_on(kind: Any, path: Path, entries: list[Any], grow: Callable[[Any], None]) -> None:
-    """What a writer goes on with is sound, begins as the file did, and is there when it is read again."""
+    """A writer's starting point is sound, begins as the file did, and is there when it is read again."""
     writable = kind.open_writable(SYSTEM_FS, path, BASE, index_bytes_max=INDEX_BYTES_MAX)
     try:
         writable.check()

@@ -1,4 +1,4 @@
-"""What counts as a finding, and the two limits that every input is held to: time and memory."""
+"""What counts as a finding, and the two limits for every input: time and memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["UNCOMPRESSED_BYTES_MAX", "Finding", "expect", "try_input", "within_m
 
 # The setting max_batch_bytes_uncompressed of every target: small, so that a bomb is seen.
 UNCOMPRESSED_BYTES_MAX = 64 << 10
-# What a decompressor may hold beside its output, and the interpreter beside that.
+# What a decompressor may hold besides its output, and the interpreter besides that.
 MEMORY_SLACK_BYTES = 512 << 10
 SECONDS_MAX = 5.0
 
 
 class Finding(NamedTuple):
-    """An input of which ``target`` made something that must not be; ``verdict`` is a word of tests/evidence.py."""
+    """An input that ``target`` handled wrongly; ``verdict`` is a word of tests/evidence.py."""
 
     target: str
     verdict: str
@@ -39,7 +39,7 @@ def expect(holds: bool, message: str) -> None:
 
 @contextlib.contextmanager
 def within_memory(size: int) -> Iterator[None]:
-    """Holds what is allocated inside against ``size`` bytes of input and the most that may be uncompressed.
+    """Compares the memory allocated inside with ``size`` bytes of input and the uncompressed maximum.
 
     Twice that, because the parts of an output are joined. Raises: Wrong.
     """
@@ -66,7 +66,7 @@ def try_input(name: str, run: Callable[[bytes], None], data: bytes, seconds: flo
             signal.setitimer(signal.ITIMER_REAL, seconds)
         run(data)
     except KstoreError as error:
-        # A target knows which errors may come where: what gets out of it should not have.
+        # A target knows which errors may occur where: an exception that leaves it should not have occurred.
         return Finding(name, "wrong", _said(error), data)
     except Exception as error:
         verdict = "wrong" if isinstance(error, Wrong) else "hung" if isinstance(error, Hung) else "untyped"
@@ -75,7 +75,7 @@ def try_input(name: str, run: Callable[[bytes], None], data: bytes, seconds: flo
         if seconds:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-    # The exception may have been swallowed, or the code may have been where no signal is seen.
+    # The exception may have been swallowed, or the code may have been where signals are not handled.
     if seconds and time.monotonic() - started > seconds:
         return Finding(name, "hung", f"more than {seconds} seconds", data)
     return None

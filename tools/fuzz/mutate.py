@@ -18,7 +18,7 @@ INTERESTING = (
     *(0, 1, -1, 2, 7, 14, 61, 127, 128, 255, 256, 4096, 32767, 32768, 65535, 65536),
     *(2**31 - 1, 2**31, -(2**31), 2**32 - 1, 2**40, 2**63 - 2, 2**63 - 1, -(2**63)),
 )
-# An input does not grow beyond this: what is found in small ones is found sooner.
+# The largest input: small ones reveal bugs sooner.
 SIZE_MAX = 16 << 10
 STEPS_MAX = 4
 RUN_MAX = 32
@@ -33,7 +33,7 @@ def mutate(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
 
 
 def mended(mutator: Mutator, mend: Callable[[bytes], bytes], share: float = 0.8) -> Mutator:
-    """``mutator``, and checksums made good again for that share of the inputs: they reach what lies behind them."""
+    """``mutator``, and corrected checksums for that share of the inputs: they reach the code after the check."""
 
     def mutate_and_mend(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
         found = mutator(data, rng, pool)

@@ -1,4 +1,4 @@
-"""What a worker's end says: how many inputs it tried, and what it found or died of."""
+"""The end of a worker: how many inputs it tried, and what it found or died of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Found = tuple[str, str, str]
 
 
 class Ended(NamedTuple):
-    """The end of a worker: ``status`` is None where it had to be stopped, negative where a signal ended it."""
+    """The end of a worker: ``status`` is None if it had to be stopped, negative if a signal ended it."""
 
     name: str
     status: int | None
@@ -36,7 +36,7 @@ def read_seeded(ended: Ended) -> tuple[int, list[Found]]:
         current.unlink(missing_ok=True)
         inputs, findings = json.loads(ended.out.splitlines()[-1])
         return inputs, [(verdict, message, file) for verdict, message, file in findings]
-    # It died, or hung, of what it was just trying.
+    # It died, or hung, on the input that it was trying.
     kept = ended.directory / f"{ended.name}-crash-{int(ended.started)}"
     if current.exists():
         current.rename(kept)

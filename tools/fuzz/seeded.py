@@ -39,7 +39,7 @@ def run_seeded(
     count: int | None = None,
     note: Callable[[bytes], object] = lambda data: None,
 ) -> Outcome:
-    """Tries inputs until ``seconds`` are over, or ``count`` were tried; ``note`` is told of each before it is tried."""
+    """Tries inputs until ``seconds`` are over, or ``count`` were tried; ``note`` receives each before it is tried."""
     target = TARGETS[name]
     rng = random.Random(seed ^ zlib.crc32(name.encode()))
     deadline = None if seconds is None else time.monotonic() + seconds

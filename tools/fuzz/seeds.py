@@ -1,4 +1,4 @@
-"""What fuzzing begins with: a real broker's files, and small ones of kstore's own, of each codec and version."""
+"""The starting inputs of fuzzing: a real broker's files, and small ones of kstore's own, of each codec and version."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PARTITIONS = (
 
 
 def small_batches(codec: str, base_offset: int = 0) -> bytes:
-    """Two batches of a few records with all that a record can have."""
+    """Two batches of a few records with everything that a record can have."""
     records = [
         Record(base_offset, TIME, value=b"first"),
         Record(base_offset + 1, TIME + 5, key=b"key", value=None, headers=[("h", b"1"), ("none", None)]),
@@ -59,7 +59,7 @@ def small_batches(codec: str, base_offset: int = 0) -> bytes:
 
 
 def small_sets(codec: str, magic: int) -> bytes:
-    """The same of version 0 or 1: plain messages, and a wrapper where there is a codec."""
+    """The same of version 0 or 1: plain messages, and a wrapper if there is a codec."""
     plain = [message(offset, b"v%d" % offset, b"k", magic=magic, timestamp=TIME + offset) for offset in range(3)]
     if codec == "none":
         return b"".join(plain)
@@ -85,7 +85,7 @@ def batch_seeds() -> tuple[bytes, ...]:
 
 @cache
 def codec_seeds() -> tuple[bytes, ...]:
-    """A byte that chooses codec and version, and a compressed payload."""
+    """A byte that selects codec and version, and a compressed payload."""
     texts = (b"", b"a", bytes(5000), bytes(range(256)) * 3)
     return tuple(
         bytes([codec.id | magic << 4]) + codec.compress(text, None)
@@ -97,7 +97,7 @@ def codec_seeds() -> tuple[bytes, ...]:
 
 @cache
 def file_seeds(pattern: str) -> tuple[bytes, ...]:
-    """The distinct contents, or beginnings, of a broker's files of one kind."""
+    """The distinct contents, or starts, of a broker's files of one kind."""
     return (b"", *dict.fromkeys(path.read_bytes()[:BYTES_MAX] for path in _golden(pattern)[: FILES_MAX * 4]))
 
 
@@ -161,7 +161,7 @@ def _legacy_log(codec: str, magic: int) -> dict[str, bytes]:
 
 
 def _partition(path: Path) -> dict[str, bytes]:
-    # Of an index with room for more, the zeros behind the first page say nothing new.
+    # In an index with free space, the zeros after the first page add nothing.
     return {file.name: file.read_bytes()[: 4 * BYTES_MAX] for file in sorted(path.iterdir()) if file.name != ".lock"}
 
 

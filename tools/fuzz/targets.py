@@ -1,6 +1,6 @@
-"""The targets: each takes any bytes, lets kstore read them, and holds what comes out against what must always be so.
+"""The targets: each takes any bytes, lets kstore read them, and checks the result against what must always hold.
 
-A target catches the errors that are allowed where they are; whatever else gets out of it is a finding.
+A target catches the errors that are allowed where they occur; any other exception that leaves it is a finding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OFFSET_STOP = 2**62
 
 
 class Target(NamedTuple):
-    """A target, what it begins with, and how its inputs are damaged. ``compiled``: it exercises compiled code."""
+    """A target, its starting inputs, and how its inputs are damaged. ``compiled``: it exercises compiled code."""
 
     run: Callable[[bytes], None]
     seeds: Callable[[], Sequence[bytes]]
@@ -42,7 +42,7 @@ class Target(NamedTuple):
 
 
 def check_batch(batch: Batch) -> None:
-    """Whatever of a batch can be decoded agrees with the rest of it. Raises: CorruptDataError, Wrong."""
+    """Whatever can be decoded of a batch agrees with the rest of it. Raises: CorruptDataError, Wrong."""
     limit = UNCOMPRESSED_BYTES_MAX
     if batch.magic == 2:
         with within_memory(batch.size):
@@ -76,9 +76,9 @@ def batches(data: bytes) -> None:
 
 
 def records(data: bytes) -> None:
-    """The decoders behind a header whose CRC nobody checked: there are no bytes that they may not be given."""
+    """The decoders after a header whose CRC was not checked: they may get any bytes."""
     try:
-        # Bytes have a zero behind their end, which hides a read that goes one too far from a sanitizer.
+        # Bytes have a zero after their end, which hides a read one byte too far from a sanitizer.
         whole = data[: parse_batch(data).size]
         batch = parse_batch(memoryview((c_ubyte * len(whole)).from_buffer_copy(whole)).cast("B"))
         for name in ("codec", "timestamp_type", "last_sequence", "delete_horizon_ms", "producer_id", "max_timestamp"):

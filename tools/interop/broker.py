@@ -1,7 +1,7 @@
 """A real Kafka broker on loopback: one node in KRaft mode, in a directory of its own, never left running.
 
-The broker process hangs on a pipe from this one: it stops when the pipe closes, whatever ended its parent, and a
-watchdog in it bounds its life besides.
+The broker process waits on a pipe from this one: it stops when the pipe closes, however its parent ended, and a
+watchdog in it limits its life as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tools.interop.records import Consumed, read_consumed
 
 __all__ = ["CLEAN_SHUTDOWN", "Broker", "BrokerError"]
 
-# The mark of an orderly stop in the root of a log directory.
+# The mark of a clean stop in the root of a log directory.
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 START_SECONDS_MAX = 90
@@ -49,7 +49,7 @@ log.retention.ms=-1
 
 
 class BrokerError(Exception):
-    """A broker that did not start or stop as it should; the message has the end of its log."""
+    """A broker that did not start or stop properly; the message has the end of its log."""
 
 
 class Broker:
@@ -70,7 +70,7 @@ class Broker:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Start the broker, and stop it in order at the end; killed where that fails. Raises BrokerError."""
+        """Start the broker, and stop it cleanly at the end; kill it if that fails. Raises BrokerError."""
         process = self._start()
         try:
             yield
@@ -95,7 +95,7 @@ class Broker:
         )
 
     def consume(self, topics: Iterable[str], isolation_level: str) -> dict[str, Consumed]:
-        """All that a consumer reads of partition 0 of each topic."""
+        """Everything that a consumer reads of partition 0 of each topic."""
         folder = self._root / f"consumed-{self._starts}-{isolation_level}"
         folder.mkdir(exist_ok=True)
         paths = {topic: folder / f"{topic}.jsonl" for topic in topics}
@@ -103,7 +103,7 @@ class Broker:
         return {topic: read_consumed(path) for topic, path in paths.items()}
 
     def seek(self, offsets: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-        """By topic, where a consumer that seeks each offset finds its first record."""
+        """By topic, the first record for a consumer that seeks each offset."""
         return self._look_up("seek", offsets)
 
     def offsets_for_times(self, timestamps: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
@@ -175,7 +175,7 @@ class Broker:
         except subprocess.TimeoutExpired:
             raise BrokerError(f"the broker did not stop within {STOP_SECONDS_MAX} s:\n{self.log[-3000:]}") from None
         if status != 0 or not (self.data / CLEAN_SHUTDOWN).exists():
-            raise BrokerError(f"the broker did not stop in order (status {status}):\n{self.log[-3000:]}")
+            raise BrokerError(f"the broker did not stop cleanly (status {status}):\n{self.log[-3000:]}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

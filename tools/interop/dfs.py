@@ -1,7 +1,7 @@
 """A real HDFS on loopback: a name node and two data nodes in one process, on free ports, never left running.
 
-The process hangs on a pipe from this one: it stops when the pipe closes, whatever ended its parent, and a watchdog in
-it bounds its life besides. What it says goes to ``dfs.log`` in its directory.
+The process waits on a pipe from this one: it stops when the pipe closes, however its parent ended, and a watchdog in it
+limits its life as well. Its output goes to ``dfs.log`` in its directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Dfs", "DfsError", "running_dfs"]
 START_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 30
 LIFE_SECONDS_MAX = 1800
-# Who may write below "/" of it: the name node takes the user's name over HTTP on trust.
+# The user who may write below "/": the name node trusts the user's name over HTTP.
 USER = "root"
 
 

@@ -53,7 +53,7 @@ class Printed(NamedTuple):
 
 
 def runs_over(directory: Path) -> list[Run]:
-    """Every run that the files of a partition directory call for, in the order of their names."""
+    """Every run for the files of a partition directory, ordered by name."""
     files = sorted(path for path in directory.iterdir() if path.suffix in MODES_BY_SUFFIX)
     return [Run(path, options) for path in files for options in MODES_BY_SUFFIX[path.suffix]]
 
@@ -72,7 +72,7 @@ def kafka_dumps(java_path: str, jars: Path, runs: Sequence[Run], work: Path) -> 
 def unexpected_reports(err: bytes, offsets: Sequence[int]) -> list[str]:
     """The lines of a standard error that report a fault in a log whose records have ``offsets`` (ascending).
 
-    Left out are true gaps in the offsets, and a defect of Kafka's tool: its deep iteration begins with "-1 is followed
+    Omits true gaps in the offsets, and a defect of Kafka's tool: its deep iteration starts with "-1 is followed
     by N" in every segment whose first record is not offset 0.
     """
     lines = err.decode().splitlines()
@@ -80,9 +80,9 @@ def unexpected_reports(err: bytes, offsets: Sequence[int]) -> list[str]:
 
 
 def without_emptied(reports: list[str]) -> list[str]:
-    """Reports of a compacted log, but for those of time index entries that lead to a batch that was emptied.
+    """Reports of a compacted log, except those of time index entries that lead to an emptied batch.
 
-    Kafka's tool takes such a batch, whose header keeps a time, for one without a time; in a broker's own logs too.
+    Kafka's tool treats such a batch, whose header keeps a time, as one without a time; in a broker's own logs too.
     """
     lines = [line for line in reports if not EMPTIED.fullmatch(line)]
     return [] if all(line.startswith(TIMES_HEADING) for line in lines) else lines

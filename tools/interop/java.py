@@ -1,7 +1,7 @@
 """Java, with Kafka's jars on its class path, or Hadoop's: found, fetched once with Maven, and run.
 
-The jars lie in ``target/interop/``, which git ignores; the ``pom.xml`` files beside this one pin their versions.
-Where Maven gets them from is its own configuration's business.
+The jars are in ``target/interop/``, which git ignores; the ``pom.xml`` files beside this one pin their versions.
+Maven's own configuration decides where it gets them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ CACHE = HERE.parents[1] / "target" / "interop"
 KAFKA_POM = HERE / "pom.xml"
 HDFS_POM = HERE / "hdfs-pom.xml"
 
-# Kafka's broker asks for it, and the programs beside this file use its language.
+# Kafka's broker requires it, and the programs beside this file use its language.
 JAVA_VERSION_MIN = 17
-# 54 MB, or 104 for HDFS, and Maven's own plugins on a machine that never ran it.
+# 54 MB, or 104 for HDFS, and Maven's own plugins on a new machine.
 FETCH_SECONDS_MAX = 240
-# What a program is given beyond its own watchdog before it is killed.
+# The time of a program beyond its own watchdog before it is killed.
 GRACE_SECONDS = 10
 JVM_OPTIONS = (
     "-Xmx512m",
@@ -48,7 +48,7 @@ JVM_OPTIONS = (
 
 
 class Unavailable(Exception):
-    """Java or the jars cannot be had on this machine: no failure, the message says why a test is skipped."""
+    """Java or the jars are not available on this machine: not a failure, the message says why a test is skipped."""
 
 
 class ProgramError(Exception):
@@ -56,7 +56,7 @@ class ProgramError(Exception):
 
 
 def find_java() -> str:
-    """The path of a ``java`` that is new enough: of JAVA_HOME, else of PATH. Raises Unavailable."""
+    """The path of a ``java`` that is new enough: from JAVA_HOME, else from PATH. Raises Unavailable."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     found = found or shutil.which("java")
@@ -75,7 +75,7 @@ def find_java() -> str:
 
 
 def fetch_jars(pom: Path = KAFKA_POM, cache: Path = CACHE) -> Path:
-    """The folder with the jars that ``pom`` names, fetched by Maven if it is not there yet. Raises Unavailable."""
+    """The folder with the jars that ``pom`` names, fetched by Maven if it does not exist. Raises Unavailable."""
     folder = cache / f"lib-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder
@@ -83,7 +83,7 @@ def fetch_jars(pom: Path = KAFKA_POM, cache: Path = CACHE) -> Path:
     if maven is None:
         raise Unavailable("no mvn (Maven) on PATH to fetch jars with")
     cache.mkdir(parents=True, exist_ok=True)
-    # Moved into place when whole, so that a fetch that broke off is never taken for one that did not.
+    # Moved into place when complete, so that an interrupted fetch is never mistaken for a complete one.
     partial = cache / f"{folder.name}.{os.getpid()}.partial"
     try:
         _copy_dependencies(maven, pom, partial)

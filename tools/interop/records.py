@@ -1,4 +1,4 @@
-"""A record as an interop test compares it, whoever read it: kstore, a Kafka consumer, or the one who wrote it."""
+"""A record for comparison in interop tests, from any reader: kstore, a Kafka consumer, or its writer."""
 
 from __future__ import annotations
 
