@@ -1,4 +1,4 @@
-"""What the tests of ``kstore.aio`` share: a loop with a time limit, a store with a topic, cancels at any point."""
+"""Shared by the tests of ``kstore.aio``: a loop with a time limit, a store with a topic, cancels at any point."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ __all__ = [
 
 Result = TypeVar("Result")
 
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, however busy the machine is.
 WAIT_SECONDS = 300
-# A task is cancelled after each of so many turns of its loop.
+# A task is cancelled after each of this many turns of its loop.
 STEPS = 60
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Runs ``main`` on a loop of its own, for a limited time; the loop has nothing to complain of, as of an exception
-    that was never retrieved."""
+    """Runs ``main`` on a loop of its own, for a limited time; checks that the loop reports nothing, such as an
+    exception that was never retrieved."""
     complaints: list[dict[str, Any]] = []
 
     async def limited() -> Result:
@@ -67,13 +67,13 @@ def values_in(path: Path, partition: int = 0) -> list[bytes | None]:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Lets others run until something is so."""
+    """Lets others run until a condition holds."""
     while not is_so():
         await asyncio.sleep(0.001)
 
 
 async def stepped(task: asyncio.Task[Any], steps: int) -> None:
-    """Lets a task run for so many turns of its loop, and cancels it if it still runs."""
+    """Lets a task run for the given turns of its loop, and cancels it if it still runs."""
     for _ in range(steps):
         if task.done():
             return
@@ -83,14 +83,14 @@ async def stepped(task: asyncio.Task[Any], steps: int) -> None:
 
 # --- cancels at every point -------------------------------------------------------------------------------------------
 
-# While what is awaited there is not done; when it is done and the task has not gone on yet; and again wherever it waits
-# from then on.
+# While what is awaited there is not done; when it is done but the task has not continued yet; and again wherever it
+# waits from then on.
 Cancel = Literal["waiting", "done", "again and again"]
 CANCELS = get_args(Cancel)
 
 
 class Ended(NamedTuple):
-    """How something ended that was cancelled, or was done before: by ``error``, or with ``result``."""
+    """How something ended that was cancelled, or was done before: with ``error``, or with ``result``."""
 
     result: Any
     error: BaseException | None
@@ -127,7 +127,7 @@ class _CancelledAt:
             if point == self._point or (self.is_reached and self._cancel == "again and again"):
                 self.is_reached = True
                 if self._cancel == "done" and future is not None:
-                    # Before the task is told.
+                    # Before the task is notified.
                     future.add_done_callback(lambda _: task.cancel())
                 else:
                     loop.call_soon(task.cancel)
@@ -139,7 +139,7 @@ class _CancelledAt:
 
 
 async def cancelled_at(point: int, cancel: Cancel, awaitable: Awaitable[Any]) -> Ended:
-    """Awaits something in a task, and cancels that at the ``point``-th time that it waits."""
+    """Awaits something in a task, and cancels the task at the ``point``-th time that it waits."""
     what = _CancelledAt(awaitable, point, cancel)
 
     async def wait() -> Any:
@@ -156,9 +156,9 @@ async def cancelled_at(point: int, cancel: Cancel, awaitable: Awaitable[Any]) ->
 async def at_every_point(
     cancel: Cancel, begin: Callable[[int], Awaitable[Any]], check: Callable[[int, Ended], Awaitable[object]]
 ) -> int:
-    """Begins something anew for each point at which it waits, cancels it there, and has what became of it checked.
+    """Starts something again for each point at which it waits, cancels it there, and checks the outcome.
 
-    Returns how many points there are.
+    Returns the number of points.
     """
     point = 0
     while True:

@@ -1,4 +1,4 @@
-"""Every test there is: which promises it is evidence for, and whether `make test` runs it."""
+"""Every test: which promises it is evidence for, and whether `make test` runs it."""
 
 from __future__ import annotations
 

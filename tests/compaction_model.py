@@ -1,7 +1,7 @@
-"""Logs to be compacted, and a plain, slow second opinion on what compaction keeps of them.
+"""Logs to compact, and a plain, slow second opinion on what compaction keeps of them.
 
-The oracle knows nothing of segments, maps or blocks. It reads a log's batches before a pass, says what each of them
-should be afterwards, by the rules of Kafka's LogCleaner, and is held against what stands there.
+The oracle knows nothing of segments, maps or blocks. It reads a log's batches before a pass, decides by the rules of
+Kafka's LogCleaner what each of them should become, and is compared with the result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Kept(NamedTuple):
 
 @dataclass
 class Batches:
-    """Batches with offsets of their own, in the making, with the transactions that are open."""
+    """Batches with offsets of their own, under construction, with the open transactions."""
 
     generator: random.Random
     time_ms: int = TIME
@@ -143,7 +143,7 @@ def batches_in(path: Path) -> list[Kept]:
 
 
 class Oracle:
-    """What one pass makes of ``before``: all that is sealed ends below ``stop``, dirty from ``first_dirty`` on."""
+    """The result of one pass over ``before``: all that is sealed ends below ``stop``, dirty from ``first_dirty``."""
 
     def __init__(self, before: list[Kept], *, first_dirty: int, stop: int, now_ms: int, retention_ms: int) -> None:
         self.before = before
@@ -164,7 +164,7 @@ class Oracle:
         return ends
 
     def _data_of(self, kind: int) -> set[int]:
-        """The indexes of batches that a marker of this type ends: since that producer's marker before it."""
+        """The indexes of batches that a marker of this type ends: since that producer's previous marker."""
         found: set[int] = set()
         last: dict[int, int] = {}
         for at, (producer_id, ended) in sorted(self._ends().items()):
@@ -180,7 +180,7 @@ class Oracle:
         return found
 
     def after(self, last_records: dict[int, int]) -> list[Kept]:
-        """``last_records``: by producer, the last offset of its last data, -1 where it ended with a marker."""
+        """``last_records``: by producer, the last offset of its last data, -1 if it ended with a marker."""
         latest: dict[bytes, int] = {}
         for number, batch in enumerate(self.before):
             if batch.is_control or number in self.aborted or batch.last_offset >= self.stop:

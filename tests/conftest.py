@@ -20,14 +20,14 @@ from tests.evidence import KINDS, Evidence, Tried, verdict_of
 from tests.promises import PROMISES, marked, page
 from tests.scheduling import scheduling, shares_session, worker_count
 
-# No test is timed: a busy machine is no failure.
+# No test is timed: a busy machine is not a failure.
 settings.register_profile("kstore", deadline=None, print_blob=True)
 settings.register_profile("quick", settings.get_profile("kstore"), max_examples=25)
 
 SEED = 20260131
 EVIDENCE = pytest.StashKey[Evidence]()
 COLLECTED = pytest.StashKey[list[Listed]]()
-# Files in memory, and how much of it must be free.
+# Files in memory, and how much memory must be free.
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
 
@@ -44,17 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
     selection.choose(config.option.markexpr)
     settings.load_profile("quick" if selection.is_quick() else "kstore")
     if "not soak" in config.option.markexpr and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
-        # A third of the time goes by in syncs otherwise. What a disk does is tried by the long counts.
+        # Otherwise syncs take a third of the time. The long counts try a real disk.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Who runs the tests in the background of a shell script ignores Ctrl-C, and so would all that they start.
+        # Tests in the background of a shell script ignore Ctrl-C, and so would everything that they start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[EVIDENCE] = Evidence(config.getoption("--evidence-seed"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Before ``-m`` is looked at: marks what samples leave out; the tests that share a Spark session come first."""
+    """Before ``-m`` is applied: marks what samples omit; the tests that share a Spark session come first."""
     selection.leave_out(items, config.getoption("--evidence-seed"))
     items.sort(key=lambda item: not shares_session(item.nodeid))
     config.stash[COLLECTED] = []
@@ -81,13 +81,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
 
 @pytest.fixture(scope="session")
 def seed(request: pytest.FixtureRequest) -> int:
-    """What a test draws its cases from; a failure is repeated with ``--evidence-seed``."""
+    """The seed from which a test draws its cases; ``--evidence-seed`` repeats a failure."""
     return int(request.config.getoption("--evidence-seed"))
 
 
 @pytest.fixture(scope="session")
 def catalogue(request: pytest.FixtureRequest) -> list[Listed]:
-    """Every test there is: as this run has collected it, or another process where this run is of some files only."""
+    """Every test: as this run has collected it, or another process if this run covers only some files."""
     is_whole = [Path(argument).resolve() for argument in request.config.args] == [ROOT / "tests"]
     return request.config.stash[COLLECTED] if is_whole else all_tests()
 
@@ -105,7 +105,7 @@ def tried(record_property: Callable[[str, object], None]) -> Callable[[str, int]
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory in memory where there is such a place, for who tries the order of operations and not the disk."""
+    """A directory in memory if possible, for tests of the order of operations rather than the disk."""
     path = Path(tempfile.mkdtemp(prefix="kstore-faults-", dir=MEMORY if MEMORY.is_dir() else None))
     yield path
     shutil.rmtree(path)
@@ -120,7 +120,7 @@ def _promises(request: pytest.FixtureRequest, record_property: Callable[[str, ob
 
 
 class _Collector:
-    """Hears of every test's end in the process that the user sees, wherever the test ran."""
+    """Receives every test's end in the process that the user sees, wherever the test ran."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -169,5 +169,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lone logs whose thread comes to no flush: what is sealed is as it is just after the roll."""
+    """Lone logs whose thread never flushes: sealed segments are as they are just after the roll."""
     monkeypatch.setattr(Flusher, "_begin", lambda flusher: None)

@@ -1,4 +1,4 @@
-"""What the tests of consumers share: a store with one topic, what fills it, and consumers of it."""
+"""Shared by the tests of consumers: a store with one topic, functions that fill it, and consumers of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def offsets(found: dict[TopicPartition, list[Any]]) -> dict[TopicPartition, list
 
 
 def polled_or(reading: Consumer, error: type[Exception]) -> dict[TopicPartition, list[Any]]:
-    """What a poll returns, {} where it raises ``error``, which it must do at the end."""
+    """What a poll returns, {} if it raises ``error``, which it must do at the end."""
     try:
         found = reading.poll()
     except error:

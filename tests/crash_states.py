@@ -1,4 +1,4 @@
-"""What a disk may hold after a power cut, made from the recorded file operations of a run.
+"""The possible contents of a disk after a power cut, made from the recorded file operations of a run.
 
     disk = Disk(root)                              # as it is before the run
     for operation in recording.operations[:k]:
@@ -6,10 +6,10 @@
     disk.image(choose)                             # the run died there; ``choose`` says what of the unsynced persisted
 
 The model is strict. A sync of a file makes its bytes and its size certain, not its name. A sync of a directory makes
-the names in it certain. Of everything else any part may be there: each write in any of its 512-byte sectors, a sector
-up to any byte, the size with or without the bytes, then with zeros or with garbage; each change of a name, in any
-order (``names_in_order``: in theirs, as journals do it). A store to a mapping is a write that nobody has synced. After
-a failed sync nothing of what it was to save is ever certain.
+the names in it certain. Of everything else any part may persist: each write in any of its 512-byte sectors, a sector up
+to any byte, the size with or without the bytes, then with zeros or with garbage; each change of a name, in any order
+(``names_in_order``: in theirs, as journals do it). A store to a mapping is an unsynced write. After a failed sync
+nothing that it should have saved is ever certain.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NOISE = random.Random(512).randbytes(SECTOR_SIZE)
 
 
 class Torn(NamedTuple):
-    """A sector that persisted in its first ``share``. ``filler`` says with what the file's size grew all the same.
+    """A sector that persisted in its first ``share``. ``filler`` is what the file's size grew with anyway.
 
     "": it did not; "zeros"; "noise"; "stale": what is at the beginning of the file, so whole batches in a wrong place.
     """
@@ -60,7 +60,7 @@ class Torn(NamedTuple):
 
 # Whether a unit persisted. A name that is "torn" did.
 Fate = bool | Torn
-# Of ``count`` units that may or may not have persisted: what became of each.
+# For ``count`` units that may or may not have persisted: the fate of each.
 Choice = Callable[[int], Sequence[Fate]]
 
 
@@ -70,22 +70,22 @@ def nothing(count: int) -> list[bool]:
 
 
 def everything(count: int) -> list[bool]:
-    """The kindest disk; what a process that was killed leaves."""
+    """The kindest disk; the state after a killed process."""
     return [True] * count
 
 
 def all_but(number: int) -> Choice:
-    """Everything persisted but one unit: the ``number``-th that is asked for."""
+    """Everything persisted but one unit: the ``number``-th that is requested."""
     return one_is(number, False, others=True)
 
 
 def only(number: int) -> Choice:
-    """Of all that was not synced one unit persisted: the ``number``-th that is asked for."""
+    """Of everything unsynced one unit persisted: the ``number``-th that is requested."""
     return one_is(number, True, others=False)
 
 
 def one_is(number: int, fate: Fate, *, others: bool) -> Choice:
-    """The ``number``-th unit that is asked for has this fate; the others persisted or, all of them, did not."""
+    """The ``number``-th requested unit has this fate; the others persisted or, all of them, did not."""
     asked = 0
 
     def choose(count: int) -> list[Fate]:
@@ -97,7 +97,7 @@ def one_is(number: int, fate: Fate, *, others: bool) -> Choice:
 
 
 def subset(bits: int) -> Choice:
-    """Those units persisted whose bit is set, in the order in which they are asked for."""
+    """Those units persisted whose bit is set, in the order of request."""
     asked = 0
 
     def choose(count: int) -> list[bool]:
@@ -133,7 +133,7 @@ class Stored(NamedTuple):
     mtime_ns: int = 0
 
 
-# Paths below a root to what is there, None for a directory; a directory comes before what is in it.
+# Paths below a root to contents, None for a directory; a directory comes before its contents.
 Image = dict[str, Stored | None]
 
 
@@ -201,7 +201,7 @@ class _File:
         self.pending = [unit for unit in self.pending if unit.lost]
 
     def sync_sizes(self) -> None:
-        """Sizes persist in their order: one that is certain makes those before it certain."""
+        """Sizes persist in order: a certain one makes the earlier ones certain."""
         pending, self.pending = self.pending, []
         for unit in pending:
             if unit.data is not None or unit.lost:
@@ -258,12 +258,12 @@ def _set(directory: dict[str, _Node], names: dict[str, _Node | None]) -> None:
 
 
 class Disk:
-    """Files and names, certain and pending, below one directory. What is done outside of it is passed over."""
+    """Files and names, certain and pending, below one directory. Changes outside of it are ignored."""
 
     def __init__(
         self, root: Path, *, is_empty: bool = False, image: Image | None = None, names_in_order: bool = False
     ) -> None:
-        """The disk as it is below ``root`` now, or with nothing there, or with ``image``."""
+        """The disk with the present contents of ``root``, or empty, or with ``image``."""
         self._root_parts = root.parts
         self._root = _Directory()
         self._files: dict[int, _File] = {}
@@ -281,7 +281,7 @@ class Disk:
         return file
 
     def _place(self, path: str | Path) -> tuple[_Directory | None, str]:
-        """The directory that a path is in, as the process sees it, and the name in there."""
+        """The directory of a path, as the process sees it, and the name in it."""
         parts = Path(path).parts
         depth = len(self._root_parts)
         if parts[:depth] != self._root_parts or len(parts) == depth:
@@ -294,7 +294,7 @@ class Disk:
         return directory, parts[-1]
 
     def apply(self, operation: Operation) -> None:
-        """Takes in the next thing that was done."""
+        """Adds the next operation."""
         handler = getattr(self, f"_{operation.kind}", None)
         if handler is not None:
             handler(operation)
@@ -303,7 +303,7 @@ class Disk:
 
     @contextmanager
     def within(self, operation: Operation) -> Iterator[None]:
-        """Inside, a write that syncs has begun: any part of it may have persisted."""
+        """Inside, a write that syncs has started: any part of it may have persisted."""
         assert operation.kind == "write_and_sync"
         file = self._files[operation.inode]
         before = list(file.pending)
@@ -312,7 +312,7 @@ class Disk:
         file.pending = before
 
     def _create(self, operation: Operation) -> None:
-        # A number that a deleted file had may come again.
+        # The number of a deleted file may be used again.
         directory, name = self._place(operation.path)
         if directory is not None:
             directory.change({name: self._file(Stored(b"", operation.inode))})
@@ -366,7 +366,7 @@ class Disk:
     _fdatasync = _sync_mapping = _fsync
 
     def lose_sync(self, operation: Operation) -> None:
-        """A sync of a file has failed: whatever it was to save, no later sync does."""
+        """A sync of a file has failed: no later sync saves what it should have saved."""
         if operation.kind == "write_and_sync":
             self._write(operation)
         for unit in self._files[operation.inode].pending if operation.inode in self._files else ():
@@ -377,9 +377,9 @@ class Disk:
         self._files[number].change([_Unit(at, bytes([byte]))])
 
     def drop_lost(self, choose: Choice, number: int | None = None) -> dict[int, bytes]:
-        """The page cache drops what failed syncs left in it: of that, only what ``choose`` says was written.
+        """The page cache drops what failed syncs left in it: of that, only what ``choose`` selects was written.
 
-        ``number``: of this inode only. Returns the contents of these files by inode, as every process sees them from
+        ``number``: only for this inode. Returns the contents of these files by inode, as every process sees them from
         now on.
         """
         seen = {}
@@ -406,7 +406,7 @@ class Disk:
                 yield len(node.pending)
 
     def image(self, choose: Choice) -> Image:
-        """One of the states that the disk may be in."""
+        """One of the possible states of the disk."""
         image: Image = {}
         self._collect(self._root, "", choose, image, {})
         return image
@@ -429,18 +429,18 @@ class Disk:
                 image[prefix + name] = None
                 self._collect(node, f"{prefix}{name}/", choose, image, read)
                 continue
-            # A file that has two names, since a rename was seen by halves, has one content.
+            # A file with two names, because only half of a rename persisted, has one content.
             if node.number not in read:
                 read[node.number] = Stored(node.content(choose), node.number, node.mtime_ns)
             image[prefix + name] = read[node.number]
 
     def state(self, choose: Choice) -> dict[str, bytes | None]:
-        """``image`` without what a copy does not have: paths below the root to contents, None for a directory."""
+        """``image`` without what a copy lacks: paths below the root to contents, None for a directory."""
         image = self.image(choose)
         return {path: None if stored is None else stored.data for path, stored in image.items()}
 
     def write_to(self, target: Path, choose: Choice) -> None:
-        """Writes one of the states that the disk may be in to ``target``, a directory in place of the root."""
+        """Writes one of the possible states of the disk to ``target``, a directory in place of the root."""
         write_state(self.state(choose), target)
 
 
@@ -453,7 +453,7 @@ def _image_of(root: Path) -> Image:
 
 
 def write_state(state: Mapping[str, bytes | None], target: Path) -> None:
-    """Writes what ``Disk.state`` gave to the directory ``target``."""
+    """Writes the result of ``Disk.state`` to the directory ``target``."""
     target.mkdir(parents=True, exist_ok=True)
     for name, content in state.items():
         path = target / name

@@ -1,7 +1,7 @@
 """What the tests tried, counted: states, faults, flips, inputs, kills; and which promise each test is evidence for.
 
 A test counts with the fixture ``tried``, names its promises with the marker ``promise``, takes its seed from the
-fixture ``seed``, and fails with the verdict that says what kind of failure it is::
+fixture ``seed``, and fails with the verdict for the kind of failure::
 
     @pytest.mark.promise("killed: sync")
     def test_...(tried, seed):
@@ -27,11 +27,11 @@ KINDS = ("states", "faults", "flips", "truncations", "fuzz inputs", "kills", "re
 
 
 class Lost(AssertionError):
-    """What was acknowledged is not there."""
+    """Acknowledged data is missing."""
 
 
 class Wrong(AssertionError):
-    """What was never written is there, or stands in another order, or comes with other bytes."""
+    """Data that was never written is there, or is in another order, or has other bytes."""
 
 
 class Hung(AssertionError):
@@ -43,7 +43,7 @@ class Crashed(AssertionError):
 
 
 class Untyped(AssertionError):
-    """An error that is none of the package's own."""
+    """An error that is not the package's own."""
 
 
 VERDICTS: dict[str, type[AssertionError]] = {
@@ -93,13 +93,13 @@ class Evidence:
 
 
 def verdict_of(message: str) -> str:
-    """The kind of failure that an exception's ``message``, its type's name in front, tells of."""
+    """The kind of failure in an exception's ``message``, which starts with its type's name."""
     kind = message.partition(":")[0].rpartition(".")[2].strip()
     return next((name for name, verdict in VERDICTS.items() if verdict.__name__ == kind), "other")
 
 
 def shuffled(items: Iterable[int], seed: float, count: int) -> list[int]:
-    """At most ``count`` of ``items``, chosen by ``seed``, in their order."""
+    """At most ``count`` of ``items``, chosen by ``seed``, in order."""
     pool = list(items)
     if len(pool) <= count:
         return pool

@@ -1,6 +1,6 @@
-"""File systems for tests: one that records what was asked of it, one that fails when it is told to.
+"""File systems for tests: one that records its requests, one that fails on demand.
 
-Both stand before another file system and can be stacked. An operation is described before it is done::
+Both wrap another file system and can be stacked. An operation is described before it is done::
 
     fs = RecordingFs(SYSTEM_FS)                     # fs.operations: what was done, with every byte written
     fs = FailingFs(SYSTEM_FS, Fault(at=3))          # the third operation that changes something fails with EIO
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 WRITES = frozenset({"pwrite", "write_all", "write_and_sync"})
 SYNCS = frozenset({"fdatasync", "fsync", "sync_dir", "sync_mapping"})
 READS = frozenset({"open", "pread", "list", "stat"})
-# Stores to a mapping are left out of what can fail: their blocks were allocated first.
+# Stores to a mapping cannot fail: their blocks were allocated first.
 CHANGES = WRITES | SYNCS | {"create", "truncate", "allocate", "map", "rename", "unlink", "mkdir", "rmdir", "set_mtime"}
 
 NO_INODE = 0
@@ -36,9 +36,9 @@ NO_INODE = 0
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing asked of a file system: ``size`` and ``position`` in bytes, ``data`` what was written or stored.
+    """One request to a file system: ``size`` and ``position`` in bytes, ``data`` what was written or stored.
 
-    ``mtime_ns`` is the file's behind it, where a recording says so.
+    ``mtime_ns`` is the file's afterwards, if a recording has it.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class WatchedFs:
         self.inner = inner
 
     def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
-        """Does ``action``; a subclass looks, or does something else."""
+        """Does ``action``; a subclass observes, or does something else."""
         return action()
 
     def open(self, path: PathLike, *, write: bool = False, create: bool = False, mode: int = 0o600) -> File:
@@ -171,7 +171,7 @@ class WatchedFile:
 
 
 class WatchedMapping:
-    """A mapping whose stores are seen as writes that nobody has synced."""
+    """A mapping whose stores are seen as unsynced writes."""
 
     def __init__(self, file: WatchedFile, inner: Mapping) -> None:
         self._file = file
@@ -198,7 +198,7 @@ class WatchedMapping:
 
 
 class RecordingFs(WatchedFs):
-    """Keeps what was done, in order: what failed is not in it."""
+    """Keeps what was done, in order, without failures."""
 
     def __init__(self, inner: FileSystem = SYSTEM_FS) -> None:
         super().__init__(inner)
@@ -217,7 +217,7 @@ class RecordingFs(WatchedFs):
         self.operations.append(Operation(f"mark {what}", "", position=number))
 
     def kinds(self, *, of: frozenset[str] = CHANGES | {"store"}) -> list[str]:
-        """The kinds of what was done, by default of what changes something, in order."""
+        """The kinds of operations, by default of those that change something, in order."""
         return [operation.kind for operation in self.operations if operation.kind in of]
 
 
@@ -226,9 +226,9 @@ class Fault:
     """Which operation fails, and how.
 
     The ``at``-th (from 1) of those whose kind is in ``kinds`` and whose path ends with ``suffix`` fails with ``errno``,
-    or with ``raising``; with ``sticky`` every later one too. Of a failed write the first ``written`` bytes get into the
-    file (a function says how many of so many). ``write_and_sync`` with ``written`` None writes all and fails in its
-    sync. ``allocate`` just reports False.
+    or with ``raising``; with ``sticky`` every later one too. The first ``written`` bytes of a failed write reach the
+    file (a function returns how many). ``write_and_sync`` with ``written`` None writes all and fails in its sync.
+    ``allocate`` just reports False.
     """
 
     at: int
@@ -248,9 +248,9 @@ class Fault:
 
 
 class FailingFs(WatchedFs):
-    """Fails as its ``faults`` say; ``failures`` are the operations that did. Faults may be added at any time.
+    """Fails according to its ``faults``; ``failures`` are the failed operations. Faults may be added at any time.
 
-    ``second_syncs`` are the syncs of a file, or of a directory, that were asked for after one of it had failed.
+    ``second_syncs`` are the requested syncs of a file, or of a directory, after one of it had failed.
     """
 
     def __init__(self, inner: FileSystem = SYSTEM_FS, *faults: Fault) -> None:
@@ -266,7 +266,7 @@ class FailingFs(WatchedFs):
         striking = [fault for fault in self.faults if fault.strikes(operation)]
         if not striking:
             result = action()
-            # A new file of an old name has no failed sync behind it.
+            # A new file of an old name has had no failed sync.
             if operation.kind in ("create", "unlink"):
                 self._unsyncable.discard(operation.path)
             return result
@@ -276,7 +276,7 @@ class FailingFs(WatchedFs):
         raise self._failure(striking[0], operation)
 
     def forget_syncs(self) -> None:
-        """Whoever saw syncs fail has gone: the next one reads the disk before it believes anything."""
+        """The process that saw syncs fail is gone: the next one reads the disk before it trusts anything."""
         self._unsyncable.clear()
 
     def _failure(self, fault: Fault, operation: Operation) -> BaseException:

@@ -1,4 +1,4 @@
-"""Batches as other programs make them, of every version and good and bad, for appends of foreign batches."""
+"""Batches as other programs make them, of every version, valid and invalid, for appends of foreign batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def message(
     timestamp: int = NOW_MS,
     attributes: int = 0,
 ) -> bytes:
-    """One entry of version 0 or 1, with a key and a time that nobody refuses."""
+    """One entry of version 0 or 1, with a key and a time that are always accepted."""
     return oracle_legacy.message(offset, value, key, magic=magic, timestamp=timestamp, attributes=attributes)
 
 
@@ -84,7 +84,7 @@ def append(data: bytes, config: LogConfig | None = None, **options: Any) -> Vali
 
 
 def written(validated: ValidatedBatches) -> list[Batch]:
-    """The batches that would be on disk, read as a log reads them; what the result says of them is true."""
+    """The batches that would be on disk, read as a log reads them; checks the result's description of them."""
     batches = list(parse_batches(bytes(validated.buffer)))
     for batch, encoded, span in zip(batches, validated.batches, validated.spans, strict=True):
         batch.check()

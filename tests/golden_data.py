@@ -1,7 +1,7 @@
 """Unpacks what a Kafka broker wrote, once for all the processes and runs of the tests.
 
-``golden_root()`` is a directory with the trees that tests/golden/README.md describes. It is shared, so nobody writes
-in it: a test that changes files copies them first (``copy_partition``).
+``golden_root()`` is a directory with the trees that tests/golden/README.md describes. It is shared, so no test may
+write in it: a test that changes files copies them first (``copy_partition``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["copy_partition", "golden_partitions", "golden_root"]
 
 DATA = Path(__file__).parent / "golden" / "data"
 TREES = ("clean", "crashed", "recovered", "old", "damaged")
-# What the archives give every file: another one tells that somebody wrote to it.
+# The time of every file in the archives: another time means that it was written to.
 PACKED_MTIME = 0
 
 
@@ -69,7 +69,7 @@ def _unpack(archives: list[Path], root: Path) -> None:
 
 
 def _is_intact(root: Path) -> bool:
-    """Whether ``root`` is ours, whole, and as it was unpacked."""
+    """Whether ``root`` is ours, complete, and as it was unpacked."""
     try:
         found = root.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

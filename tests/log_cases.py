@@ -39,7 +39,7 @@ FIRST = f"{0:020d}.log"
 
 
 def park(log: Log) -> None:
-    """Closes the tail of a log that nobody uses, when what flushes it in the background is through."""
+    """Closes the tail of an unused log, once its background flush is done."""
     while not log.writer.files.park():
         with log.writer.files.syncs.lock:
             pass
@@ -80,7 +80,7 @@ def marker(producer_id: int, offset: int, *, commit: bool, epoch: int = 0) -> by
 
 
 def killed(log: Log, target: Path) -> Path:
-    """A copy of an open log: what a writer that is killed now leaves."""
+    """A copy of an open log: the state after a kill of its writer now."""
     shutil.copytree(log.path, target)
     return target
 
@@ -123,7 +123,7 @@ def tail_lost(path: Path, **settings: Any) -> Path:
 
 
 def lost_in_the_middle(path: Path, **settings: Any) -> Path:
-    """The same log, recovered and gone on with: records 0 to 8 and 11 to 13 are there."""
+    """The same log, recovered and continued: records 0 to 8 and 11 to 13 exist."""
     with Log(tail_lost(path, **settings), **settings) as log:
         for number in range(11, 14):
             assert log.append(b"%d" % number) == number

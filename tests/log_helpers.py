@@ -1,4 +1,4 @@
-"""Segments and logs for tests: small, filled, and with the files they have."""
+"""Segments and logs for tests: small, filled, with their files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def segment(directory: Path, base_offset: int = 40, **settings: object) -> LogSe
 
 
 def append(to: LogSegment, offset: int, values: Sequence[bytes], *, timestamp: int = TIME, **fields: int | bool) -> int:
-    """One batch, with a record a value from ``offset`` on; returns its position."""
+    """One batch, with a record for each value from ``offset``; returns its position."""
     records = [Record(offset + number, timestamp + number, value=value) for number, value in enumerate(values)]
     data = build_batch(records, **fields)  # type: ignore[arg-type]
     tail = to.activate()
@@ -49,7 +49,7 @@ def append(to: LogSegment, offset: int, values: Sequence[bytes], *, timestamp: i
 
 
 def offsets_in(of: LogSegment, start: int = 0) -> list[int]:
-    """The offsets of all records from the batch of ``start`` on; damage is passed over."""
+    """The offsets of all records from the batch of ``start``; damage is skipped."""
     located = of.locate(start, of.size) if start else START
     steps = of.walk_from(located, of.size)
     return [record.offset for step in steps if not isinstance(step, Damage) for record in step[1].records()]

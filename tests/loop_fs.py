@@ -1,4 +1,4 @@
-"""A file system that notes what is done in it on the thread of an event loop."""
+"""A file system that records what is done in it on the thread of an event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Result = TypeVar("Result")
 
 
 class LoopFs(WatchedFs):
-    """``on_loop``: what was done where tasks wait for it; ``sync_count``: how often anything waited for the disk."""
+    """``on_loop``: what was done where tasks wait for it; ``sync_count``: how many times anything waited for the
+    disk."""
 
     def __init__(self, inner: FileSystem = SYSTEM_FS) -> None:
         super().__init__(inner)

@@ -5,8 +5,8 @@
         Log(root / "log", fs=fs)
         machine.restart()                       # the boot is another one
 
-Files have the inodes and times of the image, so that a log that was closed cleanly is known for it. Locks are the
-operating system's: ``in_memory`` puts such in their place that are always free.
+Files have the inodes and times of the image, so that a cleanly closed log is recognised. Locks are the operating
+system's: ``in_memory`` replaces them with ones that are always free.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ __all__ = ["Machine", "MemoryFs", "MemoryRecording", "in_memory"]
 Item = TypeVar("Item")
 
 DEVICE = 1
-# The manual clock's first moment: times of files lie near those of records.
+# The manual clock's first moment: times of files are near those of records.
 FIRST_MTIME_NS = 1_700_000_000_000_000_000
 TICK_NS = 1_000
 
 
 class _Inode:
-    """A file: ``data`` is bytes until it is first changed, so that a disk costs what is read of it."""
+    """A file: ``data`` is bytes until it is first changed, so that a disk costs only what is read of it."""
 
     __slots__ = ("data", "mtime_ns", "number")
 
@@ -176,7 +176,7 @@ class MemoryFile:
 
 
 class MemoryFs:
-    """``FileSystem`` in memory, below ``root``, which is there. Not thread-safe."""
+    """``FileSystem`` in memory, below ``root``, which exists. Not thread-safe."""
 
     def __init__(self, root: Path, image: Image | None = None) -> None:
         self._root = str(root)
@@ -194,7 +194,7 @@ class MemoryFs:
             self._nodes[f"{self._root}/{name}"] = node
 
     def image(self) -> Image:
-        """All that is there now."""
+        """The present contents."""
         return {
             path.removeprefix(f"{self._root}/"): Stored(bytes(node.data), node.number, node.mtime_ns) if node else None
             for path, node in sorted(self._nodes.items())
@@ -210,11 +210,11 @@ class MemoryFs:
         return inode
 
     def mtime_ns_of(self, number: int) -> int:
-        """Of the file with this inode, also when its name is gone."""
+        """For the file with this inode, even if its name is gone."""
         return self._by_number[number].mtime_ns
 
     def put_back(self, number: int, data: bytes) -> None:
-        """The file with this inode has this content, and the time that it had."""
+        """Gives the file with this inode this content, with its old time."""
         self._by_number[number].data = data
 
     def _error(self, code: int, path: PathLike) -> Exception:
@@ -295,7 +295,7 @@ class MemoryRecording(RecordingFs):
     """Records what is done in memory, with the times that files then have."""
 
     def __init__(self, memory: MemoryFs, inner: FileSystem | None = None) -> None:
-        """``inner`` stands between this one and ``memory``."""
+        """``inner`` is between this one and ``memory``."""
         super().__init__(inner or memory)
         self.memory = memory
 
@@ -313,7 +313,7 @@ class MemoryRecording(RecordingFs):
 
 
 class _FreeLock:
-    """In the place of ``DirectoryLock``: what is in memory has one user."""
+    """Replaces ``DirectoryLock``: what is in memory has one user."""
 
     def __init__(self, directory: PathLike, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> None:
         assert not shared, "what is in memory has one user"
@@ -334,7 +334,7 @@ class _FreeLock:
 
 
 class _FreeSharedLock(_FreeLock):
-    """In the place of one that is shared: its turn is always free, since one thread does all; who is open is known."""
+    """Replaces a shared one: its turn is always free, since one thread does everything; it knows who has it open."""
 
     live: ClassVar[list[tuple[str, int]]] = []
 
@@ -368,16 +368,16 @@ def _free_lock(directory: PathLike, *, kind: str = "log", mode: int = 0o600, sha
 
 
 def _in_turn(work: Callable[[Item], object], items: Iterable[Item], *, count: int, name: str) -> None:
-    """In the place of ``side_by_side``: one after the other, so that what is done is the same each time."""
+    """Replaces ``side_by_side``: one after another, so that the order is the same each time."""
     for item in items:
         work(item)
 
 
 class Machine:
-    """The machine that the tests' logs live on: it restarts when it is told to."""
+    """The machine of the tests' logs: it restarts on command."""
 
     def __init__(self, generator: random.Random | None = None) -> None:
-        """``generator``: where the names of boots come from; default: they are other ones each time."""
+        """``generator``: the source of boot names; by default they differ each time."""
         self._generator = generator
         self._boot_id = self._new_id()
 
@@ -389,13 +389,13 @@ class Machine:
         boot.boot_id.cache_clear()
 
     def read_text(self, encoding: str) -> str:
-        """What the file has that says which boot this is."""
+        """The content of the file that identifies the boot."""
         return self._boot_id
 
 
 @contextmanager
 def in_memory(generator: random.Random | None = None) -> Iterator[Machine]:
-    """Inside, logs and stores lock nothing, say nothing, have no threads, and the machine can be restarted.
+    """Inside, logs and stores lock nothing, log nothing, have no threads, and the machine can be restarted.
 
     ``generator``: see ``Machine``.
     """
@@ -416,7 +416,7 @@ def in_memory(generator: random.Random | None = None) -> Iterator[Machine]:
         ):
             stack.enter_context(mock.patch.object(module, name, fake))
         boot.boot_id.cache_clear()
-        # Each of thousands of recoveries would say that it was one.
+        # Each of thousands of recoveries would log itself.
         package.setLevel(logging.CRITICAL)
         try:
             yield machine

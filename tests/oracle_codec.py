@@ -1,7 +1,7 @@
-"""A second, plain and slow implementation of record batch version 2, to compare the compiled one with.
+"""A second, plain and slow implementation of record batch version 2, for comparison with the compiled one.
 
-It shares no code with kstore and follows the format's description only. It checks nothing that it does not need: a
-damaged batch ends in whatever error Python has for it, all of them ``OracleError``.
+It shares no code with kstore and follows only the format's description. It checks only what it needs: a damaged batch
+raises whatever error Python has for it, all of them ``OracleError``.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def encode_record(record: OracleRecord, base_offset: int, base_timestamp: int) -
 
 
 def encode(batch: OracleBatch) -> bytes:
-    """The bytes of ``batch``; what is None is taken from the records."""
+    """The bytes of ``batch``; fields that are None are taken from the records."""
     timestamps = [record.timestamp for record in batch.records]
     base_timestamp = batch.base_timestamp
     if base_timestamp is None:
@@ -133,7 +133,7 @@ def encode(batch: OracleBatch) -> bytes:
 
 
 class Reader:
-    """Takes fields from the front of bytes."""
+    """Takes fields from the start of bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -195,7 +195,7 @@ def decode_records(data: bytes, count: int, base_offset: int, base_timestamp: in
 
 
 def decode(data: bytes) -> OracleBatch:
-    """The batch that ``data`` is, its CRC checked; LogAppendTime is applied to the records."""
+    """The batch in ``data``, its CRC checked; LogAppendTime is applied to the records."""
     if len(data) < 61:
         raise OracleError("no header")
     base_offset, size, leader_epoch, magic, crc = struct.unpack(">qiibI", data[:21])

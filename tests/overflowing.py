@@ -36,6 +36,6 @@ def overflowing_log(path: Path, fs: FileSystem, *, last: bool = False, size: int
             # The empty segment behind it.
             fs.unlink(path / segment_name(FAR[-1] + 1, suffix))
     if last:
-        # The mark of its close is another segment's: what recovers the log leaves it open, and unsplit.
+        # The mark of its close belongs to another segment: a recovery leaves the log open, and unsplit.
         Log(path, fs=fs).close()
     return wanted

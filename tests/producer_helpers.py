@@ -1,4 +1,4 @@
-"""What the tests of producers share: an accumulator alone, a store's producer without threads, logs that fail."""
+"""Shared by the tests of producers: an accumulator alone, a store's producer without threads, logs that fail."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Gathering:
         return self.clock.monotonic()
 
     def ready(self) -> list[int]:
-        """The partitions that have something to be written now."""
+        """The partitions with something to write now."""
         return [
             queue.partition
             for queue in self.topic.queues
@@ -106,7 +106,7 @@ class Unthreaded:
         return self.producer.sender.run_once()
 
     def linger(self) -> float:
-        """Lets the open batches become due, and writes them."""
+        """Makes the open batches due, and writes them."""
         self.clock.advance(self.producer.config.linger_ms + 1)
         return self.round()
 

@@ -1,6 +1,6 @@
-"""How pytest-xdist spreads the tests over its workers (``--dist loadscope``).
+"""How pytest-xdist distributes the tests to its workers (``--dist loadscope``).
 
-The tests that share one Spark session are one unit, with which one worker begins. Spark waits for processes of its own
+The tests that share one Spark session are one unit, with which one worker starts. Spark waits for its own processes
 much of the time, so there is one worker more than cores. Crash tests go one by one, unit tests a file at a time.
 """
 
@@ -20,7 +20,7 @@ BY_FILE = ("tests/unit/", "tests/golden/", "tests/fuzz/")
 
 
 def worker_count(markexpr: str) -> int:
-    """How many processes ``-n auto`` means: one for each core that is ours, and one that waits for Spark."""
+    """The meaning of ``-n auto``: one process for each available core, and one that waits for Spark."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + ("not spark" not in markexpr)
 
@@ -30,14 +30,14 @@ def shares_session(nodeid: str) -> bool:
 
 
 def unit_of(nodeid: str) -> str:
-    """The name of the unit that a test belongs to: what is of one unit runs in one worker, in its order."""
+    """The name of a test's unit: one worker runs a unit's tests, in order."""
     if shares_session(nodeid):
         return SPARK
     return nodeid.partition("::")[0] if nodeid.startswith(BY_FILE) else nodeid
 
 
 def scheduling(config: pytest.Config, log: object) -> Any:
-    """What pytest-xdist asks for the next unit."""
+    """The scheduler that pytest-xdist uses."""
     from xdist.scheduler.loadscope import LoadScopeScheduling
 
     # In the order of collection, not the unit with the most tests first.

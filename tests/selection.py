@@ -1,4 +1,4 @@
-"""What ``make test`` leaves out, and what it tries less often; ``make test-all`` runs every test with its full counts.
+"""What ``make test`` omits, and what it tries less; ``make test-all`` runs every test with its full counts.
 
 Three tools, the first that fits::
 
@@ -33,12 +33,12 @@ def is_quick() -> bool:
 
 
 def tries(full: int, *, quick: int) -> int:
-    """How often to try: ``quick`` in a quick run, else ``full``."""
+    """How many times to try: ``quick`` in a quick run, else ``full``."""
     return quick if _chosen["quick"] else full
 
 
 def leave_out(items: Iterable[pytest.Item], seed: int) -> None:
-    """Marks as long what each ``sampled`` leaves out: all but N cases of its test, and ``keep``, which always stay."""
+    """Marks as long what each ``sampled`` omits: all but N cases of its test, and ``keep``, which always stay."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker(SAMPLED) is not None and item.get_closest_marker("soak") is None:

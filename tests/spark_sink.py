@@ -1,4 +1,4 @@
-"""Writing as Spark does it, without Spark: a writer's tasks, its commit, and what a committed reader then finds."""
+"""Writing as Spark does, without Spark: a writer's tasks, its commit, and what a committed reader then finds."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _Context(TaskContext):
 
 @contextmanager
 def as_task(partition: int = 0, attempt: int = 0, *, query: str = QUERY, batch_id: int | None = None) -> Iterator[None]:
-    """What is called in here believes to be a task of Spark's."""
+    """Code in the block believes to be a Spark task."""
     properties = {} if batch_id is None else {QUERY_ID: query, BATCH_ID: str(batch_id)}
     before = TaskContext._taskContext
     TaskContext._taskContext = _Context(partition, attempt, properties)
@@ -90,7 +90,7 @@ def as_task(partition: int = 0, attempt: int = 0, *, query: str = QUERY, batch_i
 def write_batch(
     options: dict[str, str], tasks: Sequence[pa.RecordBatch], *, overwrite: bool = False, commit: bool = True
 ) -> list[Staged]:
-    """A batch write with so many tasks."""
+    """A batch write with the given number of tasks."""
     writer = KStoreWriter(schema_of(*tasks[0].schema.names), options, overwrite)
     messages = []
     for number, rows in enumerate(tasks):
@@ -112,7 +112,7 @@ def stream_batch(
     overwrite: bool = False,
     attempt: int = 0,
 ) -> list[Staged]:
-    """What the tasks of one batch of a stream stage; the commit is another object's."""
+    """The staged results of one batch of a stream; another object commits them."""
     messages = []
     for number, rows in enumerate(tasks):
         writer = KStoreStreamWriter(schema_of(*rows.schema.names), options, overwrite)

@@ -1,4 +1,4 @@
-"""Values that tell where they belong, so that a reader without the writer's knowledge sees a wrong record."""
+"""Values that identify their place, so that a reader without the writer's knowledge detects a wrong record."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["hold_against", "telling_value"]
 
 
 def telling_value(offset: int, serial: int, size: int = 0) -> bytes:
-    """The value for ``offset``: it names it, a serial number, and a checksum over both and its padding."""
+    """The value for ``offset``: it contains it, a serial number, and a checksum over both and its padding."""
     body = b"%d:%d:" % (offset, serial)
     body += b"x" * (size - len(body))
     return b"%08x:" % crc32(body) + body
 
 
 def hold_against(records: Iterable[Record], start: int) -> int:
-    """Holds records of a read from ``start`` on against their own values; returns how many there were.
+    """Checks records of a read from ``start`` against their own values; returns their number.
 
     Raises: Wrong.
     """

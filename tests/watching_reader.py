@@ -1,7 +1,7 @@
-"""Readers that read a log again and again while others change it: in a thread of the writer, or in another process.
+"""Readers that read a log repeatedly while others change it: in a thread of the writer, or in another process.
 
-What they may meet is a typed error that says that records are gone; what they may not is a wrong record, another
-error, or an end of the process.
+They may meet a typed error about missing records; they must not meet a wrong record, another error, or an end of the
+process.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tests.telling_values import hold_against
 
 __all__ = ["ReadOnce", "ReadingProcess", "watched_by_threads"]
 
-# What truncation, deletion and closing may do to a read. A damaged batch is none of it: a log that is changed in order
-# never shows one.
+# The errors that truncation, deletion and closing may cause in a read. Damage is not among them: a log that is changed
+# properly never shows any.
 EXPECTED = (ClosedError, OffsetOutOfRangeError)
-# A reader in another process may come before the directory is there, or between two of its files.
+# A reader in another process may come before the directory exists, or between two of its files.
 EXPECTED_ELSEWHERE = (*EXPECTED, LogNotFoundError, NotALogError)
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, however busy the machine is.
 SECONDS_MAX = 300.0
 
-# One read of one kind, from a random place; returns how many records it gave.
+# One read of one kind, from a random place; returns the number of records.
 ReadOnce = Callable[[Log, random.Random], int]
 
 
 def read_once(log: Log, generator: random.Random) -> int:
-    """One read of one kind, from a random place; returns how many records it gave."""
+    """One read of one kind, from a random place; returns the number of records."""
     start, stop = log.start_offset, log.high_watermark
     first = generator.randint(start, max(start, stop))
     match generator.randrange(4):
@@ -52,7 +52,7 @@ def read_once(log: Log, generator: random.Random) -> int:
         case 1:
             return hold_against(log.read(first, isolation_level="read_committed"), first)
         case 2:
-            # A slice is bytes of a file: what a truncation cuts under it cannot be told from damage.
+            # A slice is bytes of a file: a truncation under it cannot be distinguished from damage.
             with contextlib.suppress(CorruptBatchError):
                 return hold_against(log.fetch(first).records(), first)
             return 0
@@ -64,7 +64,7 @@ def read_once(log: Log, generator: random.Random) -> int:
 def watched_by_threads(
     log: Log, count: int, *, corrupt: bool = False, read: ReadOnce = read_once
 ) -> Iterator[list[int]]:
-    """Reads ``log`` in ``count`` threads while the block runs; gives the list of how many records each has read.
+    """Reads ``log`` in ``count`` threads while the block runs; yields the list of each one's number of records.
 
     Raises, at the end of the block: Wrong, Untyped, Hung.
     """
@@ -138,7 +138,7 @@ def _serve(connection: Connection) -> None:
 
 
 class ReadingProcess:
-    """A process that reads a log, read-only, as often as it can."""
+    """A process that reads a log, read-only, as many times as it can."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -152,7 +152,7 @@ class ReadingProcess:
 
         ``corrupt``: there is damage in it. ``read`` is pickled.
 
-        Raises: Wrong, Untyped for what was found; Crashed where the process has died; Hung.
+        Raises: Wrong, Untyped for what was found; Crashed if the process has died; Hung.
         """
         try:
             self._connection.send((None if path is None else str(path), corrupt, read))

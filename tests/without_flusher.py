@@ -1,4 +1,4 @@
-"""Lone logs without a thread that flushes: what they do to their files is the same each time."""
+"""Lone logs without a flushing thread: their file operations are the same each time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["NoFlusher", "log_without_flusher"]
 
 
 class NoFlusher:
-    """In the place of ``Flusher``: there is no thread, so that a sealed segment is flushed in the roll."""
+    """Replaces ``Flusher``: there is no thread, so the roll flushes a sealed segment."""
 
     def __init__(self, log: object, delay_seconds: float) -> None:
         pass
@@ -36,4 +36,4 @@ def log_without_flusher(path: Any, **options: Any) -> Log:
     try:
         return Log(path, **options)
     finally:
-        names["Flusher"] = kept  # allocates nothing: whoever refuses allocations gets the log, or its error
+        names["Flusher"] = kept  # allocates nothing: a test that refuses allocations gets the log, or its error

@@ -1,6 +1,6 @@
-"""A writer that forks again and again while its threads append; the children use what they must not, then end.
+"""A writer that forks repeatedly while its threads append; the children use what they must not, then end.
 
-usage: python -m tests.crash.forking_writer DIRECTORY DURABILITY FORKS. Ends with 0 where all was as it must be.
+usage: python -m tests.crash.forking_writer DIRECTORY DURABILITY FORKS. Ends with 0 if everything was correct.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ THREADS = 3
 
 
 def _uses(log: kstore.Log, reader: Iterator[kstore.Record]) -> dict[str, Callable[[], object]]:
-    """Everything that a child may try with a handle, and with a read that was begun before the fork."""
+    """Everything that a child may try with a handle, and with a read that was started before the fork."""
     return {
         "append": lambda: log.append(b"child"),
         "append_many": lambda: log.append_many([b"child"]),
@@ -44,7 +44,7 @@ def _uses(log: kstore.Log, reader: Iterator[kstore.Record]) -> dict[str, Callabl
 
 
 def _in_child(log: kstore.Log, reader: Iterator[kstore.Record], path: str, durability: Any) -> str:
-    """What is wrong, "" where nothing is."""
+    """The problem, "" if there is none."""
     for name, use in _uses(log, reader).items():
         try:
             use()
@@ -101,16 +101,16 @@ def main(path: str, durability: Any, forks: int) -> None:
                 os._exit(3)
             if number % 2:
                 os._exit(0)
-            return  # as a program ends: what is still open is finalized
+            return  # as a program ends: finalizers close what is still open
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if code:
             failures.append(f"child {number} ended with {code}")
         while sum(acknowledged) == before and not failures:
-            stop.wait(0.001)  # the parent's threads go on
+            stop.wait(0.001)  # the parent's threads continue
     stop.set()
     for thread in threads:
         thread.join()
-    # The test looks here, from another process, whether the lock is still held.
+    # Here the test checks, from another process, whether the lock is still held.
     print("forked", flush=True)
     sys.stdin.readline()
     found: list[list[int]] = [[] for _ in range(THREADS)]

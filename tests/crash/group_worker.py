@@ -1,8 +1,8 @@
-"""One member of a group, in a process of its own: notes each record that it has, and each commit that has returned.
+"""One member of a group, in a process of its own: notes each record that it gets, and each commit that has returned.
 
 All members append their lines to one file, so that their order is that of what happened::
 
-    R <partition> <offset>      a record was handed out
+    R <partition> <offset>      a record was returned
     C <partition> <offset>      the commit of this offset has returned
 """
 

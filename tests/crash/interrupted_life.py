@@ -1,11 +1,11 @@
-"""A program in which a call is interrupted at one line after the other; run by ``test_interrupts``.
+"""A program in which a call is interrupted at one line after another; run by ``test_interrupts``.
 
     python -m tests.crash.interrupted_life DIRECTORY DURABILITY CALL FIRST STEP BETWEEN
 
 Each time a new log lives, the call is interrupted at line FIRST, FIRST + STEP, ... of what it runs, or, if BETWEEN is
-"codes", at that byte code after which CPython serves signals. Then the log goes on, and is opened again; until the call
-has no more of them. Prints how many interrupts there were. A process of its own,
-since CPython 3.11 loses count of its stack where trace functions raise.
+"codes", at that byte code after which CPython serves signals. Then the log continues, and is reopened; until the call
+has no more of them. Prints the number of interrupts. A process of its own, since CPython 3.11 loses count of its stack
+when trace functions raise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.crash.log_life import FLUSH, ROLL, TRUNCATE, Life, Step, append, appe
 from tests.evidence import Hung, Untyped
 
 PACKAGE = str(Path(kstore.__file__).parent)
-# Where a call has so many lines, or byte codes, it does not end.
+# A call with this many lines, or byte codes, does not end.
 LINES_MAX = 40_000
 # The byte codes after which CPython 3.11 to 3.13 looks for signals: calls, jumps backwards, the start of a function.
 SERVING_CODES = frozenset(
@@ -50,7 +50,7 @@ STEPS: dict[str, Step] = {
     "flush": FLUSH,
     "truncate_to": TRUNCATE,
 }
-# Each life begins with these, so that there is something to roll, to flush, to abort and to cut.
+# Each life starts with these, so that there is something to roll, to flush, to abort and to cut.
 BEGINNING = (append(), append(), transaction(1, 2, aborts=True), append())
 
 
@@ -61,7 +61,7 @@ class InterruptAt:
         self._left = number
         self._error = error
         self.struck = False
-        # Where, for whoever looks into a failure: the file's line, and the functions that it was in.
+        # The place, for the analysis of a failure: the file's line, and the functions on the stack.
         self.place = ""
         self.functions: list[str] = []
 
@@ -99,7 +99,7 @@ class InterruptAt:
 
 
 class InterruptAfterCode(InterruptAt):
-    """As ``InterruptAt``, at every place where CPython serves a signal, in the middle of a line too."""
+    """Like ``InterruptAt``, at every place where CPython serves a signal, even in the middle of a line."""
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         files = (one.f_code.co_filename for one in ends_of(frame))
@@ -111,7 +111,7 @@ class InterruptAfterCode(InterruptAt):
         def code(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
             nonlocal last
             if event == "exception":
-                last = -1  # what raised is followed by a handler, not by signals
+                last = -1  # a handler follows a raise, not signals
             elif event == "opcode":
                 before, last = last, frame.f_lasti
                 if before >= 0 and codes[before] in SERVING_CODES:
@@ -128,14 +128,14 @@ INTERRUPTS = {"lines": InterruptAt, "codes": InterruptAfterCode}
 
 
 def ends_of(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame, and those that it was called from."""
+    """The frame and its callers."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def in_finalizer(frame: FrameType | None) -> bool:
-    """Whether an exception would go nowhere."""
+    """Whether an exception would be lost."""
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None
@@ -152,7 +152,8 @@ def is_between(frame: FrameType, *, comes_back: bool) -> bool:
 
 
 def interrupt(path: Path, durability: Durability, step: Step, number: int, between: str) -> bool:
-    """A life whose ``step`` is interrupted at line ``number``, and which goes on; whether it had so many lines."""
+    """A life whose ``step`` is interrupted at line ``number``, and which then continues; whether it had that many
+    lines."""
     life = Life(path, SYSTEM_FS, durability)
     life.open()
     for before in BEGINNING:
@@ -192,7 +193,7 @@ def interrupt(path: Path, durability: Durability, step: Step, number: int, betwe
 
 
 def interrupt_all(directory: Path, durability: Durability, name: str, first: int, step: int, between: str) -> int:
-    """Interrupts every ``step``-th line from ``first`` on; returns how many."""
+    """Interrupts every ``step``-th line from ``first``; returns their number."""
     for number in range(first, LINES_MAX, step):
         path = directory / str(number)
         try:

@@ -1,9 +1,9 @@
-"""A program in which a producer's call is interrupted at one line after the other; run by ``test_producer_interrupts``.
+"""A program in which a producer's call is interrupted at one line after another; run by ``test_producer_interrupts``.
 
     python -m tests.crash.interrupted_producer DIRECTORY ERROR CALL FIRST STEP BETWEEN
 
-As ``interrupted_life``, with KeyboardInterrupt or MemoryError. What was sent before, and what is sent afterwards, has
-its result in the end; what arrived is in the log, once and in order; no callback is forgotten, and no memory.
+Like ``interrupted_life``, with KeyboardInterrupt or MemoryError. At the end everything that was sent has its result;
+what arrived is in the log, once and in order; no callback is forgotten, and no memory is lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTITIONS = 2
 
 @dataclass
 class Life:
-    """One producer, whose rounds are ours; ``sent`` are the deliveries that it gave, by value."""
+    """One producer, whose rounds the test drives; ``sent`` are its deliveries, by value."""
 
     one: Unthreaded
     sent: dict[bytes, Delivery] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Life:
         return self.one.producer._metadata.topics["orders"].queue(partition)
 
     def settle(self) -> None:
-        """Goes on until everything has a result."""
+        """Continues until everything has a result."""
         accumulator = self.one.producer._outbox.accumulator
         for _ in range(ROUNDS_MAX):
             self.one.round()
@@ -70,7 +70,7 @@ class Life:
         raise Hung(f"{len(accumulator.incomplete)} batches have no result")
 
     def hold(self) -> None:
-        """Holds the log, callbacks and memory against what was said."""
+        """Checks the log, callbacks and memory against the results."""
         with Store(self.one.store.path, background=False) as store:
             found = [
                 [bytes(value or b"") for value in store.log("orders", partition).read_values()]
@@ -109,7 +109,7 @@ def too_large_for_the_log(life: Life) -> None:
 
 
 def all_memory(life: Life) -> None:
-    """Several partitions have batches, and there is no memory for one more."""
+    """Several partitions have batches, and no memory is left for another."""
     while life.one.producer._outbox.pool.available >= BATCH_SIZE:
         life.send(life.number // 3 % 2)
 
@@ -120,7 +120,7 @@ def write(life: Life) -> None:
 
 
 def send_into_no_memory(life: Life) -> None:
-    # As with a thread of its own, which is not there: whoever waits for memory writes.
+    # As with a thread of its own, which does not exist here: a send that waits for memory writes.
     life.one.producer._outbox.is_threaded = True
     life.send(0, 900)
 
@@ -143,7 +143,7 @@ def send_many(life: Life) -> None:
     life.one.producer.send_many("orders", [b"%06d" % number + b"m" * 300 for number in range(first, first + 10)])
 
 
-# What comes before, and the call that is interrupted.
+# The preparation, and the interrupted call.
 CALLS: dict[str, tuple[Callable[[Life], None], Callable[[Life], Any]]] = {
     "send": (lambda life: None, lambda life: life.send()),
     "send-into-another-batch": (full_batches, lambda life: life.send(0, 900)),
@@ -159,7 +159,7 @@ CALLS: dict[str, tuple[Callable[[Life], None], Callable[[Life], Any]]] = {
 
 
 def interrupt(path: Path, error: type[BaseException], name: str, number: int, codec: str, between: str) -> bool:
-    """A life whose call is interrupted at line ``number``, and which goes on; whether it had so many lines."""
+    """A life whose call is interrupted at line ``number``, and which continues; whether it had that many lines."""
     before, act = CALLS[name]
     one = Unthreaded(
         path,

@@ -1,10 +1,10 @@
-"""A program that lives a log's life and is killed at one operation after the other; run by ``test_killed_at``.
+"""A program that lives a log's life and is killed at one operation after another; run by ``test_killed_at``.
 
     python -m tests.crash.killed_life DIRECTORY SCENARIO DURABILITY [NUMBER[:half]...]
 
 For each number (from 1) a child lives in ``DIRECTORY/NUMBER`` and dies of SIGKILL before the operation of that number,
 or with ``:half`` when half of its bytes are written. A byte in ``DIRECTORY/NUMBER/done`` stands for each step that had
-returned, the opening too. Without numbers it lives once, and prints the kinds of all operations.
+returned, including the opening. Without numbers it lives once, and prints the kinds of all operations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEADLY = CHANGES | {"store"}
 
 
 class KillingFs(WatchedFs):
-    """Kills its process at the operation ``at``, after half of it where it is a write and ``half`` is said."""
+    """Kills its process at the operation ``at``; with ``half``, after half of a write."""
 
     def __init__(self, at: int, *, half: bool) -> None:
         super().__init__(SYSTEM_FS)

@@ -1,9 +1,9 @@
-"""Stores with producers that are to be killed: this process forks one a request (see ``killed_writers``).
+"""Stores with producers that are to be killed: this process forks one for each request (see ``killed_writers``).
 
 usage: python -m tests.crash.killed_producers, with one request a line on standard input: PATH DURABILITY SEED
 
-Several threads send through one idempotent producer, on a disk that is full now and then, so that batches are tried
-again; one more thread runs transactions over all partitions, with offsets. What is told, a line each:
+Several threads send through one idempotent producer, on a disk that is full now and then, so that batches are retried;
+one more thread runs transactions over all partitions, with offsets. The output, a line each:
 
     done LIFE THREAD PARTITION NUMBER:OFFSET...   these records were reported as done
     commit LIFE NUMBER, abort LIFE NUMBER         the transaction is about to end
@@ -40,7 +40,7 @@ OUT = 1
 PARTITION_COUNT = 3
 SENDER_COUNT = 2
 GROUP = "billing"
-# What the offsets are of: no log of this store, whose end would bound them when it is opened.
+# The topic of the offsets: not a log of this store, whose end would bound them when it is opened.
 ELSEWHERE = TopicPartition("elsewhere", 0)
 SETTINGS: dict[str, Any] = {"segment_bytes": 16_384, "index_interval_bytes": 256, "flush_ms": 5, "flush_messages": 50}
 
@@ -52,7 +52,7 @@ def telling(life: int, thread: int, number: int, size: int = 0) -> bytes:
 
 
 def told_of(value: bytes | None) -> tuple[int, int, int]:
-    """The life, the thread and the number that a value tells of. Raises: ValueError where it was changed."""
+    """The life, the thread and the number in a value. Raises: ValueError if it was changed."""
     checksum, _, body = (value or b"").partition(b":")
     if int(checksum, 16) != crc32(body):
         raise ValueError(f"{value!r:.80}")
@@ -176,7 +176,7 @@ def _live(path: Path, durability: Durability, life: int, opened: int) -> None:
 
 
 def main() -> None:
-    """Serve requests until standard input ends. The time to the kill begins with the process, or with its work."""
+    """Serves requests until standard input ends. The time to the kill starts with the process, or with its work."""
     for line in sys.stdin:
         path, durability, seed = line.split()
         is_open, opened = os.pipe()

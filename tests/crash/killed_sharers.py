@@ -1,11 +1,11 @@
-"""Writers that share a log with rolls and retention, one after the other killed at any instant; run by
+"""Writers that share a log with rolls and retention, one after another killed at any instant; run by
 ``test_shared_kills``.
 
     python -m tests.crash.killed_sharers DIRECTORY DURABILITY WRITERS KILLS SEED
 
-A writer says of each append, when it has returned, where it is. In the place of one that was killed comes another one,
-and now and then what there is is read meanwhile. Prints how many were killed, and how many records were held against
-what was said. Ends with the verdict that comes first.
+A writer reports the place of each append when it has returned. Another one replaces a killed one, and now and then the
+log is read meanwhile. Prints how many were killed, and how many records were compared with the reports. Ends with the
+first verdict.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def write(path: Path, durability: Durability, writer: int, seed: int, told: int)
 
 @dataclass(slots=True)
 class Sharer:
-    """A child, and the pipe on which it says what it has done."""
+    """A child, and the pipe on which it reports."""
 
     number: int
     pid: int
@@ -80,7 +80,7 @@ class Sharer:
 
 @dataclass(slots=True)
 class Scene:
-    """The log and what was said of it: at each offset a value; of each writer how many appends were acknowledged."""
+    """The log and the reports: at each offset a value; for each writer the number of acknowledged appends."""
 
     path: Path
     durability: Durability
@@ -118,7 +118,7 @@ class Scene:
         self.killed += 1
 
     def hear(self, sharer: Sharer) -> None:
-        """All that was said until it died; so much goes into a pipe, and who lives longer waits."""
+        """All its reports until it died; this much fits a pipe, and a longer life waits."""
         while data := os.read(sharer.pipe, 1 << 20):
             self.take(sharer, data)
 
@@ -132,7 +132,7 @@ class Scene:
                     raise Wrong(f"offset {first + number} was given to {self.values[first + number]!r} and {value!r}")
 
     def look(self, log: Log, *, all_killed: bool) -> None:
-        """Holds the log against what was said; nothing else is there but the one append that each was killed in."""
+        """Compares the log with the reports; nothing else is there but the one append in which each was killed."""
         records = [(record.offset, record.value or b"") for record in log.read()]
         if not records:
             return
@@ -173,7 +173,7 @@ def run(scene: Scene, writers: int, kills: int) -> None:
                 with Log(scene.path, read_only=True) as view, suppress(OffsetOutOfRangeError):
                     scene.look(view, all_killed=False)
             if scene.killed % 25 == 0:
-                # All die, at the same time: the next one to open it recovers it alone, or beside others.
+                # All die at the same time: the next one to open it recovers it alone, or beside others.
                 while sharers:
                     scene.kill(sharers.pop())
                 with Log(scene.path, shared=scene.killed % 2 == 0, durability=scene.durability, **SETTINGS) as log:

@@ -1,10 +1,10 @@
-"""Stores that are to be killed: this process forks one a request (see ``killed_writers``, whose words these are).
+"""Stores that are to be killed: this process forks one for each request (protocol: ``killed_writers``).
 
 usage: python -m tests.crash.killed_stores, with one request a line on standard input: PATH NOTHING SEED
 
     step KIND TOPIC PARTITION NUMBER   is about to be done; "-" for no topic
-    done                               what was said last is done
-    closed, open                       the store is; it is opened again and again
+    done                               the last step is done
+    closed, open                       the store is; it is opened repeatedly
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _say(text: str) -> None:
 def _live(path: Path, seed: int) -> None:
     generator = random.Random(seed)
     while True:
-        # The tasks are at work while topics come and go.
+        # The tasks work while topics come and go.
         with Store(path, file_delete_delay_ms=generator.choice([0, 5]), checkpoint_interval_ms=3, initial_delay_ms=0,
                    **SETTINGS) as store:  # fmt: skip
             _say("open")

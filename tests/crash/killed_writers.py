@@ -1,13 +1,13 @@
-"""Writers that are to be killed: this process forks one a request, since starting an interpreter for each takes longer.
+"""Writers that are to be killed: this process forks one for each request, since starting interpreters takes longer.
 
 usage: python -m tests.crash.killed_writers, with one request a line on standard input: PATH DURABILITY SEED
 
-What a writer does is told on standard output, a line each, in words of which the first says what:
+A writer reports on standard output, a line each; its first word says what:
 
     open START END CORRUPT SAVED   the log is open; what recovery found
     append FIRST COUNT SERIAL      is about to be appended
     truncate OFFSET, start OFFSET, delete OFFSET   is about to be done
-    done                           what was said last is done, as durably as was asked
+    done                           the last step is done, as durably as requested
     failed MESSAGE                 the writer ends by itself: it must not
     ended STATUS                   the writer is dead; said by this process
 """
@@ -52,7 +52,7 @@ def _write(path: str, durability: str, seed: int) -> None:
             case 1:
                 log.flush()
             case 2:
-                # Any offset: the batch that holds it goes as a whole.
+                # Any offset: its whole batch is removed.
                 offset = max(log.end_offset - generator.randint(0, 60), log.start_offset)
                 _say(f"truncate {offset}")
                 log.truncate_to(offset)

@@ -3,7 +3,7 @@
     life = Life(path, fs, "sync")
     life.open()
     for step in STEPS:
-        step.begin(life)      # from here on the outcome is open: what the step touches is "doubtful"
+        step.begin(life)      # from here the outcome is open: what the step touches is "doubtful"
         step.act(life)
         step.done(life)       # the step has returned: what it promises is certain
 
@@ -31,7 +31,7 @@ from tests.without_flusher import log_without_flusher
 
 __all__ = ["DURABILITIES", "SETTINGS", "STEPS", "Life", "Model", "Step"]
 
-# No thread of the log's own: the operations of a life are the same each time.
+# The log has no thread of its own: the operations of a life are the same each time.
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 VALUE_SIZE = 60
@@ -60,7 +60,7 @@ class Model:
     doubtful: list[Batch] = field(default_factory=list)
     gone: set[bytes] = field(default_factory=set)
     aborted: set[bytes] = field(default_factory=set)
-    # Offsets that no record needs to have: markers', and those of batches that a truncation took as a whole.
+    # Offsets that need no record: those of markers, and of batches that a truncation removed as a whole.
     holes: set[int] = field(default_factory=set)
     start_min: int = 0
     start_max: int = 0
@@ -69,7 +69,7 @@ class Model:
     durable: int = 0
 
     def doubt_from(self, offset: int) -> None:
-        """A truncation to ``offset`` was asked for: what ends at or above it may be gone, each batch as a whole."""
+        """A truncation to ``offset`` was requested: what ends at or above it may be gone, each batch as a whole."""
         removed = [batch for batch in self.certain if batch.last >= offset]
         self.certain = [batch for batch in self.certain if batch.last < offset]
         self.doubtful += removed
@@ -88,7 +88,7 @@ class Model:
         self.doubtful = []
 
     def settle(self, found: dict[int, bytes], end: int) -> None:
-        """The log was looked at without faults: what is there stays, what is not there does not come back."""
+        """The log was examined without faults: what exists stays, what does not exist never comes back."""
         there = [
             batch
             for batch in self.doubtful
@@ -100,7 +100,7 @@ class Model:
         self.end = end
 
     def hold_against(self, found: dict[int, bytes], start: int, end: int, *, stop: int | None = None) -> None:
-        """Holds a log from ``start`` to ``end`` against the model; with ``stop`` only what is below it was read.
+        """Compares a log from ``start`` to ``end`` with the model; with ``stop`` only what is below it was read.
 
         Raises: Lost, Wrong.
         """
@@ -154,14 +154,14 @@ class Life:
         return self.log
 
     def close(self) -> None:
-        """Closes the log; where that fails it is closed all the same."""
+        """Closes the log; if that fails it is closed anyway."""
         log, self.log = self.opened, None
         log.close()
 
-    # --- what steps are made of -------------------------------------------------------------------------------------
+    # --- the parts of steps -------------------------------------------------------------------------------------
 
     def batch(self, first: int, count: int, producer_id: int = NO_PRODUCER, *, aborts: bool = False) -> Batch:
-        """A batch to append, with values of its own; a marker where ``count`` is 0."""
+        """A batch to append, with values of its own; a marker if ``count`` is 0."""
         self._serial += 1
         values = [telling_value(first + number, self._serial, VALUE_SIZE) for number in range(count)]
         batch = Batch(first, values, producer_id, aborts)
@@ -191,10 +191,10 @@ class Life:
         act_append(self)
         self.done_append()
 
-    # --- looking at it ----------------------------------------------------------------------------------------------
+    # --- inspection ----------------------------------------------------------------------------------------------
 
     def found(self) -> dict[int, bytes]:
-        """What readers get. Raises what reading raises, and Wrong for offsets that go back."""
+        """What readers get. Raises the errors of reading, and Wrong for offsets that decrease."""
         found: dict[int, bytes] = {}
         previous = -1
         for record in self.opened.read(on_corrupt="skip"):
@@ -206,7 +206,7 @@ class Life:
         return found
 
     def look(self) -> dict[int, bytes]:
-        """Holds the open log against the model: all readers, committed ones too. Returns what there is."""
+        """Compares the open log with the model: all readers, committed ones too. Returns its records."""
         log, model = self.opened, self.model
         found = self.found()
         mark = log.high_watermark
@@ -225,7 +225,7 @@ class Life:
         return found
 
     def assert_survived(self) -> None:
-        """Reopened without faults: everything certain is there, in order, and nothing that was never written."""
+        """Reopened without faults: everything certain exists, in order, and nothing that was never written."""
         self.fs = SYSTEM_FS
         log = self.open()
         found = self.look()
@@ -241,7 +241,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing done to a log; see the head of the file."""
+    """One operation on a log; see the head of the file."""
 
     name: str
     begin: Callable[[Life], None]
@@ -325,7 +325,7 @@ def act_transaction(life: Life) -> None:
 
 
 def transaction(producer_id: int, count: int, *, aborts: bool) -> Step:
-    """A batch of a transaction; its marker where ``count`` is 0. A producer's transactions all end the same way."""
+    """A batch of a transaction; its marker if ``count`` is 0. All transactions of a producer end the same way."""
     return Step(
         f"transaction {producer_id}, {count}",
         lambda life: life.begin_append([life.batch(life.model.end, count, producer_id, aborts=aborts)]),

@@ -2,8 +2,8 @@
 
     python -m tests.crash.memory_error_life DIRECTORY CALL DURABILITY
 
-For n = 0, 1, 2...: the n-th allocation in the call is refused, the log is looked at, and goes on; until the call meets
-no refusal any more. Prints how many allocations were refused. Only the call itself is short of memory.
+For n = 0, 1, 2...: the n-th allocation in the call is refused, the log is examined, and continues; until the call meets
+no refusal any more. Prints the number of refused allocations. Only the call itself is short of memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.evidence import Lost, Untyped, Wrong
 # CPython's own; not every build has it, and no type checker knows it.
 _testcapi = importlib.import_module("_testcapi")
 
-# Where a call would need so many refusals, something else is wrong.
+# If a call needs this many refusals, something else is wrong.
 REFUSALS_MAX = 20_000
 # What the interpreter makes of a MemoryError of its own: in os.fspath, in threading.Lock, in os.open, in ctypes.
 DISGUISES = (TypeError, RuntimeError, SystemError, ArgumentError)
@@ -38,7 +38,7 @@ DISGUISES = (TypeError, RuntimeError, SystemError, ArgumentError)
 
 @dataclass(slots=True)
 class Call:
-    """A call to be tried: ``prepare`` gives what it would append, and the call itself, which takes no argument."""
+    """A call to try: ``prepare`` returns what it would append, and the call itself, without arguments."""
 
     prepare: Callable[[Life], tuple[list[Batch], Callable[[], Any]]]
     needs_open: bool = True
@@ -111,7 +111,7 @@ CALLS = {
 
 
 def refuse(life: Life, call: Call, number: int) -> bool:
-    """Refuses allocation ``number`` in one call, and looks at what is left; whether the call met it."""
+    """Refuses allocation ``number`` in one call, and examines the result; whether the call met the refusal."""
     batches, act = call.prepare(life)
     before = life.model.end
     error: BaseException | None = None
@@ -182,7 +182,7 @@ def main() -> None:
     for number in range(REFUSALS_MAX):
         met = refuse(life, call, number)
         refused += met
-        # A refusal may be swallowed where nothing depends on it; a call that met none ten times meets no more.
+        # A harmless refusal may be swallowed; a call that met none ten times meets no more.
         quiet = 0 if met else quiet + 1
         if quiet == 10:
             break

@@ -1,6 +1,6 @@
-"""A process that opens what it is told to, one command a line, and says whether it got in.
+"""A process that opens what it is told to, one command a line, and reports whether it succeeded.
 
-<what> <path>    open it, or do it: "in" or "out", where somebody else has it
+<what> <path>    open it, or do it: "in", or "out" if another process has it
 close            close what is open
 """
 
@@ -19,7 +19,7 @@ from kstore.upkeep.recover import recover_log
 
 __all__ = ["ACTIONS", "WAITS_MAX"]
 
-# The one that it would wait for stands still.
+# The process that it would wait for is suspended.
 WAITS_MAX = 2
 
 
@@ -41,7 +41,7 @@ def hand_over(root: Path) -> None:
     to_broker(root)
 
 
-# By name: what is done, below the store's root; something to be closed, or None where it is over.
+# By name: the action, below the store's root; returns something to close, or None.
 ACTIONS: dict[str, Callable[[Path], Log | Store | None]] = {
     "log": lambda root: Log(root / "t-0", durability="os"),
     "recover": recover,

@@ -1,4 +1,4 @@
-"""Lives of a log to be ended by power cuts, with what was promised at each moment of them."""
+"""Lives of a log to be ended by power cuts, with the promises at each moment of them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ DAY_MS = 86_400_000
 
 @contextmanager
 def indexes_that_grow_early() -> Iterator[None]:
-    """Inside, the mapping of an index grows every few entries, where else a page is its smallest step."""
+    """Inside, the mapping of an index grows every few entries; normally a page is its smallest step."""
     with mock.patch.object(entry_index, "GROWTH_BYTES_MIN", 32):
         yield
 
 
 class Promise(NamedTuple):
-    """What was promised: all offsets below ``durable`` but those below ``deleted`` are there, none below ``start``."""
+    """What was promised: all offsets below ``durable`` except those below ``deleted`` exist, none below ``start``."""
 
     durable: int = 0
     deleted: int = 0
@@ -48,10 +48,10 @@ class Promise(NamedTuple):
 
 
 class LogLife:
-    """A log's life, recorded (``RecordedLife``), from the opening of ``before`` on."""
+    """A log's life, recorded (``RecordedLife``), from the opening of ``before``."""
 
     def __init__(self, durability: Durability, variant: int = 0) -> None:
-        """Another ``variant`` has values of other sizes, so that all of it lies elsewhere in the files."""
+        """Another ``variant`` has values of other sizes, so that everything is at other places in the files."""
         self.variant = variant
         self.memory = MemoryFs(ROOT)
         self.fs = MemoryRecording(self.memory)
@@ -59,14 +59,14 @@ class LogLife:
         self.durability = durability
         self.settings = dict(SETTINGS)
         self.clock = ManualClock()
-        # Each with the number of operations before it. What was tried at which offset; what held from then on.
+        # Each with the number of preceding operations. What was tried at which offset; what held from then on.
         self.tried: list[tuple[int, int, bytes]] = []
         self.promises: list[tuple[int, Promise]] = [(0, Promise())]
-        # A truncation into a batch takes all of it, and offsets are not given out twice.
+        # A truncation into a batch removes all of it, and offsets are not assigned twice.
         self.holes: dict[int, int] = {}
-        # Truncations that had returned: where they began.
+        # Truncations that had returned: where they started.
         self.gone: list[tuple[int, int]] = []
-        # Whether one write may hold several batches: of what was not acknowledged the middle may be missing then.
+        # Whether one write may hold several batches: then the middle of what was not acknowledged may be missing.
         self.has_groups = False
 
     @property
@@ -80,7 +80,7 @@ class LogLife:
     def open(self) -> Log:
         return Log(PATH, fs=self.fs, clock=self.clock, durability=self.durability, **self.settings)
 
-    # --- what lives are made of -------------------------------------------------------------------------------------
+    # --- the parts of lives -------------------------------------------------------------------------------------
 
     def promises_now(self, **changes: int) -> None:
         self.promises.append((self.now, self.promises[-1][1]._replace(**changes)))
@@ -95,7 +95,7 @@ class LogLife:
             self.promises_now(durable=log.end_offset)
 
     def group(self, log: Log, *counts: int, size: int = 60) -> None:
-        """Batches of so many records each, in one append."""
+        """Batches of ``count`` records each, in one append."""
         self.has_groups = True
         number, first = self.now, log.end_offset
         values = [
@@ -129,14 +129,14 @@ class LogLife:
         self.promises_now(start=before)
 
     def retain(self, log: Log, before: int) -> None:
-        """What retention gives up ends at ``before``."""
+        """Retention deletes everything below ``before``."""
         self.promises_now(deleted=before)
         result = log.apply_retention()
         assert log.start_offset == before, f"{result}, expected a start at {before}"
         self.promises_now(start=before)
 
     def truncate(self, log: Log, offset: int) -> None:
-        """To ``offset``, in the middle of a batch or at its beginning: batches begin at multiples of three."""
+        """To ``offset``, in the middle of a batch or at its start: batches start at multiples of three."""
         batch = offset - offset % BATCH_COUNT
         self.promises_now(durable=min(batch, self.promises[-1][1].durable))
         self.holes.update(dict.fromkeys(range(batch, offset), self.now))
@@ -152,7 +152,7 @@ class LogLife:
         self.gone.append((self.now, 0))
         self.promises_now(durable=offset, start=offset)
 
-    # --- what is left of it -----------------------------------------------------------------------------------------
+    # --- after the crash -----------------------------------------------------------------------------------------
 
     def promise(self, done: int) -> Promise:
         return self.promises[bisect_right(self.promises, done, key=lambda item: item[0]) - 1][1]
@@ -183,8 +183,8 @@ class LogLife:
             raise Untyped(repr(error)) from error
 
     def _go_on_after_torn_groups(self, log: Log, promised: Promise) -> None:
-        """Accepts what is fenced, if it may be: it is of a write of several batches that was not acknowledged, and the
-        report, and the error of a read, say so."""
+        """Accepts what is fenced, if it may be: it belongs to a write of several batches that was not acknowledged, and
+        the report, and the error of a read, say so."""
         # A recovery before this one may have closed the log in order.
         found = log.verify().corrupt if self.has_groups and log.recovery.clean else log.recovery.corrupt
         for fenced in found:
@@ -202,7 +202,7 @@ class LogLife:
             log.accept_loss(fenced.first, fenced.last)
 
     def _hold(self, log: Log, promised: Promise, begun: int, done: int) -> int:
-        """Holds what can be read against what was promised, and against all that was ever tried; returns the end."""
+        """Compares what can be read with what was promised, and with all that was ever tried; returns the end."""
         found = {record.offset: record.value for record in log.read()}
         start, end = log.start_offset, log.end_offset
         holes = {offset for offset, at in self.holes.items() if at < begun}
@@ -211,7 +211,7 @@ class LogLife:
         if start > promised.deleted:
             raise Lost(f"the log starts at {start}, and nothing was deleted from {promised.deleted} on")
         missing = set(range(start, promised.durable)) - set(found) - holes
-        # What of an unacknowledged write is fenced was just accepted.
+        # The fenced part of an unacknowledged write was just accepted.
         holes |= {offset for first, last in log.losses.accepted for offset in range(first, last + 1)}
         if missing:
             raise Lost(f"offsets {sorted(missing)} of {promised}; the log has {sorted(found)}")
@@ -228,7 +228,7 @@ class LogLife:
 
 
 def appends(life: LogLife) -> None:
-    """Appends of every size, rolls and growing indexes on the way, a roll behind a flush, a close, and it goes on."""
+    """Appends of every size, rolls and growing indexes in between, a roll after a flush, a close, and more appends."""
     log = life.open()
     for _ in range(6):
         life.append(log)
@@ -259,7 +259,7 @@ def deletions(life: LogLife) -> None:
 
 
 def truncations(life: LogLife) -> None:
-    """The end is cut off: in a segment, over several, and all of it; what comes then differs from what was there."""
+    """The end is cut off: in a segment, over several, and all of it; new records differ from the old ones."""
     log = life.open()
     for _ in range(4):
         life.append(log)
@@ -277,7 +277,7 @@ def truncations(life: LogLife) -> None:
 
 
 def retained(life: LogLife) -> None:
-    """Retention by size takes several segments at once, then a roll one more, and at last time all that there is."""
+    """Retention by size deletes several segments at once, then a roll one more, and finally time everything."""
     log = life.open()
     for _ in range(12):
         life.append(log)
@@ -300,7 +300,7 @@ def retained(life: LogLife) -> None:
 
 
 def groups(life: LogLife) -> None:
-    """Writes of several batches, by a producer and by one call that rolls on its way, and what comes after them."""
+    """Writes of several batches, by a producer and by one call that rolls on its way, and what follows them."""
     life.settings["max_message_bytes"] = 600
     log = life.open()
     life.group(log, 3, 2, 1)
@@ -317,7 +317,7 @@ def groups(life: LogLife) -> None:
 
 
 def torn_groups(life: LogLife) -> None:
-    """Little else than writes of many batches over many sectors, so that most power cuts come within one."""
+    """Little but writes of many batches over many sectors, so that most power cuts hit one."""
     life.settings["segment_bytes"] = 8192
     log = life.open()
     life.append(log)
@@ -328,7 +328,7 @@ def torn_groups(life: LogLife) -> None:
 
 
 def parked(life: LogLife) -> None:
-    """The tail is closed for others between appends, and goes on; with a roll, a truncation and a close behind it."""
+    """The tail is closed for others between appends, and continues; with a roll, a truncation and a close after it."""
     log = life.open()
     for size in (60, 20, 120, 250, 60):
         life.append(log, size=size)

@@ -1,12 +1,12 @@
-"""Cuts the power at every file operation of a recorded life, and opens what may be on the disk then.
+"""Cuts the power at every file operation of a recorded life, and opens what may then be on the disk.
 
     with in_memory() as machine:
         life = ...                              # something lived over a ``MemoryRecording``
         counts = cut_power(life, machine, count=5000, seed=1)
 
-Of each operation a share of the states is tried that the disk may be in behind it, and within it where it is a write
-that syncs: none, all, each unit lost or kept, all subsets of a few units, sectors that are torn or filled with zeros,
-noise and stale bytes, and random mixtures. Now and then the power fails again while what was found is being opened.
+For each operation a share of the possible disk states after it is tried, and within it for a write that syncs: none,
+all, each unit lost or kept, all subsets of a few units, sectors that are torn or filled with zeros, noise and stale
+bytes, and random mixtures. Now and then the power fails again during the open.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from tests.memory_fs import Machine, MemoryFs, MemoryRecording
 __all__ = ["ROOT", "Counts", "RecordedLife", "choices_for", "cut_power", "fast_directory", "moment_count"]
 
 ROOT = Path("/memory")
-# What changes nothing on the disk is no moment of its own.
+# An operation that changes nothing on the disk is not a moment of its own.
 MOMENTS = CHANGES - {"allocate"} | {"store"}
-# So many unsynced units are tried in all their subsets.
+# Up to this many unsynced units are tried in all their subsets.
 SUBSET_UNITS_MAX = 12
-# Behind how many states comes one whose opening is cut off too, and how many states are tried of that.
+# After how many states the opening of one is cut off too, and how many states of that are tried.
 SOAK_STATES = int(os.environ.get("KSTORE_SOAK_STATES", 1_000_000))
 RECOVERY_EVERY = 15
 STATES_PER_RECOVERY = 4
-# A state that was tried is drawn again, more and more often: this many draws for each that is new are enough.
+# Tried states are drawn again, more and more frequently: this many draws for each new one are enough.
 DRAWS_PER_STATE = 4
-# So few states of a moment are drawn at random.
+# At least this many states of a moment are drawn at random.
 FEW = 8
 FILLERS = ("", "zeros", "noise", "stale")
 
 
 class RecordedLife(Protocol):
-    """What a life leaves: what was there before it, what it did, and how to tell whether a disk has all of it."""
+    """A recorded life: the state before it, its operations, and a check whether a disk has all of it."""
 
     @property
     def before(self) -> Image: ...
@@ -52,31 +52,31 @@ class RecordedLife(Protocol):
     def operations(self) -> Sequence[Operation]: ...
 
     def promise(self, done: int) -> object:
-        """Something that tells what was promised when ``done`` operations were done: the same state is worth trying
-        again when more is promised."""
+        """A value for what was promised after ``done`` operations: the same state is worth trying again if more is
+        promised."""
         ...
 
     def survive(self, fs: FileSystem, begun: int, done: int) -> None:
-        """Opens what is on ``fs`` after so many operations, and holds it against what was promised.
+        """Opens the state of ``fs`` after that many operations, and compares it with what was promised.
 
         Raises: the verdicts.
         """
         ...
 
     def reopen(self, fs: FileSystem) -> None:
-        """Opens and closes what is on ``fs``."""
+        """Opens and closes the state of ``fs``."""
         ...
 
 
 class Counts(NamedTuple):
-    """How many states were survived, and in how many of them the power had failed in a recovery."""
+    """How many states survived, and in how many of them the power had failed in a recovery."""
 
     states: int
     of_recoveries: int
 
 
 class Moment(NamedTuple):
-    """The disk when so many operations had begun, and so many of them were done."""
+    """The disk when this many operations had started, and this many of them were done."""
 
     begun: int
     done: int
@@ -84,7 +84,7 @@ class Moment(NamedTuple):
 
 
 def moments(before: Image, operations: Iterable[Operation]) -> Iterator[Moment]:
-    """Behind each operation that changes something, and within each write that syncs; the disk goes on changing."""
+    """After each operation that changes something, and within each write that syncs; the disk changes with them."""
     disk = Disk(ROOT, image=before)
     for number, operation in enumerate(operations):
         if operation.kind == "write_and_sync":
@@ -113,13 +113,13 @@ def choices_for(disk: Disk, generator: random.Random, count: int) -> Iterator[Ch
 
 
 def _choices(disk: Disk, generator: random.Random, count: int) -> Iterator[Choice]:
-    """At least ``count`` choices where there are so many, the most telling ones first; random ones without an end."""
+    """At least ``count`` choices if there are so many, the most telling ones first; random ones without end."""
     units = disk.unit_count()
     yield nothing
     if not units:
         return
     if count < FEW:
-        # Too few for an order: whatever it is, each moment gets something else.
+        # Too few for an order: each moment gets other ones.
         for _ in range(2 * count):
             yield _any_choice(units, generator)
     yield everything
@@ -150,15 +150,15 @@ def _any_choice(units: int, generator: random.Random) -> Choice:
 
 
 def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) -> Counts:
-    """Cuts the power until about ``count`` different states were survived, or there are hardly any more.
+    """Cuts the power until about ``count`` different states survived, or hardly any more exist.
 
-    States differ by what is in the files, or by what was promised.
+    States differ by the contents of files, or by what was promised.
     """
     generator = random.Random(seed)
     machine.restart()
     seen: set[int] = set()
     of_recoveries, before = 0, -count
-    # Some moments have few states: once more, until those that have many make up for them.
+    # Some moments have few states: repeat, until those with many make up for them.
     while before < len(seen) < count and len(seen) - before > count // 100:
         before = len(seen)
         of_recoveries += _cut_everywhere(life, machine, count, seen, generator, f"seed {seed}")
@@ -168,11 +168,11 @@ def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) ->
 def _cut_everywhere(
     life: RecordedLife, machine: Machine, count: int, seen: set[int], generator: random.Random, seed: str
 ) -> int:
-    """Goes through all moments once; returns how many of the states that were survived were those of recoveries."""
+    """Goes through all moments once; returns how many of the survived states were those of recoveries."""
     left = moment_count(life.operations)
     of_recoveries, tries = 0, 0
     for moment in moments(life.before, life.operations):
-        # What the moments before could not use is shared out among the rest.
+        # What earlier moments could not use is shared among the rest.
         stop = len(seen) + max((count - len(seen)) // left, 1)
         left -= 1
         for image in _new_images(moment.disk, stop, seen, life.promise(moment.done), generator):
@@ -190,7 +190,7 @@ def _cut_everywhere(
 
 
 def _new_images(disk: Disk, stop: int, seen: set[int], promised: object, generator: random.Random) -> Iterator[Image]:
-    """States of the disk that were not seen before, until ``stop`` were seen in all."""
+    """New states of the disk, until ``stop`` were seen in total."""
     budget = stop - len(seen)
     for choose in islice(_choices(disk, generator, budget), 2 + budget * DRAWS_PER_STATE):
         if len(seen) >= stop:
@@ -211,7 +211,7 @@ def _is_new(image: Image, promised: object, seen: set[int]) -> bool:
 def _cut_recovery(
     life: RecordedLife, machine: Machine, moment: Moment, image: Image, seen: set[int], generator: random.Random
 ) -> int:
-    """Opens ``image``, cuts the power while that goes on, and counts the new states that were survived."""
+    """Opens ``image``, cuts the power meanwhile, and counts the new survived states."""
     recording = MemoryRecording(MemoryFs(ROOT, image))
     life.reopen(recording)
     machine.restart()
@@ -227,7 +227,7 @@ def _cut_recovery(
 
 
 def fast_directory(tmp_path: Path) -> Path:
-    """A directory in memory where there is one: a sync of thousands of states would take the disk's time."""
+    """A directory in memory if possible: thousands of states would spend their time on the disk's syncs."""
     shared_memory = Path("/dev/shm")
     if not shared_memory.is_dir():
         return tmp_path

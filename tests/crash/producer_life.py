@@ -22,7 +22,7 @@ __all__ = ["ProducerLife", "prepare"]
 TOPICS: dict[str, dict[str, Any]] = {"orders": {}, "moves": {}}
 PARTITIONS = 2
 GROUP = "billing"
-# What the offsets are of: no log of this store, whose end would bound them when it is opened.
+# The topic of the offsets: not a log of this store, whose end would bound them when it is opened.
 ELSEWHERE = TopicPartition("elsewhere", 0)
 SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "segment_bytes": 1024, "flush_ms": 10**9}
 PRODUCER: dict[str, Any] = {
@@ -32,14 +32,14 @@ PRODUCER: dict[str, Any] = {
     "max_block_ms": 0,
     "delivery_timeout_ms": 3000,
 }
-# A life takes some thousand looks at the clock.
+# A life reads the clock some thousand times.
 LOOKS_MAX = 200_000
 TRANSACTION_COUNT = 4
 TRIES = 3
 
 
 class PassingClock(ManualClock):
-    """Time passes whenever somebody looks; who looks for ever is told to stop."""
+    """Time passes whenever the clock is read; an endless loop is stopped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,21 +62,21 @@ def prepare(path: Path, durability: Durability) -> None:
 
 
 class ProducerLife:
-    """One life with two producers in a store that was prepared."""
+    """One life with two producers in a prepared store."""
 
     def __init__(self, path: Path, fs: WatchedFs, durability: Durability) -> None:
         self.path = path
         self.fs = fs
         self.durability = durability
         self.sent: dict[bytes, Delivery] = {}
-        # What is certain of transactions, by number; those in neither may be there or not, wholly.
+        # The certain transactions, by number; those in neither set may exist or not, completely.
         self.committed: set[int] = set()
         self.aborted: set[int] = set()
 
     # --- to live ----------------------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        """All of it; what fails is given up. Raises: Untyped, Hung."""
+        """The whole life; failures are abandoned. Raises: Untyped, Hung."""
         store = self._opened()
         try:
             if store is not None:
@@ -117,7 +117,7 @@ class ProducerLife:
         self._typed(producer.flush)
 
     def _move(self, producer: Producer, number: int) -> None:
-        """A transaction with offsets; every other one is aborted. What fails is aborted, and that is tried again."""
+        """A transaction with offsets; every other one is aborted. A failed one is aborted, with retries."""
         commits = number % 2 == 0
 
         def begin() -> None:
@@ -136,7 +136,7 @@ class ProducerLife:
                 if self._typed(producer.commit_transaction):
                     self.committed.add(number)
                     return
-            return  # nobody knows
+            return  # unknown
         if not commits:
             self.aborted.add(number)
         for _ in range(TRIES):
@@ -145,7 +145,7 @@ class ProducerLife:
                 return
 
     def _typed(self, action: Callable[[], object]) -> bool:
-        """Whether ``action`` returned. Raises: Untyped for an error that is none of the package's own, and Hung."""
+        """Whether ``action`` returned. Raises: Untyped for an error that is not the package's own, and Hung."""
         try:
             action()
         except (KstoreError, TimeoutError):
@@ -156,10 +156,10 @@ class ProducerLife:
             raise Untyped(repr(error)) from error
         return True
 
-    # --- what is left of it -----------------------------------------------------------------------------------------
+    # --- after the crash -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Opens the store again, on a disk that works. Raises: the verdicts."""
+        """Opens the store again, on a working disk. Raises: the verdicts."""
         if isinstance(self.fs, FailingFs):
             self.fs.faults.clear()
             self.fs.forget_syncs()

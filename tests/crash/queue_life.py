@@ -1,4 +1,4 @@
-"""The life of a queue, to be ended by power cuts and kills, with what was promised at each moment of it."""
+"""The life of a queue, to be ended by power cuts and kills, with the promises at each moment of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_DELIVERIES = 3
 
 
 def small() -> ExitStack:
-    """Inside, a queue's journal is written anew all the time, and its space looked after."""
+    """Inside, a queue's journal is rewritten all the time, and its space maintained."""
     stack = ExitStack()
     for module, name, value in (
         (space, "SEGMENT_BYTES", 1500),
@@ -43,7 +43,7 @@ def small() -> ExitStack:
 
 
 class Promise(NamedTuple):
-    """What had returned: these items were put, and these are done; of each, what is on disk for sure."""
+    """What had returned: these items were put, and these are done; for each, what is certainly on disk."""
 
     put: frozenset[int] = frozenset()
     done: frozenset[int] = frozenset()
@@ -59,9 +59,9 @@ class QueueLife:
         self.durability = durability
         self.fs = MemoryRecording(MemoryFs(ROOT))
         self.clock = ManualClock()
-        # Each with the number of operations before it.
+        # Each with the number of preceding operations.
         self.promises: list[tuple[int, Promise]] = [(0, Promise())]
-        # When somebody began to say that an item is done, or may have put it.
+        # When a process started to mark an item as done, or may have put it.
         self.may_be_done: dict[int, int] = {}
         self.next = 0
 
@@ -105,7 +105,7 @@ class QueueLife:
         self.promises.append((self.now, promised))
 
     def _tick(self, queue: Queue, *, items: bool = False, journal: bool = False) -> None:
-        """One of the logs is put on disk, as it is from time to time, and the other one is not."""
+        """One of the logs is synced, as happens from time to time, and the other one is not."""
         if self.durability != "interval":
             return
         promised = self.promises[-1][1]
@@ -117,7 +117,7 @@ class QueueLife:
             self._promise(done_for_sure=promised.done)
 
     def _closed(self) -> None:
-        """The store was closed, by the last who had it."""
+        """The last process closed the store."""
         promised = self.promises[-1][1]
         self._promise(put_for_sure=promised.put, done_for_sure=promised.done)
 
@@ -135,7 +135,7 @@ class QueueLife:
             self._ack(queue, 9)
             self._tick(queue, journal=True)
             queue._space.tidy()
-            self.clock.advance(LEASE_SECONDS * 1000)  # the other's lease is over
+            self.clock.advance(LEASE_SECONDS * 1000)  # the other's lease expires
             for _ in range(3):
                 self._ack(queue, 6)
                 self._tick(queue, items=True)
@@ -156,7 +156,7 @@ class QueueLife:
             job = queue.get(block=False)
             job.nack()
 
-    # --- what is left of it -----------------------------------------------------------------------------------------
+    # --- after the crash -----------------------------------------------------------------------------------------
 
     def promise(self, done: int) -> Promise:
         return self.promises[bisect_right(self.promises, done, key=lambda item: item[0]) - 1][1]
@@ -179,7 +179,7 @@ class QueueLife:
         self.clock.advance(2 * 3_600_000)
         store, queue = self._open(fs)
         with store:
-            # Whoever goes on must not be taken for one that was done.
+            # A continuing process must not be mistaken for a finished one.
             queue.put(b"999" + PADDING)
             found = drained(queue)
             queue.check()
@@ -195,7 +195,7 @@ class QueueLife:
         missing = promised.put - set(found) - set(dead) - may_be_done
         if gone := missing & promised.put_for_sure:
             raise Lost(f"items {sorted(gone)} were put, and are gone")
-        # Of what was put a suffix may be gone, and nothing before it.
+        # A suffix of the put items may be gone, and nothing before it.
         kept = set(found) - {999}
         if missing and kept and min(missing) < max(kept):
             raise Lost(f"items {sorted(missing)} are gone, and {max(kept)} is there")
@@ -206,7 +206,7 @@ class QueueLife:
 
 
 class RewritingLife(QueueLife):
-    """One whose journal is written anew, and what it said before removed, when all it said was on disk."""
+    """A life whose journal is rewritten, and its old events removed, once all of them were on disk."""
 
     rewriting = range(0)
 
@@ -228,7 +228,7 @@ class RewritingLife(QueueLife):
 
 
 class SharedQueueLife(QueueLife):
-    """Of two processes that share the queue. Who opens what is left has it alone, or shares it, in turn."""
+    """For two processes that share the queue. The state is opened alone, or shared, in turn."""
 
     def __init__(self, durability: Durability) -> None:
         super().__init__(durability)

@@ -2,8 +2,8 @@
 
     python -m tests.crash.queue_memory_life DIRECTORY CALL
 
-For n = 0, 1, 2...: the n-th allocation in the call is refused. The same queue, still open, must then deliver every item
-that is not done, and none that is. It ends when ten calls in a row met no refusal; prints how many were refused.
+For n = 0, 1, 2...: the n-th allocation in the call is refused. The same queue, still open, must then deliver every
+unfinished item, and no finished one. It ends when ten calls in a row met no refusal; prints the number of refusals.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ CALLS = {
 
 
 def refuse(life: Life, prepare: Callable[[Life], Callable[[], object]], number: int) -> bool:
-    """Refuses allocation ``number`` in one call, and looks at what is left; whether the call met it."""
+    """Refuses allocation ``number`` in one call, and examines the result; whether the call met the refusal."""
     life.fill()
     act = prepare(life)
     error: BaseException | None = None
@@ -169,7 +169,7 @@ def main() -> None:
     for number in range(REFUSALS_MAX):
         met = refuse(life, prepare, number)
         refused += met
-        # A refusal may be swallowed where nothing depends on it; a call that met none ten times meets no more.
+        # A harmless refusal may be swallowed; a call that met none ten times meets no more.
         quiet = 0 if met else quiet + 1
         if quiet == 10:
             break

@@ -2,13 +2,13 @@
 
 usage: python -m tests.crash.queue_processes produce|work PATH DURABILITY SEED
 
-What it does is told on standard output, a line each with a time, that of the line but for ``got``:
+It reports on standard output, a line each with its time, except for ``got``:
 
     put NUMBER       the item is confirmed
-    got NUMBER       it was delivered by a get that began then
+    got NUMBER       it was delivered by a get that started then
     acking NUMBER    it is about to be acked
     acked NUMBER     the ack has returned
-    late NUMBER      the ack was refused: its lease was over
+    late NUMBER      the ack was refused: its lease had expired
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a life begins, and what it then does: with nothing, or with what a killed writer has left."""
+"""The start of a life, and its steps: from nothing, or from what a killed writer has left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SCENARIOS", "Scenario"]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A directory to begin with, what is known of it, and the steps that are taken once it was opened."""
+    """A directory to start with, what is known of it, and the steps after it was opened."""
 
     prepare: Callable[[Path, Durability], Model]
     steps: tuple[Step, ...]
@@ -27,7 +27,7 @@ def nothing_there(path: Path, durability: Durability) -> Model:
 
 
 def killed(path: Path, durability: Durability) -> Model:
-    """What a killed writer leaves: no clean mark, a torn batch at the end."""
+    """The state that a killed writer leaves: no clean mark, a torn batch at the end."""
     origin = path.with_name("origin")
     life = Life(origin, SYSTEM_FS, durability)
     life.open()
@@ -41,7 +41,7 @@ def killed(path: Path, durability: Durability) -> Model:
 
 
 def damaged(path: Path, durability: Durability) -> Model:
-    """The same, with a flipped bit in the first batch of the last segment, and behind it whole ones."""
+    """The same, with a flipped bit in the first batch of the last segment, followed by whole ones."""
     model = killed(path, durability)
     last = sorted(path.glob("*.log"))[-1]
     data = bytearray(last.read_bytes())

@@ -1,11 +1,11 @@
-"""Several processes create the same thing at the same instant, some of them killed on the way; run by
+"""Several processes create the same thing at the same instant, some of them killed in between; run by
 ``test_shared_creation``.
 
     python -m tests.crash.shared_creation DIRECTORY KIND ROUNDS SEED
 
-Each round starts eight processes on a path that is not there. In every other round some of them die of SIGKILL before
+Each round starts eight processes on a path that does not exist. In every other round some of them die of SIGKILL before
 one of their first operations that change a file, or in the middle of a write. Each of the others must succeed, and what
-was acknowledged must be there. Prints how many processes were killed.
+was acknowledged must exist. Prints the number of killed processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.crash.killed_life import KillingFs
 from tests.evidence import Crashed, Lost, Wrong
 
 PROCESSES = 8
-# In a round with kills so many die, each before an operation up to this number.
+# In a round with kills this many die, each before an operation up to this number.
 KILLS, OPERATIONS = 3, {"log": 16, "topic": 25, "queue": 40, "group": 40}
 FAILED = 1
 
@@ -56,7 +56,7 @@ def create_queue(path: Path, fs: FileSystem, name: bytes) -> None:
 
 
 def create_group(path: Path, fs: FileSystem, name: bytes) -> None:
-    """Commits, so that ``__consumer_offsets`` is made."""
+    """Commits, so that ``__consumer_offsets`` is created."""
     with Store(path, shared=True, fs=fs) as store:
         store.consumer_offsets.commit("billing", {TopicPartition("orders", int(name)): int(name) + 1})
 
@@ -99,7 +99,7 @@ def start(
     if pid:
         return pid
     try:
-        while not gate[0]:  # closer together than what the system wakes one after the other
+        while not gate[0]:  # closer together than the system would wake them
             os.sched_yield()
         create(path, fs, name)
     except BaseException:
@@ -109,7 +109,7 @@ def start(
 
 
 def play(root: Path, kind: str, number: int, generator: random.Random) -> int:
-    """One round: how many processes were killed."""
+    """One round; returns the number of killed processes."""
     create, values_of = KINDS[kind]
     path = root / str(number) / "made" / "here"
     (root / str(number)).mkdir()

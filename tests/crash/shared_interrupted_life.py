@@ -1,10 +1,10 @@
-"""A program in which one of two writers of a log is interrupted at one line after the other; run by
+"""A program in which one of two writers of a log is interrupted at one line after another; run by
 ``test_shared_faults``.
 
     python -m tests.crash.shared_interrupted_life DIRECTORY DURABILITY STEP FIRST STRIDE
 
 Each time the first writer is interrupted at line FIRST, FIRST + STRIDE, ... of what the step runs, and the second one
-goes on; until the step has no more lines. Prints how many interrupts there were.
+continues; until the step has no more lines. Prints the number of interrupts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.evidence import VERDICTS, Hung, Untyped
 
 
 def interrupt(path: Path, durability: Durability, name: str, number: int) -> bool:
-    """Whether the step had so many lines."""
+    """Whether the step had that many lines."""
     pair = Pair(path, durability)
     pair.begin()
     pair.prepare(name)
@@ -38,7 +38,7 @@ def interrupt(path: Path, durability: Durability, name: str, number: int) -> boo
         place = f"interrupted at line {number}, {interrupted.place}"
         if name == "close":
             pair.one.close()
-        # A log that was not given to anybody yet goes with the garbage.
+        # A log that no caller has yet is garbage-collected.
         gc.collect()
         pair.go_on()
         pair.end()

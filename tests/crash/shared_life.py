@@ -1,10 +1,10 @@
-"""A writer that shares its log is killed at one operation after the other, beside one that lives; run by
+"""A writer that shares its log is killed at one operation after another, beside one that lives; run by
 ``test_shared_kills``.
 
     python -m tests.crash.shared_life DIRECTORY DURABILITY alone|beside FIRST STEP
 
 The child of number n dies of SIGKILL before its n-th operation that changes something, in its turn or outside it, or in
-the middle of a write. ``beside``: another writer has the log open meanwhile, and goes on. Ends with the first child
+the middle of a write. ``beside``: another writer has the log open meanwhile, and continues. Ends with the first child
 that survives; prints how many died.
 """
 
@@ -28,7 +28,7 @@ APPENDS = 12
 
 
 def live(path: Path, durability: Durability, number: int, go: int, told: int) -> None:
-    """In the child: appends, and says of each that it was acknowledged."""
+    """In the child: appends, and reports each acknowledgement."""
     os.read(go, 1)
     log = Log(path, shared=True, durability=durability, fs=KillingFs(number // 2 + 1, half=number % 2 == 1), **SETTINGS)
     for index in range(APPENDS):

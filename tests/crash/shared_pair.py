@@ -1,7 +1,7 @@
-"""Two writers of one log in one process, of which the first one meets faults and interrupts, and what must hold then.
+"""Two writers of one log in one process; the first one meets faults and interrupts; and what must hold then.
 
-Each step is tried by ``one``; whatever becomes of it, ``two`` goes on at once, and everything that was acknowledged to
-either is there, once and at the offset that was said.
+``one`` tries each step; whatever the outcome, ``two`` continues at once, and everything that was acknowledged to either
+exists once, at the reported offset.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["STEPS", "Pair", "Step", "in_time"]
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 1024, "index_interval_bytes": 100, "flush_ms": 10**9, "file_delete_delay_ms": 0
 }  # fmt: skip
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, however busy the machine is.
 SECONDS_MAX = 300
 
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Raises: Hung, where the block takes too long: somebody has kept a lock. For the main thread."""
+    """Raises: Hung, if the block takes too long: a lock was never released. For the main thread."""
 
     def ring(*_: object) -> None:
         raise Hung(f"waited for more than {SECONDS_MAX} s")
@@ -77,11 +77,11 @@ class Pair:
         self.append(self.one)
 
     def prepare(self, name: str) -> None:
-        """``two`` has done something since, which the step ``name`` takes in first: a roll too, where it is that."""
+        """``two`` has done something that the step ``name`` first catches up on: a roll too, if it is that one."""
         self.append(self.two, 8 if name == "refresh" else 1)
 
     def go_on(self) -> None:
-        """``two`` appends and reads at once; where the log is poisoned it says so. Raises: Hung, and what it raises."""
+        """``two`` appends and reads at once; on a poisoned log it reports that. Raises: Hung, and its errors."""
         with in_time():
             try:
                 self.append(self.two)
@@ -93,7 +93,7 @@ class Pair:
             self.look(self.two)
 
     def end(self) -> None:
-        """Both go on, close, and the log is opened alone."""
+        """Both continue, close, and the log is opened alone."""
         with in_time():
             if self.one.closed:
                 self.one = self.open(SYSTEM_FS)
@@ -118,7 +118,7 @@ class Pair:
                     raise Wrong("damage")
 
     def look(self, log: Log) -> None:
-        """Holds what ``log`` reads against what is known. Raises: Lost, Wrong."""
+        """Compares what ``log`` reads with what is known. Raises: Lost, Wrong."""
         found = {record.offset: record.value for record in log.read()}
         start, end = log.start_offset, log.end_offset
         if list(found) != list(range(start, end)):
@@ -141,7 +141,7 @@ Step = Callable[[Pair], None]
 
 
 def refresh(pair: Pair) -> None:
-    """Takes in what the other one has done, a roll too."""
+    """Catches up on the other one's changes, including a roll."""
     pair.one.refresh()
 
 

@@ -1,7 +1,7 @@
-"""Lives of a log that several processes write to, to be ended by power cuts; what is left is opened alone, and shared.
+"""Lives of a log that several processes write to, to be ended by power cuts; the result is opened alone, and shared.
 
 The processes are real ones, with the system's locks and mappings, in a program of their own (``shared_processes``),
-which records what they do. Only what a power cut leaves of it is opened in memory.
+which records their operations. Only the state after a power cut is opened in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARED_LIVES = tuple(LIVES)
 
 
 class SharedLife(LogLife):
-    """A life that was lived by other processes. Whoever opens what a power cut left is alone, and may share it."""
+    """A life that other processes lived. The process that opens the result is alone, and may share it."""
 
     def __init__(self, durability: Durability, lived: Lived) -> None:
         super().__init__(durability)
@@ -44,7 +44,7 @@ class SharedLife(LogLife):
 
     def _open(self, fs: FileSystem) -> Log:
         self._opened += 1
-        # Two openings look at each state: alone and shared, or the other way round, or both the same.
+        # Each state is opened twice: alone and shared, or the other way round, or both the same.
         shared = self._opened % 3 == 0 or self._opened % 4 == 1
         return Log(PATH, fs=fs, clock=self.clock, durability=self.durability, shared=shared, **SETTINGS)
 

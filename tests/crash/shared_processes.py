@@ -2,9 +2,8 @@
 
     python -m tests.crash.shared_processes DIRECTORY NAME DURABILITY VARIANT
 
-Every operation of every process is done and recorded under one lock, so that their order is the one in which they
-happened. A writer that dies is killed in truth, with its locks and its turn. Prints, pickled, what was done and what
-was promised (``Lived``).
+Every operation of every process is done and recorded under one lock, so that their order is the real one. A writer that
+dies is really killed, with its locks and its turn. Prints, pickled, what was done and what was promised (``Lived``).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ PAUSED = b"paused"
 
 
 class Lived(NamedTuple):
-    """What a life leaves; see ``LogLife``."""
+    """The result of a life; see ``LogLife``."""
 
     operations: list[Operation]
     tried: list[tuple[int, int, bytes]]
@@ -97,7 +96,7 @@ class ProcessFs(WatchedFs):
 
 
 class Writer:
-    """In a child: the log, and what it is told to do with it."""
+    """In a child: the log, and the commands for it."""
 
     def __init__(self, log: Log, fs: ProcessFs, commands: int, told: int) -> None:
         self.log = log
@@ -114,7 +113,7 @@ class Writer:
         return self.log.append_batches(b"".join(batches)).first_offset
 
     def append_late(self, values: list[bytes]) -> int:
-        """Has written them and given up its turn, and waits before it syncs them."""
+        """Has written them and released its turn, and waits before it syncs them."""
         durability: Any = self.log.writer.appends._durability
         sync = durability.make_durable
 
@@ -133,14 +132,14 @@ class Writer:
         return self.log.end_offset
 
     def close_tail(self) -> None:
-        """As a process does that has too many files open."""
+        """Like a process with too many open files."""
         drop_tail(self.log)
 
     def start_at(self, offset: int) -> None:
         self.log.truncate_fully_and_start_at(offset)
 
     def die(self, left: bytes, *, changing: bool) -> None:
-        """Is killed in its turn, when it has written ``left`` behind the end."""
+        """Is killed in its turn, after writing ``left`` after the end."""
         turn_of(self.log).lock.__enter__()
         if changing:
             others_of(self.log).announce_change()
@@ -231,7 +230,7 @@ class ProcessesLife(LogLife):
 
     @property
     def operations(self) -> Sequence[Operation]:
-        """What all processes have done so far; none is at work meanwhile."""
+        """What all processes have done so far; none is working meanwhile."""
         while size := self._recorded.read(4):
             self._done.append(pickle.loads(self._recorded.read(int.from_bytes(size, "big"))))
         return self._done
@@ -253,7 +252,7 @@ class ProcessesLife(LogLife):
         self._appended(number, log.ask("group", values, counts), values)
 
     def race(self, log: RemoteLog, meanwhile: Callable[[], object]) -> None:
-        """``log`` appends; it has given up its turn, and not synced yet, when the others do ``meanwhile``."""
+        """``log`` appends; it has released its turn, but not synced yet, when the others do ``meanwhile``."""
         number, values = self._values(3, 60)
         self._appended(number, log.ask_late(meanwhile, values), values)
 
@@ -298,13 +297,13 @@ class ProcessesLife(LogLife):
         self.promises_now(durable=offset, start=offset)
 
     def die(self, log: RemoteLog, left: bytes, *, changing: bool) -> None:
-        """The process of ``log`` is killed in its turn, when it has written ``left`` behind the end."""
+        """The process of ``log`` is killed in its turn, after writing ``left`` after the end."""
         log.begin("die", left, changing=changing)
         log.end(signal.SIGKILL)
 
 
 def beside(life: ProcessesLife) -> None:
-    """Two append in turn, over several segments; one goes and comes again, and the other one closes last."""
+    """Two append in turn, over several segments; one leaves and returns, and the other one closes last."""
     one, two = life.open(), life.open()
     for size in (60, 1, 250, 60):
         life.append(one, size=size)
@@ -325,7 +324,7 @@ def beside(life: ProcessesLife) -> None:
 
 
 def changed(life: ProcessesLife) -> None:
-    """What the one has written the other one deletes and cuts, and the first one goes on behind it."""
+    """One deletes and cuts what the other has written, and the first one continues after it."""
     one, two = life.open(), life.open()
     for _ in range(5):
         life.append(one)
@@ -345,7 +344,7 @@ def changed(life: ProcessesLife) -> None:
 
 
 def dying(life: ProcessesLife) -> None:
-    """One after the other dies in its turn, and who is left recovers the log and goes on."""
+    """One after another dies in its turn, and a survivor recovers the log and continues."""
     rest = life.open()
     for number, left in enumerate((b"half a batch", b"", b"x" * 700)):
         other = life.open()
@@ -358,7 +357,7 @@ def dying(life: ProcessesLife) -> None:
 
 
 def joining(life: ProcessesLife) -> None:
-    """Three join one after the other, close their tails and go on, and the one that recovered the log dies."""
+    """Three join one after another, close their tails and continue, and the one that recovered the log dies."""
     one = life.open()
     life.append(one)
     two = life.open()
@@ -381,7 +380,7 @@ def joining(life: ProcessesLife) -> None:
 
 
 def grouped(life: ProcessesLife) -> None:
-    """Both write several batches at once, the one before the other has synced, and over a roll."""
+    """Both write several batches at once, one before the other has synced, and over a roll."""
     life.settings["max_message_bytes"] = 600
     one, two = life.open(), life.open()
     life.group(one, 3, 2, 1)
@@ -399,7 +398,7 @@ def grouped(life: ProcessesLife) -> None:
 
 
 def racing(life: ProcessesLife) -> None:
-    """What one has written, and not synced yet, another one leaves behind it, and what it appends then is durable."""
+    """One passes what another has written but not synced yet, and what it appends then is durable."""
     one, two = life.open(), life.open()
     life.append(one)
     life.append(two)
@@ -427,7 +426,7 @@ LIVES: dict[str, Callable[[ProcessesLife], None]] = {
     "joining": joining,
     "grouped": grouped,
 }
-# Of writers that sync what they have written when their turn is over.
+# For writers that sync what they have written after their turn.
 RACES: dict[str, Callable[[ProcessesLife], None]] = {"racing": racing}
 
 

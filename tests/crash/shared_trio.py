@@ -1,12 +1,12 @@
 """Three writers of one log, each in a process of its own, and a reader; one writer is killed at one file operation
-after the other; run by ``test_shared_trio``.
+after another; run by ``test_shared_trio``.
 
     python -m tests.crash.shared_trio DIRECTORY DURABILITY VICTIM FIRST STEP
 
 The writers take their steps one at a time, in the order of ``SCRIPT``. The victim, 0 to 2, dies of SIGKILL before its
-n-th operation that changes something (of number 2n - 2), or in the middle of it where that is a write (2n - 1). The
-others go on. After every append the reader must see exactly what was acknowledged, and at the end every index must be
-the one that is built from its segment alone. Ends with the first victim that survives; prints how many died.
+n-th operation that changes something (of number 2n - 2), or in the middle of it if it is a write (2n - 1). The others
+continue. After every append the reader must see exactly what was acknowledged, and at the end every index must be the
+one that is built from its segment alone. Ends with the first victim that survives; prints how many died.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SETTINGS: dict[str, Any] = {
     "file_delete_delay_ms": 0,
 }  # fmt: skip
 WRITERS = 3
-# What is deleted begins below it.
+# Deletions start below it.
 DELETED = 4
 
 
-# With the offset of the append that was acknowledged last.
+# With the offset of the last acknowledged append.
 Action = Callable[[Log, int], object]
 ACTIONS: dict[str, Action] = {
     "roll": lambda log, _: log.roll(),
@@ -47,7 +47,7 @@ ACTIONS: dict[str, Action] = {
     "refresh": lambda log, _: log.refresh(),
     "close": lambda log, _: log.close(),
 }
-# Who does what. Numbers are appends of so many records, more than four of them in several batches.
+# The steps of each writer. Numbers are appends of that many records, more than four of them in several batches.
 SCRIPT: Sequence[tuple[int, str]] = [
     (0, "open"), (0, "1"), (0, "3"), (0, "1"),
     (1, "open"), (1, "1"), (0, "1"), (1, "2"),
@@ -66,7 +66,7 @@ def values_of(writer: int, number: int, count: int) -> list[bytes]:
 
 
 def live(path: Path, durability: Durability, writer: int, commands: int, told: int, fs: KillingFs) -> None:
-    """In a child: does what it is told, and answers with the offset of an append."""
+    """In a child: executes commands, and answers with the offset of an append."""
     log: Log | None = None
     while command := os.read(commands, 64):
         number, what, last = command.decode().split()
@@ -131,7 +131,7 @@ class Trio:
                 self.step(writer, number, what)
                 (closed.add if what == "close" else closed.discard)(writer)
         died = len(self._pids) < WRITERS
-        # Each of those that are left goes on, and the last one closes the log in order.
+        # Each survivor continues, and the last one closes the log cleanly.
         for turn in range(2):
             for writer in self.living:
                 self.step(writer, len(SCRIPT) + turn, "1")
@@ -167,7 +167,7 @@ class Trio:
         if not values:
             return
         if self.doubted == "cut" and offset == self.last:
-            self.acknowledged = {at: value for at, value in self.acknowledged.items() if at < offset}  # it was made
+            self.acknowledged = {at: value for at, value in self.acknowledged.items() if at < offset}  # it took effect
         self.last = offset
         if any(at >= offset for at in self.acknowledged):
             raise Wrong(f"number {self.number}: offset {offset} was given out twice")

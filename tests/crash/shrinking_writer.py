@@ -1,4 +1,4 @@
-"""A writer whose mapped files shrink again and again, under readers of its own: indexes that are cut and sealed.
+"""A writer whose mapped files shrink repeatedly, under readers of its own: indexes that are cut and sealed.
 
 usage: python -m tests.crash.shrinking_writer DIRECTORY STEPS SEED. Ends with 0; a SIGBUS ends it otherwise.
 """
@@ -19,7 +19,7 @@ BATCHES = 1200
 
 
 def main(path: str, steps: int, seed: int) -> None:
-    """Let the indexes grow by pages, then cut them to nearly nothing, by truncation or by a seal."""
+    """Lets the indexes grow by pages, then cuts them to nearly nothing, by truncation or by a seal."""
     generator = random.Random(seed)
     sys.setswitchinterval(1e-5)
     with (

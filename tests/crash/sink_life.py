@@ -1,7 +1,7 @@
 """The life of a stream's sink over three partitions, to be ended by power cuts, kills and failing disks.
 
-What Spark does is done here: a batch is staged by two tasks and committed; when the commit has returned that is noted;
-whoever comes after a crash begins with the first batch that is not noted, and stages it anew.
+It does what Spark does: two tasks stage a batch, which is committed; when the commit has returned that is noted; a
+process after a crash starts with the first batch that is not noted, and stages it again.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class SinkLife:
         self.before = prepared_image()
         self.fs = MemoryRecording(MemoryFs(ROOT, self.before))
         self.clock = ManualClock()
-        # How many batches Spark had noted, and from which operation on.
+        # How many batches Spark had noted, and from which operation.
         self._noted: list[tuple[int, int]] = [(0, 0)]
-        # By batch: when its commit began.
+        # By batch: when its commit started.
         self._begun: list[int] = []
 
     @property
@@ -134,7 +134,7 @@ def committed_batches(fs: FileSystem, clock: ManualClock) -> int:
 
 
 def check_exactly_once(fs: FileSystem, clock: ManualClock) -> None:
-    """All batches are there, once, and nothing staged is left of them."""
+    """All batches exist, once, and nothing staged is left of them."""
     if (found := committed_batches(fs, clock)) != BATCHES:
         raise Wrong(f"{found} batches, expected {BATCHES}")
     if left := [name for name in fs.list(PATH) if parse_name(name) is not None]:

@@ -1,6 +1,6 @@
 """The life of a store in steps, and a model of what is certain, doubtful and gone.
 
-A step is said before it is done and ticked off behind it; what was only said may be there or not, but wholly.
+A step is reported before it is done and confirmed after it; what was only reported may exist or not, but completely.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["SETTINGS", "Model", "Step", "check_store", "do", "random_step", "scr
 
 # Small segments, so that retention has something to delete.
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64}
-# The kind of a step, its topic, and what it needs to know.
+# The kind of a step, its topic, and its parameter.
 Step = tuple[str, str, int, int]
 NAMES = ("orders", "jobs", "a.b")
 PARTITIONS_MAX = 6
@@ -30,7 +30,7 @@ VALUE = b"%d:" + b"x" * 200
 
 @dataclass(slots=True)
 class Topic:
-    """A topic that is certainly there. ``starts`` are what its partitions begin with at least."""
+    """A topic that certainly exists. ``starts`` are the least starts of its partitions."""
 
     partitions: int
     limit: int = -1
@@ -44,7 +44,7 @@ class Model:
     pending: Step | None = None
 
     def done(self) -> None:
-        """What was said last is done."""
+        """The last reported step is done."""
         assert self.pending is not None
         kind, name, partition, number = self.pending
         self.pending = None
@@ -133,7 +133,7 @@ def random_step(generator: random.Random, model: Model) -> Step:
 
 
 def seen_in(store: Store) -> Model:
-    """A model of what is in a store."""
+    """A model of the contents of a store."""
     model = Model()
     for name in store.topics():
         topic = model.topics[name] = Topic(len(store.partitions(name)))
@@ -147,7 +147,7 @@ def seen_in(store: Store) -> Model:
 
 
 def check_store(path: Path, model: Model, fs: FileSystem = SYSTEM_FS) -> Model:
-    """Opens the store, holds it against ``model``, and returns the model of what is there now. Raises: Lost, Wrong."""
+    """Opens the store, compares it with ``model``, and returns the model of its contents. Raises: Lost, Wrong."""
     with Store(path, background=False, fs=fs, clock=ManualClock(), **SETTINGS) as store:
         found = _look(store, model)
         store.run_task("removal")

@@ -1,4 +1,4 @@
-"""A log's life for ``strace`` to watch: prints, as JSON lines, what was asked of its file system.
+"""A log's life for ``strace`` to watch: prints, as JSON lines, the requests to its file system.
 
 usage: python -m tests.crash.strace_life DIRECTORY
 
@@ -64,7 +64,7 @@ def change(fs: RecordingFs, path: Path, durability: Durability) -> None:
 
 
 def recover(fs: RecordingFs, path: Path, durability: Durability) -> None:
-    """What a crash leaves: no state, a torn tail, and a whole batch behind a damaged one."""
+    """The state after a crash: no state file, a torn tail, and a whole batch after a damaged one."""
     with Log(path, durability=durability, fs=fs) as log:
         for _ in range(5):
             log.append(b"to be recovered")

@@ -1,7 +1,7 @@
-"""Reads of every kind, held to the letter, of a log that is changed meanwhile: where each begins, goes on and ends.
+"""Reads of every kind, checked exactly, of a log that changes meanwhile: where each starts, continues and ends.
 
-For logs without gaps: only whole batches are cut. Record ``offset`` has the time ``TIME + offset``, and a value whose
-serial number counts on with each cut, so that what was cut and is still served is told from what was written anew.
+For logs without gaps: only whole batches are cut. Record ``offset`` has the time ``TIME + offset``, and a value with a
+serial number that increases with each cut, so that cut records that are still served differ from the rewritten ones.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ __all__ = ["TIME", "Lives", "StrictReads"]
 
 TIME = 1_700_000_000_000
 FOLLOW_SECONDS = 0.002
-# At most so many records of one read, lest each takes as long as the log is.
+# At most this many records in one read, lest each takes as long as the log is.
 COUNT_MAX = 200
 
 Cut = tuple[int, int]
 
 
 class Lives:
-    """From which offset on which serial number is the least that may be read: what was cut comes back with a higher
-    one. Written by one thread, read by all."""
+    """The least serial number that may be read from which offset: rewritten records have a higher one. Written by one
+    thread, read by all."""
 
     def __init__(self) -> None:
         self.cuts: tuple[Cut, ...] = ()
 
     def began(self, offset: int, serial: int) -> None:
-        """Everything from ``offset`` on was cut, or never was; what comes there has ``serial`` or more."""
+        """Everything from ``offset`` was cut, or never existed; new records there have ``serial`` or more."""
         self.cuts = (*(cut for cut in self.cuts if cut[0] < offset), (offset, serial))
 
 
 class StrictReads:
     """One read a call, of one kind, from a random place. Raises: Wrong.
 
-    With ``learns`` nobody tells it of cuts: it learns from each read what a later one must not go back behind.
+    With ``learns`` it is not told of cuts: it learns from each read what a later one must not go back to.
     """
 
     def __init__(self, lives: Lives | None = None) -> None:
@@ -79,7 +79,7 @@ class StrictReads:
         return count
 
     def _hold(self, read: Iterable[tuple[int, bytes | None]], first: int, stop: int, cuts: tuple[Cut, ...]) -> int:
-        """Every offset from ``first`` on, below ``stop``, none of a life before the one that is known."""
+        """Every offset from ``first``, below ``stop``, none of a life before the known one."""
         expected, last_serial = first, -1
         for offset, value in read:
             assert value is not None
@@ -101,7 +101,7 @@ class StrictReads:
         return expected - first
 
     def _fetch(self, log: Log, first: int, cuts: tuple[Cut, ...], truncation_count: int) -> int:
-        # A slice is bytes of a file: what a truncation does to it afterwards cannot be told from damage.
+        # A slice is bytes of a file: a later truncation of it cannot be distinguished from damage.
         try:
             pairs = [(record.offset, record.value) for record in log.fetch(first, 4096).records()]
         except (CorruptBatchError, TruncatedFileError):

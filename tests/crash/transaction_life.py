@@ -25,7 +25,7 @@ PATH = ROOT / "store"
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 GROUP = "billing"
 RECORD_COUNT = 2
-# One thread, and no work but what the life does.
+# One thread, and no work besides the life's.
 SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "segment_bytes": 1024, "flush_ms": 10**9}
 
 
@@ -46,7 +46,7 @@ def prepared_image() -> Image:
 
 
 class Promise(NamedTuple):
-    """What had returned: transactions that were committed, and aborted, and the last producer id that was given out."""
+    """What had returned: committed and aborted transactions, and the last assigned producer id."""
 
     committed: tuple[int, ...] = ()
     aborted: tuple[int, ...] = ()
@@ -55,7 +55,7 @@ class Promise(NamedTuple):
 
 
 class Session:
-    """A producer's transactions in an open store, each with a number that its records and offsets carry."""
+    """A producer's transactions in an open store, each with a number in its records and offsets."""
 
     def __init__(self, store: Store, transactional_id: str, clock: ManualClock) -> None:
         self._store = store
@@ -112,9 +112,9 @@ class TransactionLife:
         self.before = prepared_image()
         self.fs = MemoryRecording(MemoryFs(ROOT, self.before))
         self.clock = ManualClock()
-        # Each with the number of operations before it.
+        # Each with the number of preceding operations.
         self.promises: list[tuple[int, Promise]] = [(0, Promise())]
-        # By number: when the commit, or abort, of a transaction began, and whether offsets are in it.
+        # By number: when the commit, or abort, of a transaction started, and whether it has offsets.
         self.commits: dict[int, int] = {}
         self.with_offsets: set[int] = set()
 
@@ -165,18 +165,18 @@ class TransactionLife:
             self._end(second, 4, commit=True)
             self._begin(first, 5)
             before = self.promises[-1][1]
-            # Fences it, and aborts what it has begun.
+            # Fences it, and aborts its transaction.
             self._init(first)
             self._promises_now(aborted=(*before.aborted, 5))
             self._begin(first, 6, offsets=True)
-        # The store's end was its end.
+        # It ended with the store.
         with opened(self.fs, self.clock) as store:
             second = Session(store, "second", self.clock)
             self._init(second)
             self._begin(second, 7, offsets=True)
             self._end(second, 7, commit=True)
 
-    # --- what is left of it -----------------------------------------------------------------------------------------
+    # --- after the crash -----------------------------------------------------------------------------------------
 
     def promise(self, done: int) -> Promise:
         return self.promises[bisect_right(self.promises, done, key=lambda item: item[0]) - 1][1]
@@ -202,7 +202,7 @@ class TransactionLife:
         typed(check)
 
     def _go_on(self, store: Store, promised: Promise) -> None:
-        """Producers take the place of those that were, and go on."""
+        """Producers replace the earlier ones, and continue."""
         made, _ = store.coordinator.init_producer_id(None)
         if made <= promised.last_id:
             raise Wrong(f"producer id {made} is given out, after {promised.last_id}")

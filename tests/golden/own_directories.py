@@ -1,8 +1,8 @@
-"""Writes the directories that a release of kstore leaves, for the releases after it to open.
+"""Writes the directories that a release of kstore leaves, for later releases to open.
 
     python -m tests.golden.own_directories TARGET
 
-It uses the public interface alone, so that it runs with the checkout of any release. Below TARGET it makes a tree for
+It uses only the public interface, so that it runs with the checkout of any release. Below TARGET it makes a tree for
 each way in which a log or a store may have been left, and ``expected.json`` with what each must still hold.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import kstore
 
 Expected = dict[str, Any]
-# What is still open when the process is killed: no finalizer may close it before.
+# Objects still open when the process is killed: no finalizer may close them before.
 KEPT: list[object] = []
 
 
@@ -85,7 +85,7 @@ def write_shared(root: Path) -> Expected:
 
 
 def write_queue(root: Path) -> Expected:
-    """Items that are done, leased, delayed and waiting, and one that was given back; closed cleanly."""
+    """Items that are done, leased, delayed and waiting, and one that was returned; closed cleanly."""
     with kstore.open(root) as store:
         queue = store.queue("jobs")
         for number in range(20):
@@ -130,7 +130,7 @@ def write_transactions(root: Path) -> Expected:
 
 
 def write_compacted(root: Path) -> Expected:
-    """A log of which the older segments are compacted; closed cleanly."""
+    """A log whose older segments are compacted; closed cleanly."""
     with kstore.open(root) as store:
         store.create_topic(
             "state", partitions=1, cleanup_policy="compact", segment_bytes=1024, min_cleanable_dirty_ratio=0
@@ -158,7 +158,7 @@ WRITERS = {
 def main(target: Path) -> None:
     expected = {}
     for name in WRITERS:
-        # Each in a process of its own, which dies with whatever it has open.
+        # Each in a process of its own, which dies with everything that it has open.
         done = subprocess.run(
             [sys.executable, "-m", "tests.golden.own_directories", str(target), name], stdout=subprocess.PIPE, text=True
         )

@@ -1,4 +1,4 @@
-"""Writes a log through kstore, keeping beside it, in plain Python, what the log must hold from then on."""
+"""Writes a log through kstore, and keeps, in plain Python, what the log must then hold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADER_NAMES = ("trace", "trace", "", "größe", "content-type", "日志")
 
 
 class Content(NamedTuple):
-    """Parallel sequences, one item a record, as ``Log.append_many`` takes them."""
+    """Parallel sequences, one item for each record, as ``Log.append_many`` takes them."""
 
     values: list[bytes | None]
     keys: list[bytes | None]
@@ -72,7 +72,7 @@ class Author:
     """One open ``Log``, and ``rows``: what a reader must find in it. A context manager that closes the log."""
 
     def __init__(self, directory: Path, rows: Sequence[Row] = (), *, leader_epoch: int = 0, **settings: Any) -> None:
-        """Open or create the log. ``rows`` are those that are in it already, ``leader_epoch`` that of its next ones."""
+        """Opens or creates the log. ``rows`` are its existing ones, ``leader_epoch`` that of its next ones."""
         # The page cache is enough here: nothing is killed but processes.
         self.log = kstore.Log(directory, **{"durability": "os", **settings})
         self.rows = list(rows)
@@ -103,7 +103,7 @@ class Author:
         self._expect(records, self.log.append_batches(buffer, assign_offsets=assign_offsets))
 
     def truncate_to(self, offset: int) -> None:
-        """Cut the log, which keeps whole batches below ``offset`` only and goes on at ``offset``."""
+        """Cuts the log, which keeps only whole batches below ``offset`` and continues at ``offset``."""
         self.log.truncate_to(offset)
         assert self.log.end_offset == offset
         kept = min([offset, *(first for first, last in self._batches if first < offset <= last)])

@@ -1,4 +1,4 @@
-"""What the tests of a broker's cleaner share: when it is done, and how its batches are held against kstore's."""
+"""Shared by the tests of a broker's cleaner: when it is done, and how its batches are compared with kstore's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wait_until_clean(broker: Broker, stops: Mapping[str, int]) -> None:
 
 
 def timeless(batches: list[Kept]) -> list[Kept]:
-    """The horizon is the time of the pass: here it counts whether there is one."""
+    """The horizon is the time of the pass: here it only matters whether there is one."""
     return [batch._replace(delete_horizon_ms=batch.delete_horizon_ms and 0) for batch in batches]
 
 

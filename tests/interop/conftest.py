@@ -1,4 +1,4 @@
-"""What the interop tests share: Kafka's jars, a real HDFS, and the partition directories that kstore wrote."""
+"""Shared by the interop tests: Kafka's jars, a real HDFS, and the partition directories that kstore wrote."""
 
 from __future__ import annotations
 

@@ -69,10 +69,10 @@ def write_snapshot(path: Path, seed: int) -> None:
 
 
 def write_control_log(path: Path, seed: int) -> None:
-    """A log of control batches of every type, and of one that nobody knows."""
+    """A log of control batches of every type, and of an unknown one."""
     rng = random.Random(seed)
     batches = [
-        # Version 1 is left out: Kafka's tool reads every version as 0.
+        # Version 1 is omitted: Kafka's tool reads every version as 0.
         _control_batch(0, [("LeaderChangeMessage", 2, 0), ("LeaderChangeMessage", 2, 0)], rng),
         build_batch(
             [_marker(2, 0)], base_offset=2, is_control=True, is_transactional=True, producer_id=7, producer_epoch=1
@@ -137,7 +137,7 @@ def _framed_pairs(messages: dict[str, Message], rng: random.Random) -> Iterator[
 
 
 def encode_random(message: Message, version: int, rng: random.Random) -> bytes:
-    """A message of ``version`` with random fields, null where they may be, tagged ones sometimes left out."""
+    """A message of ``version`` with random fields, null if they may be, tagged ones sometimes omitted."""
     is_flexible = version in message.flexible
     future = [(1000, b"from the future")] if is_flexible and rng.random() < 0.1 else []
     return _fields(message.fields, version, rng, is_flexible, future)
@@ -169,7 +169,7 @@ def _fields(
 
 
 def _field(field: Field, version: int, rng: random.Random, is_flexible: bool) -> bytes:
-    # A structure that may be absent is left out, not written as null.
+    # An optional structure is omitted, not written as null.
     is_null = version in field.nullable and (field.tag is None or field.type != "struct") and rng.random() < 0.3
     if not field.is_array:
         return _value(field, version, rng, is_flexible, is_null)

@@ -1,4 +1,4 @@
-"""A program that appends to a new log, saying after each batch how many records it was told are written, until killed.
+"""A program that appends to a new log, reporting after each batch how many records are written, until killed.
 
 usage: python -m tests.interop.killed_writer DIRECTORY
 """
@@ -14,7 +14,7 @@ from tools.interop.records import Row
 __all__ = ["BATCH_RECORD_COUNT", "record_at"]
 
 BATCH_RECORD_COUNT = 7
-# It ends by itself where nobody kills it.
+# It ends by itself if it is not killed.
 BATCH_COUNT_MAX = 20_000
 
 
@@ -25,7 +25,7 @@ def record_at(offset: int) -> Row:
 
 
 def main(directory: str) -> None:
-    """Append batches of records without end, rolling often, so that a kill hits every step."""
+    """Appends batches of records without end, rolling frequently, so that a kill hits every step."""
     with kstore.Log(directory, durability="os", segment_bytes=32 * 1024, index_interval_bytes=256) as log:
         for number in range(BATCH_COUNT_MAX):
             start = number * BATCH_RECORD_COUNT

@@ -9,12 +9,12 @@ from tests.golden_data import golden_root
 
 __all__ = ["PARTITIONS", "files_of", "put_broker_s", "put_files"]
 
-# Of the log directory of a broker: every codec, transactions, compaction, several segments, a later start.
+# From the log directory of a broker: every codec, transactions, compaction, several segments, a later start.
 PARTITIONS = ("compacted-txn-0", "deleted-records-0", "headers-0", "lz4-0", "rolled-0", "txn-rolled-0", "zstd-0")
 
 
 def put_broker_s(target: Location) -> Path:
-    """Copies PARTITIONS, with the checkpoints beside them, which say where a log begins; where they are here."""
+    """Copies PARTITIONS, with the checkpoints beside them, which say where a log starts; returns their place here."""
     source = golden_root() / "clean"
     put_files(source, target)
     for partition in PARTITIONS:
@@ -23,7 +23,7 @@ def put_broker_s(target: Location) -> Path:
 
 
 def put_files(source: Path, target: Location) -> None:
-    """Copies the files of a directory as they are, whatever they hold."""
+    """Copies the files of a directory unchanged, whatever they hold."""
     target.fs.make_dirs(target.path)
     for name, data in files_of(source).items():
         target.fs.put(target.path / name, [data])

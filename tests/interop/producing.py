@@ -21,7 +21,7 @@ AGE_MS = 60_000
 
 
 class Sent(NamedTuple):
-    """One batch in the log: its rows, by whom, and whether in a transaction."""
+    """One batch in the log: its rows, its producer, and whether in a transaction."""
 
     producer_id: int
     is_transactional: bool
@@ -30,7 +30,7 @@ class Sent(NamedTuple):
 
 @dataclass
 class Producers:
-    """Who writes to one open log, and ``sent``: what it must hold. A transaction is decided by ``end``."""
+    """The producers of one open log, and ``sent``: what it must hold. ``end`` decides a transaction."""
 
     log: kstore.Log
     seed: int
@@ -68,7 +68,7 @@ class Producers:
         return build_batch(records, **fields), records
 
     def send(self, producer_id: int, count: int, *, transactional: bool = False) -> None:
-        """One batch, appended as its producer sends it; and now and then once more, as a retry."""
+        """One batch, appended as its producer sends it; and now and then repeated, as a retry."""
         data, records = self.batch(producer_id, count, transactional=transactional)
         info = self.log.append_batches(data)
         assert not info.is_duplicate
@@ -86,7 +86,7 @@ class Producers:
         return Row(offset, record.timestamp, "CreateTime", epoch, record.key, record.value, tuple(record.headers))
 
     def plain(self, count: int) -> None:
-        """Records of nobody, with keys."""
+        """Records without a producer, with keys."""
         keys = [b"key-%d" % self._generator.randrange(KEY_COUNT) for _ in range(count)]
         values = [b"plain %d" % number for number in range(count)]
         when = self._first_ms + len(self.sent)
@@ -131,7 +131,7 @@ class Producers:
                 self.end(producer_id, commit=generator.random() < 0.5, bump=generator.random() < 0.3)
 
     def repeat(self) -> None:
-        """Every producer sends its last batch again; the log has it, and says where."""
+        """Every producer repeats its last batch; the log has it, and reports where."""
         for info in self.log.producers():
             last = next((each for each in reversed(self.sent) if each.producer_id == info.producer_id), None)
             if last is None or info.last_offset != last.rows[-1].offset:
@@ -151,7 +151,7 @@ class Producers:
             self.end(producer_id, commit=number % 2 == 0)
 
     def rows(self, start: int = 0) -> list[Row]:
-        """What an uncommitted reader finds from ``start`` on."""
+        """What an uncommitted reader finds from ``start``."""
         return [row for each in self.sent for row in each.rows if row.offset >= start]
 
     def close(self) -> None:
@@ -160,11 +160,11 @@ class Producers:
 
     @property
     def last_stable_offset(self) -> int:
-        """Of the closed log."""
+        """For the closed log."""
         return min((self.sent[numbers[0]].rows[0].offset for numbers in self.open.values()), default=self.end_offset)
 
     def committed_rows(self, start: int = 0) -> list[Row]:
-        """What a committed reader finds from ``start`` on."""
+        """What a committed reader finds from ``start``."""
         stable = self.last_stable_offset
         return [
             row
@@ -176,7 +176,7 @@ class Producers:
 
 
 def latest(rows: list[Row]) -> dict[bytes, bytes]:
-    """The last value of each key, but for those that were deleted: what compaction must not change."""
+    """The last value of each key, except deleted ones: what compaction must not change."""
     table: dict[bytes, bytes | None] = {}
     for row in rows:
         assert row.key is not None

@@ -1,4 +1,4 @@
-"""What kstore writes for Kafka to open: one scenario a partition directory, each with a history of its own."""
+"""What kstore writes for Kafka to open: one scenario for each partition directory, each with its own history."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Scenario:
 
     name: str
     write: Callable[[Path], list[Row]]
-    # The topic's settings at the broker: those that have a say in the files are the log's.
+    # The topic's settings at the broker: those that affect the files are the log's.
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     # A log that no writer closed is for a broker that expects a crash.
     is_closed: bool = True
-    # Kafka's dump tool finds fault with such a log as its own broker indexes it, too: with entries for batches of the
+    # Kafka's dump tool reports such a log as faulty even with its own broker's indexes: for entries of batches of the
     # old formats, and for a batch that compaction emptied, whose header keeps a time.
     has_known_faults: bool = False
     # Transactions were decided in it: offsets without a record.
     has_markers: bool = False
-    # Some of its indexes are a broker's, which had another interval between their entries.
+    # Some of its indexes are a broker's, with another interval between their entries.
     has_foreign_indexes: bool = False
 
 
@@ -175,7 +175,7 @@ def truncated(directory: Path) -> list[Row]:
 
 
 def truncated_inside_a_batch(directory: Path) -> list[Row]:
-    """As in Kafka the whole batch goes, and the log's end stays where it was asked to be: a gap."""
+    """As in Kafka the whole batch is removed, and the log's end is the requested one: a gap."""
     with Author(directory, segment_bytes=SMALL_SEGMENT_BYTES, index_interval_bytes=DENSE_INDEX_BYTES) as author:
         author.append(content(600, "truncated inside"), batch_count=100)
         author.truncate_to(400)
@@ -215,7 +215,7 @@ def reopened_twice(directory: Path) -> list[Row]:
 def killed(directory: Path) -> list[Row]:
     """SIGKILL in mid-append, and nothing after it: the directory as the process left it."""
     acknowledged = _run_and_kill(directory)
-    # A copy is opened to learn how far the writer came: every record there must be what it meant to write.
+    # A copy is opened to learn how far the writer came: every record in it must be as intended.
     copy = directory.with_name(f"{directory.name}.copy")
     shutil.copytree(directory, copy)
     with Author(copy) as author:
@@ -236,7 +236,7 @@ def killed_then_reopened(directory: Path) -> list[Row]:
 
 
 def torn_then_reopened(directory: Path) -> list[Row]:
-    """A kill that left half of a batch, which no process can be relied on to do."""
+    """A kill that left half of a batch, which cannot be forced with a process."""
     _run_and_kill(directory)
     active = max(directory.glob("*.log"))
     with active.open("ab") as file:
@@ -249,7 +249,7 @@ def torn_then_reopened(directory: Path) -> list[Row]:
 
 
 def _run_and_kill(directory: Path) -> int:
-    """Have a process append to a new log until it is killed; how many records it was told are written."""
+    """Makes a process append to a new log until it is killed; returns its number of written records."""
     program = [sys.executable, "-m", "tests.interop.killed_writer", str(directory)]
     writer = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
@@ -334,9 +334,9 @@ def _v2_batch(records: Content, codec: str) -> bytes:
 
 
 def taken_over(folder: str, partition: str, *, is_believed: bool = False) -> Callable[[Path], list[Row]]:
-    """A partition that a broker wrote, which kstore opens for writing and goes on with.
+    """A partition that a broker wrote, which kstore opens for writing and continues.
 
-    ``is_believed``: in its place among the broker's checkpoints and its mark of an orderly stop; else it comes alone.
+    ``is_believed``: in its place among the broker's checkpoints and its mark of a clean stop; else alone.
     """
 
     def write(directory: Path) -> list[Row]:
@@ -351,7 +351,7 @@ def taken_over(folder: str, partition: str, *, is_believed: bool = False) -> Cal
                 if mark.is_file():
                     shutil.copy(mark, store)
         epochs = (root / partition / "leader-epoch-checkpoint").read_text().split()
-        # A log without a broker goes on with the latest epoch of its directory, the last one in the checkpoint.
+        # A log without a broker continues with the latest epoch of its directory, the last one in the checkpoint.
         settings: dict[str, Any] = {"leader_epoch": int(epochs[-2]), "index_interval_bytes": DENSE_INDEX_BYTES}
         with Author(store / partition, read_consumed(consumed).rows, **settings) as author:
             assert author.log.recovery.clean == is_believed
@@ -364,9 +364,9 @@ def taken_over(folder: str, partition: str, *, is_believed: bool = False) -> Cal
 
 
 def replicated(folder: str, partition: str) -> Callable[[Path], list[Row]]:
-    """A broker's batches, of all its segments, appended to a new log with the offsets that they have.
+    """A broker's batches, of all its segments, appended to a new log with their own offsets.
 
-    Every file is kstore's then: the segments, the transaction indexes, the producer snapshots.
+    Every file is then kstore's: the segments, the transaction indexes, the producer snapshots.
     """
 
     def write(directory: Path) -> list[Row]:

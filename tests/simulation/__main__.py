@@ -1,4 +1,4 @@
-"""Long lives of a store, each from one seed; a life that fails is made shorter, and printed.
+"""Long lives of a store, each from one seed; a failing life is shortened, and printed.
 
 usage: python -m tests.simulation --seed 17                       one life
        python -m tests.simulation --seed 17 --keep 3,17,20-25     with these steps only
@@ -88,7 +88,7 @@ def run(life: Life) -> Outcome | tuple[Life, AssertionError]:
 
 
 def kind_of(error: AssertionError) -> str:
-    """What two failures of the same kind have in common: the verdict, and what it says but for its numbers."""
+    """What two failures of the same kind share: the verdict, and its message except for numbers."""
     return f"{type(error).__name__}: {re.sub('[0-9]+', '', str(error))[:60]}"
 
 

@@ -1,8 +1,8 @@
 """The machine of a simulated life: a file system in memory whose disk keeps only what was synced, and its faults.
 
-A fault is armed with a number of changes to come. When that many were asked for, the fault strikes: the power goes, the
-process is killed, or one operation fails. ``perform`` applies every change to the memory, which is what the process
-sees, and to the disk, which is what a power cut may leave.
+A fault is armed with a number of future changes. After that many requests the fault strikes: the power goes, the
+process is killed, or one operation fails. ``perform`` applies every change to the memory, which the process sees, and
+to the disk, which a power cut may leave.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ Result = TypeVar("Result")
 
 ROOT = Path("/memory")
 SEEN = CHANGES | {"store"}
-# What needs room on the disk.
+# Operations that need space on the disk.
 GROWS = WRITES | {"create", "mkdir", "map", "allocate"}
 
 FaultKind = Literal["power", "kill", "fail", "full"]
 
 
 class Ended(BaseException):
-    """The process has ended: whatever it asks for from now on does not happen."""
+    """The process has ended: none of its later requests take effect."""
 
 
 @dataclass(slots=True)
 class Fault:
     """What goes wrong after ``countdown`` more changes.
 
-    ``share`` of a write that is under way gets into the file; ``in_sync``: a write that syncs fails in its sync.
+    ``share`` of a write in progress reaches the file; ``in_sync``: a write that syncs fails in its sync.
     """
 
     kind: FaultKind
@@ -52,7 +52,7 @@ class Fault:
 
 
 class _ClockedFs(MemoryFs):
-    """Files get their times from the clock of the life."""
+    """Files get their times from the life's clock."""
 
     def __init__(self, image: Image | None, clock: ManualClock) -> None:
         super().__init__(ROOT, image)
@@ -65,7 +65,7 @@ class _ClockedFs(MemoryFs):
 
 
 class SimulatedFs(WatchedFs):
-    """``FileSystem`` of one process; the next process gets another one, over the same machine or a restarted one."""
+    """``FileSystem`` of one process; the next process gets another one, on the same machine or a restarted one."""
 
     def __init__(self, clock: ManualClock, image: Image | None = None) -> None:
         self.memory = _ClockedFs(image, clock)
@@ -88,7 +88,7 @@ class SimulatedFs(WatchedFs):
         return self._trace.hexdigest()
 
     def next_process(self) -> SimulatedFs:
-        """The file system for the process after one that was killed: the machine runs on."""
+        """The file system for the process after a killed one: the machine runs on."""
         following = SimulatedFs.__new__(SimulatedFs)
         WatchedFs.__init__(following, self.memory)
         following.memory, following.disk = self.memory, self.disk
@@ -97,7 +97,7 @@ class SimulatedFs(WatchedFs):
         return following
 
     def restarted(self, clock: ManualClock, choose: Choice) -> SimulatedFs:
-        """The file system after a power cut that left what ``choose`` says."""
+        """The file system after a power cut that left what ``choose`` selects."""
         following = SimulatedFs(clock, self.disk.image(choose))
         following._begin(self.trace)
         self.ended = self.ended or "power"
@@ -111,7 +111,7 @@ class SimulatedFs(WatchedFs):
                 return action()
             raise Ended(self.ended)
         if operation.kind == "advise" and self.failed_sync:
-            # Whoever asks for it is told the truth: pages that a failed sync left behind are marked clean.
+            # A later request succeeds: pages that a failed sync left are marked clean.
             self.drop_lost(everything if self.change_count % 2 else nothing, operation.inode)
         if operation.kind not in SEEN:
             return action()
@@ -137,7 +137,7 @@ class SimulatedFs(WatchedFs):
             self.memory.put_back(inode, data)
 
     def rot(self, number: int, data: bytes, at: int) -> None:
-        """Byte ``at`` of a file has changed on disk, and nobody has the old one in a cache: its content is ``data``."""
+        """Byte ``at`` of a file has changed on disk, and no cache has the old one: its content is ``data``."""
         self.memory.put_back(number, data)
         self.disk.rot(number, at, data[at])
         self._trace.update(f"rot {number} {at}\n".encode())

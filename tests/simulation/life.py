@@ -1,7 +1,7 @@
-"""A simulated life: one store, from its making through dozens of crashes, each over the debris of the last.
+"""A simulated life: one store, from its creation through dozens of crashes, each over the remains of the last.
 
     Life(seed).run()                 # all steps
-    Life(seed, kept=[3, 4, 17]).run()    # these only: what is left of a failing life when it was shrunk
+    Life(seed, kept=[3, 4, 17]).run()    # these only: the rest of a failing life after shrinking
 
 Everything follows from the seed; see tests/README.md.
 """
@@ -37,7 +37,7 @@ __all__ = ["STEP_COUNT", "Life", "Outcome"]
 
 PATH = ROOT / "store"
 STEP_COUNT = 300
-# So many processes in a row may end while the store is being opened.
+# This many consecutive processes may end while the store is being opened.
 OPENS_MAX = 6
 DAY_MS = 86_400_000
 RETENTION_MS = 30 * DAY_MS
@@ -67,7 +67,7 @@ FIRST_TOPICS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a life came to. ``trace`` is a hash of every change that it made to its files."""
+    """The result of a life. ``trace`` is a hash of every change that it made to its files."""
 
     seed: int
     durability: Durability
@@ -80,7 +80,8 @@ class Outcome:
 
 @dataclass
 class Life:
-    """One life. ``judged``: hold it against the promises of another durability, to see that this tells them apart."""
+    """One life. ``judged``: check it against the promises of another durability, to see that this distinguishes
+    them."""
 
     seed: int
     kept: Iterable[int] | None = None
@@ -103,7 +104,7 @@ class Life:
         self.topics: dict[str, TopicModel] = {}
         self.serial = self.write_count = self.crash_count = self.failure_count = 0
         self.power_cut = False
-        # Transactions and queues promise what this can hold them to where everything is synced.
+        # Transactions and queues make promises that this can check only if everything is synced.
         self.has_all = self.durability == "sync"
         self.transactions = Transactions()
         self.items = Items()
@@ -121,12 +122,12 @@ class Life:
         return made
 
     def new_entry(self, generator: random.Random) -> Entry:
-        """A record that no other one of this life is like."""
+        """A record unlike any other one of this life."""
         self.serial += 1
         return Entry(None, b"%d:" % self.serial + b"x" * generator.choice((0, 20, 60, 100, 200)))
 
     def count_markers(self, name: str, partition: int, model: LogModel) -> None:
-        """Markers of transactions took offsets, of which the model is not told."""
+        """Markers of transactions took offsets that the model does not know."""
         if model.slack:
             end = self.store.log(name, partition).end_offset
             if not model.end <= end <= model.end + model.slack:
@@ -136,7 +137,7 @@ class Life:
     # --- run --------------------------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """Lives. Raises: the verdicts, with a note that says at which step."""
+        """Lives. Raises: the verdicts, with a note of the step."""
         with _seeded(self.seed) as machine:
             self.machine = machine
             number, kind = -1, "create"
@@ -183,7 +184,7 @@ class Life:
         self.log.append(f"{number} {kind}")
         failures = self.fs.failure_count
         try:
-            # Each roll looks for what is old as well.
+            # Each roll also applies retention.
             self.expect_retention()
             STEPS[kind][0](self, generator)
         except Ended:
@@ -219,13 +220,13 @@ class Life:
         failures = self.fs.failure_count
         self._store = self._opened()
         if self.fs.failure_count > failures:
-            # It is open, and may have left something for later: that is for the next process.
+            # It is open, and may have left something for later: the next process does it.
             self.fs.ended = "kill"
             raise Ended("kill")
         self._hold_all()
 
     def close(self) -> None:
-        """Closes the store in order: then all that was acknowledged is on disk."""
+        """Closes the store cleanly: then all that was acknowledged is on disk."""
         store, self._store = self.store, None
         try:
             store.close()
@@ -240,11 +241,11 @@ class Life:
             parts_of(self._store).topics.life.closed = True
             self._store = None
         self.items.process_ended()
-        # The tails of a process that has ended are not open in the next one.
+        # The tails of an ended process are not open in the next one.
         OPEN_TAILS._tails.clear()
 
     def arm(self, kind: FaultKind, generator: random.Random) -> None:
-        """A fault is on its way; at once where none is waited for."""
+        """A fault is armed; it strikes at once if no wait is drawn."""
         countdown = generator.choice((0, generator.randrange(6), generator.randrange(40), generator.randrange(150)))
         self.fs.fault = Fault(kind, countdown, generator.random(), generator.random() < 0.5)
         if kind in ("power", "kill") and countdown == 0:
@@ -252,7 +253,7 @@ class Life:
             raise Ended(kind)
 
     def _crash(self, generator: random.Random) -> None:
-        """The process ends, and others open the store until one of them succeeds; some of these end as well."""
+        """The process ends, and others open the store until one succeeds; some of these end as well."""
         for attempt in range(OPENS_MAX):
             self._end(generator)
             if attempt < OPENS_MAX - 1 and generator.random() < 0.3:
@@ -279,7 +280,7 @@ class Life:
         raise AssertionError("the last process is not disturbed")
 
     def _end(self, generator: random.Random) -> None:
-        """This process ends, by what struck it, or by a kill or a power cut now."""
+        """This process ends, by the fault, or by a kill or a power cut now."""
         self._forget_store()
         self.crash_count += 1
         lossy = any(not model.lossless for topic in self.topics.values() for model in topic.logs)
@@ -302,11 +303,11 @@ class Life:
     def _passed_ms(self) -> int:
         return round((self.clock.monotonic() - self._trusted_at) * 1000)
 
-    # --- what must be -----------------------------------------------------------------------------------------------
+    # --- what must hold -----------------------------------------------------------------------------------------------
 
     def _hold_all(self, *, settled: bool = True) -> None:
-        """Holds the store, just opened, against what must be there; what is there is certain from now on, or after the
-        next open where that is not ``settled``."""
+        """Compares the store, just opened, with what must exist; what exists is certain from now on, or after the next
+        open unless ``settled``."""
         there = [name for name in self.store.topics() if not name.startswith(NAME)]
         for name in list(self.topics):
             topic = self.topics[name]
@@ -347,7 +348,7 @@ class Life:
                 for number, model in enumerate(topic.logs):
                     log = outside.log(name, number)
                     readable = log.high_watermark
-                    # Where the disk is full the writer may be unable to say how far others may read.
+                    # On a full disk the writer may be unable to publish how far others may read.
                     if readable < model.durable and not self.fs.failure_count:
                         raise Lost(f"{model.name}: reads end at {readable}, and {model.durable} is durable")
                     model.hold(Found.of(log), power_cut=True, readable=readable)
@@ -355,7 +356,7 @@ class Life:
             raise Wrong("a reader changed files")
 
     def rot(self, generator: random.Random) -> None:
-        """A bit rots in a file of a plain log while nobody has the store open; all of it was synced."""
+        """A bit rots in a file of a plain log while no process has the store open; all of it was synced."""
         self.close()
         image = self.fs.memory.image()
         owned = {f"{PATH.name}/{model.name}": model for name in self.topics for model in self.topics[name].logs}
@@ -383,9 +384,9 @@ class Life:
         self.open()
 
     def expect_retention(self) -> None:
-        """What is older than the retention time may go from now on.
+        """Records older than the retention time may be deleted from now on.
 
-        What is dated to the future is as old as its file, of which the model knows nothing: then all of it may go.
+        Records dated to the future are as old as their file, of which the model knows nothing: then all of them may go.
         """
         # A clock that jumps ahead is not believed, but for a minute, by the process that sees it.
         now = min(self.clock.now_ms(), self._trusted_ms + self._passed_ms() + ALLOWANCE_MS)
@@ -400,7 +401,7 @@ class Life:
 
 
 def offsets_at(data: bytes, at: int) -> range:
-    """The offsets of the batch that byte ``at`` of a ``.log`` belongs to."""
+    """The offsets of the batch that contains byte ``at`` of a ``.log``."""
     position = 0
     while position + BATCH_HEADER_SIZE <= len(data):
         first, size = struct.unpack_from(">qi", data, position)
@@ -408,7 +409,7 @@ def offsets_at(data: bytes, at: int) -> range:
         if position <= at < stop:
             (delta,) = struct.unpack_from(">i", data, position + 23)
             return range(first, first + delta + 1)
-        # What is damaged already does not say where the next one begins.
+        # A batch that is damaged already does not show where the next one starts.
         if size < BATCH_HEADER_SIZE - 12:
             break
         position = stop
@@ -417,7 +418,7 @@ def offsets_at(data: bytes, at: int) -> range:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[Machine]:
-    """Inside, whatever the store draws at random follows from the seed."""
+    """Inside, the seed decides whatever the store draws at random."""
     generator = random.Random(f"ids {seed}")
     state = random.getstate()
     random.seed(seed)
@@ -429,7 +430,7 @@ def _seeded(seed: int) -> Iterator[Machine]:
         machine = stack.enter_context(in_memory(generator))
         stack.enter_context(small())
         stack.enter_context(mock.patch.object(uuid, "uuid4", made))
-        # What a process that has ended left open is no news.
+        # Objects that an ended process left open are expected.
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", ResourceWarning)
         try:

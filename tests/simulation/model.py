@@ -1,7 +1,7 @@
 """What must, what may and what must not be in a simulated store.
 
-A record is certain (an append that promised it has returned), in doubt (its append was begun, and has not returned) or
-gone (the log was opened without it: it must never come back). A batch in doubt is there as a whole or not at all.
+A record is certain (an append that promised it has returned), in doubt (its append has started, but not returned) or
+gone (the log was opened without it: it must never come back). A batch in doubt exists as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Batch", "Entry", "Found", "LogModel", "TopicModel"]
 
 
 class Entry(NamedTuple):
-    """What a record holds; no two values of a life are the same."""
+    """The contents of a record; no two values of a life are the same."""
 
     key: bytes | None
     value: bytes | None
@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Found:
-    """What one look at a log gave."""
+    """The result of one look at a log."""
 
     start: int
     end: int
@@ -52,7 +52,7 @@ class Found:
 
     @classmethod
     def of(cls, log: Log) -> Found:
-        """Reads all of ``log``. Raises: Wrong for offsets that go back; what reading raises."""
+        """Reads all of ``log``. Raises: Wrong for offsets that decrease; errors of reading."""
         entries: dict[int, Entry] = {}
         last = -1
         reader = log.read(on_corrupt="skip")
@@ -69,7 +69,7 @@ class Found:
 
 @dataclass(slots=True)
 class LogModel:
-    """One log. ``lossless``: what is acknowledged survives power cuts; else only what is below ``durable`` does."""
+    """One log. ``lossless``: acknowledged records survive power cuts; else only those below ``durable`` do."""
 
     name: str
     lossless: bool = True
@@ -83,7 +83,7 @@ class LogModel:
     end: int = 0
     durable: int = 0
     compacted_to: int = 0
-    # So many offsets at most may have gone to markers of transactions that nobody was told of.
+    # At most this many offsets may have gone to unreported markers of transactions.
     slack: int = 0
 
     # --- what happens -----------------------------------------------------------------------------------------------
@@ -92,14 +92,14 @@ class LogModel:
         self.doubtful += batches
 
     def done(self, batches: Sequence[Batch], first: int) -> None:
-        """The append has returned, and says that it begins at ``first``. Raises: Wrong."""
+        """The append has returned, with a start at ``first``. Raises: Wrong."""
         if not self.end <= first <= max([self.end, *(batch.stop for batch in self.doubtful)]) + self.slack:
             raise Wrong(f"{self.name}: an append got offset {first}, and the log ended at {self.end}")
         shift = first - batches[0].first
         self.doubtful = [batch for batch in self.doubtful if batch not in batches]
         self.certain += [Batch(one.first + shift, one.entries, one.time_ms, one.write) for one in batches]
         self.end = self.certain[-1].stop
-        # An append that failed took no offset: this one has it now.
+        # A failed append took no offset: this one has it now.
         if self.lossless:
             self.durable = self.end
 
@@ -107,7 +107,7 @@ class LogModel:
         self.durable = self.end
 
     def begin_truncation(self, offset: int) -> None:
-        """What ends above ``offset`` may be gone from now on, each batch as a whole."""
+        """Records that end above ``offset`` may be gone from now on, each batch as a whole."""
         self.doubtful += [batch for batch in self.certain if batch.stop > offset]
         self.certain = [batch for batch in self.certain if batch.stop <= offset]
         self.durable = min(self.durable, offset)
@@ -118,16 +118,16 @@ class LogModel:
         self.end = self.durable = offset
 
     def rot(self, offset: int) -> None:
-        """The bytes of the batch with ``offset`` changed: all that was written with it may be lost."""
+        """The bytes of the batch with ``offset`` changed: everything written with it may be lost."""
         writes = {batch.write for batch in self.certain if batch.first <= offset < batch.stop}
         self.rotten.update(at for batch in self.certain if batch.write in writes for at, _ in batch.items())
 
-    # --- what must be -----------------------------------------------------------------------------------------------
+    # --- what must hold -----------------------------------------------------------------------------------------------
 
     def hold(self, found: Found, *, power_cut: bool = False, readable: int | None = None) -> None:
-        """Holds what was found against what must be there. Raises: Lost, Wrong.
+        """Compares what was found with what must exist. Raises: Lost, Wrong.
 
-        ``power_cut``: what was not synced may be lost. ``readable``: only what is below this offset was read.
+        ``power_cut``: unsynced records may be lost. ``readable``: only what is below this offset was read.
         """
         if not self.start_min <= found.start <= self.start_max:
             raise Wrong(f"{self.name} starts at {found.start}, expected {self.start_min} to {self.start_max}")
@@ -180,8 +180,8 @@ class LogModel:
         expected: dict[bytes | None, tuple[int, bytes | None]] = {}
         for batch in self.certain:
             for offset, entry in batch.items():
-                # A power cut takes an end of the log, and what it may take was above its last flush. What lies below
-                # the end that was found is there, or a compaction, which flushes first, has left it out.
+                # A power cut removes an end of the log, and what it may remove was above its last flush. What is below
+                # the found end exists, or a compaction, which flushes first, has removed it.
                 if self.lossless or offset < max(self.durable, found.end):
                     expected[entry.key] = (offset, entry.value)
         table: dict[bytes | None, tuple[int, bytes | None]] = {}
@@ -193,7 +193,7 @@ class LogModel:
                 raise Lost(f"{self.name}: key {key!r} is {_shown(Entry(key, seen))}, expected what offset {offset} has")
 
     def _is_lost(self, batch: Batch, found: Found) -> bool:
-        """Whether a power cut has taken the batch, which ``hold`` has let pass: it was not durable."""
+        """Whether a power cut has taken the batch, which ``hold`` has accepted: it was not durable."""
         return (
             not self.lossless
             and not self.compacted
@@ -202,7 +202,7 @@ class LogModel:
         )
 
     def settle(self, found: Found) -> None:
-        """The log was opened: what is there stays, what is not does not come back."""
+        """The log was opened: what exists stays, what does not exist never comes back."""
         there: list[Batch] = []
         missing: list[Batch] = []
         for batch in self.doubtful:
@@ -225,7 +225,7 @@ class LogModel:
 
 @dataclass(slots=True)
 class TopicModel:
-    """A topic that is there, or in doubt: created, grown or deleted by a step that has not returned."""
+    """A topic that exists, or is in doubt: created, grown or deleted by a step that has not returned."""
 
     logs: list[LogModel]
     may_be_missing: bool = False

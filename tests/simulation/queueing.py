@@ -1,4 +1,4 @@
-"""The queue of a simulated life: what was put comes until it is done, and never again after that."""
+"""The queue of a simulated life: an item comes until it is done, and never again after that."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG_MS = 4 * 3_600_000
 
 @dataclass
 class Items:
-    """By number: items that were put for certain, may have been put, are done, may be done."""
+    """By number: items that were certainly put, may have been put, are done, may be done."""
 
     put: set[int] = field(default_factory=set)
     may_be_put: set[int] = field(default_factory=set)
@@ -86,7 +86,7 @@ class Items:
         self.held = []
 
     def drain(self, life: Life, generator: random.Random) -> None:
-        """All that is there is taken, when every lease is over."""
+        """Everything is taken, once every lease has expired."""
         queue = self._queue(life)
         # The clock may have been set back since an item was put aside for a time.
         life.clock.advance(max(self.due_ms - life.clock.now_ms(), 0) + LONG_MS)
@@ -98,7 +98,7 @@ class Items:
             raise Wrong(f"items came twice: {sorted(found)}")
         if missing := self.put - self.done - self.may_be_done:
             raise Lost(f"items {sorted(missing)} were put, and did not come")
-        # What may have been put, or done, and did not come, does not come any more.
+        # Items that may have been put, or done, and did not come, never come any more.
         self.done |= self.may_be_done | self.may_be_put
         self.may_be_done.clear()
         self.may_be_put.clear()

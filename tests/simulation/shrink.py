@@ -1,4 +1,4 @@
-"""Makes a failing life shorter: steps are left out as long as it keeps failing."""
+"""Shortens a failing life: steps are removed as long as it keeps failing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["shrunk"]
 
 
 def shrunk(steps: Sequence[int], fails: Callable[[Sequence[int]], bool], *, tries: int = 400) -> list[int]:
-    """A part of ``steps`` with which ``fails`` still says yes, after at most so many ``tries``.
+    """A part of ``steps`` for which ``fails`` still returns true, after at most ``tries`` attempts.
 
-    Leaves out halves, then quarters, and so on, down to single steps (ddmin).
+    Removes halves, then quarters, and so on, down to single steps (ddmin).
     """
     kept = list(steps)
     size = max(len(kept) // 2, 1)

@@ -1,5 +1,5 @@
-"""What a simulated life does to its store. Each step draws what it needs from a generator of its own, so that a life
-goes on in the same way when other steps are left out.
+"""The operations of a simulated life on its store. Each step draws its parameters from a generator of its own, so that
+a life continues in the same way when other steps are removed.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def truncate(life: Life, generator: random.Random) -> None:
     if place is None:
         return
     name, partition, model = place
-    # What is damaged, or is in doubt, would make other offsets the end.
+    # Damaged or doubtful batches would move the end.
     last = [batch for batch in model.certain[-4:] if batch.first > model.start_max]
     if model.compacted or model.slack or model.rotten or model.doubtful or not last:
         return
@@ -181,7 +181,7 @@ def commit_offset(life: Life, generator: random.Random) -> None:
 
 
 def work(life: Life, generator: random.Random) -> None:
-    """The queue: items are put, leased, acked, given back."""
+    """The queue: items are put, leased, acked, returned."""
     if life.has_all:
         life.items.step(life, generator)
 
@@ -217,7 +217,7 @@ def churn(life: Life, generator: random.Random) -> None:
         del life.topics[name]
 
 
-# --- what the store does by itself ------------------------------------------------------------------------------------
+# --- background work of the store ------------------------------------------------------------------------------------
 
 
 def clean(life: Life, generator: random.Random) -> None:
@@ -233,7 +233,7 @@ def retain(life: Life, generator: random.Random) -> None:
 
 
 def tasks(life: Life, generator: random.Random) -> None:
-    """All that is due by the clock."""
+    """Everything that is due by the clock."""
     for topic in life.topics.values():
         for model in topic.logs:
             if model.compacted:
@@ -259,7 +259,7 @@ def wait(life: Life, generator: random.Random) -> None:
 
 
 def weeks(life: Life, generator: random.Random) -> None:
-    """A long time in which nothing is done."""
+    """A long time without any operation."""
     life.clock.advance(generator.randint(1, 20) * 7 * DAY_MS)
 
 
@@ -284,7 +284,7 @@ def fail(life: Life, generator: random.Random) -> None:
 
 
 def full(life: Life, generator: random.Random) -> None:
-    """The disk is full soon, until a step has failed for it."""
+    """The disk is full soon, until a step has failed because of it."""
     life.arm("full", generator)
 
 
@@ -292,7 +292,7 @@ def rot(life: Life, generator: random.Random) -> None:
     life.rot(generator)
 
 
-# Each kind of step, and how often it comes.
+# Each kind of step, and its frequency.
 STEPS: dict[str, tuple[Step, int]] = {
     "append": (append, 30),
     "burst": (burst, 8),

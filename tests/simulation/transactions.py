@@ -25,7 +25,7 @@ IDS = ("alpha", "beta")
 TIMEOUT_SECONDS = 60
 FENCED = (ProducerFencedError, InvalidTransactionStateError, InvalidProducerIdMappingError)
 
-# "asked": its commit, or abort, was asked for and has not returned.
+# "asked": its commit, or abort, was requested and has not returned.
 State = Literal["open", "asked to commit", "asked to abort", "committed", "aborted"]
 
 
@@ -42,7 +42,7 @@ class _Session:
 
 @dataclass
 class Transactions:
-    """What became of each transaction, by its number. Records know theirs by what they hold."""
+    """The fate of each transaction, by its number. Records carry their transaction's number."""
 
     states: dict[int, State] = field(default_factory=dict)
     number_of: dict[Entry, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Transactions:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def step(self, life: Life, generator: random.Random) -> None:
-        """Begins a transaction, goes on with one, or ends it. What fails is left to the next ``init_producer_id``."""
+        """Starts a transaction, continues one, or ends it. Failures are left to the next ``init_producer_id``."""
         name = generator.choice(IDS)
         session = self.sessions.pop(name, None)
         try:
@@ -85,7 +85,7 @@ class Transactions:
     def _write(self, life: Life, name: str, session: _Session, generator: random.Random) -> None:
         coordinator = life.store.coordinator
         model_of = life.topics[TOPIC].logs
-        # Each time: the store may have aborted it for its age, and the logs have forgotten the producer since.
+        # Each time: the store may have aborted it for its age, and the logs may have forgotten the producer.
         owners = [TopicPartition(TOPIC, number) for number in range(len(model_of))]
         coordinator.add_partitions(name, *session.producer, owners)
         for number, model in enumerate(model_of):
@@ -133,7 +133,7 @@ class Transactions:
         self.certain[partition] = offset
         self.doubtful[partition].clear()
 
-    # --- what must be -----------------------------------------------------------------------------------------------
+    # --- what must hold -----------------------------------------------------------------------------------------------
 
     def hold(self, life: Life, *, settled: bool) -> None:
         """Committed readers see what was committed, and nothing else; ``settled``: the store was just opened."""

@@ -1,4 +1,4 @@
-"""One Spark session for all tests that ask for ``spark``: it takes 16 s and two cores, so it is there only once."""
+"""One Spark session for all tests that use ``spark``: it takes 16 s and two cores, so there is only one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FIXTURE = "spark"
-# A Java that lives for a minute spends most of its time on compiling what it will not run again.
+# A Java that lives for a minute spends most of its time compiling code that it will not run again.
 SHORT_LIVED_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What uses the session is marked, before ``-m`` is looked at."""
+    """Tests that use the session are marked, before ``-m`` is applied."""
     for item in items:
         if FIXTURE in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
@@ -45,10 +45,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": " ".join(
             (f"-Djava.io.tmpdir={temporary}", f"-Dderby.system.home={directory / 'derby'}", *SHORT_LIVED_JAVA)
         ),
-        # Small plans, each of them run once: compiled, optimized again or listed they cost more than they save.
+        # Small plans, each run once: compiling, re-optimizing or listing them costs more than it saves.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        # Each batch that a source yields is held against the schema, not only the first.
+        # Each batch that a source yields is checked against the schema, not only the first.
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     }

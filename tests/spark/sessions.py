@@ -1,4 +1,4 @@
-"""Runs a script with a Spark session of its own in another process, as users do, and gives what it printed."""
+"""Runs a script with a Spark session of its own in another process, as users do, and returns its output."""
 
 from __future__ import annotations
 

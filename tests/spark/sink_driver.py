@@ -1,4 +1,4 @@
-"""A driver that writes a directory's files to a store as a stream, a batch each, and is killed on the way.
+"""A driver that writes a directory's files to a store as a stream, a batch each, and is killed in between.
 
 python -m tests.spark.sink_driver SOURCE STORE CHECKPOINT
 """

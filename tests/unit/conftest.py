@@ -1,4 +1,4 @@
-"""What several files of unit tests share."""
+"""Shared by several files of unit tests."""
 
 from __future__ import annotations
 
