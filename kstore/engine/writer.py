@@ -36,6 +36,7 @@ from kstore.engine.producers import LogProducers
 from kstore.engine.retention import Retention
 from kstore.engine.roll import Rolls
 from kstore.engine.segments import LogSegments
+from kstore.engine.snapshots import Cleanable, LogOffsets
 from kstore.engine.turn import Alone, Turn, changing
 from kstore.errors import (
     ClosedError,
@@ -62,36 +63,9 @@ from kstore.state.kafka_marks import KafkaMarks
 from kstore.state.log_state import ACCEPTED_MAX
 from kstore.types import LOG_APPEND_TIME, Durability, RecoveryReport, RetentionResult
 
-__all__ = ["Cleanable", "LogOffsets", "LogWriter", "StoreTies", "directory_mode", "lone_writer", "open_writer"]
+__all__ = ["LogWriter", "StoreTies", "directory_mode", "lone_writer", "open_writer"]
 
 logger = logging.getLogger(__name__)
-
-
-class Cleanable(NamedTuple):
-    """What a compaction begins with: the sealed ``segments``, and what it must not go beyond.
-
-    ``stop_offset`` is where the last of them ends, ``durable_offset`` up to where all is on disk and stays there.
-    ``last_records`` are those of live producers; unless ``producers_known`` there seem to be none.
-    """
-
-    segments: tuple[LogSegment, ...]
-    cut_count: int
-    stop_offset: int
-    start_offset: int
-    stable_offset: int
-    durable_offset: int
-    last_records: dict[int, LastRecord]
-    producers_known: bool
-
-
-class LogOffsets(NamedTuple):
-    """Where a log is: what its store's checkpoints say of it."""
-
-    first_base_offset: int
-    start_offset: int
-    recovery_point: int
-    high_watermark: int
-    end_offset: int
 
 
 class StoreTies(NamedTuple):

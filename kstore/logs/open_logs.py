@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, fields
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.engine.flusher import BackgroundFlusher
-from kstore.engine.writer import LogOffsets, LogWriter, StoreTies
+from kstore.engine.snapshots import LogOffsets
+from kstore.engine.writer import LogWriter, StoreTies
 from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError, ThreadStartError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
