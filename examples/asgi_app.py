@@ -38,8 +38,7 @@ class App:
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()  # lifespan.startup
         async with kstore.aio.open(self._directory) as store:
-            if "events" not in await store.topics():
-                await store.create_topic("events")
+            await store.topic("events")  # created, if it does not exist
             self._log = await store.log("events")
             await send({"type": "lifespan.startup.complete"})
             await receive()  # lifespan.shutdown

@@ -49,8 +49,7 @@ def main(directory: str = "data/outbox") -> None:
     )
     with kstore.open(Path(directory, "log")) as store:
         for topic in ("events", "outbox-rows"):
-            if topic not in store.topics():
-                store.create_topic(topic)
+            store.topic(topic)  # created, if it does not exist
         for item in ("apples", "pears"):
             order(database, item)
         print("moved", relay(database, store))

@@ -215,14 +215,30 @@ class Store:
         """The partitions of a topic, rising. Raises: TopicNotFoundError."""
         return self._topics.partitions(name)
 
-    def create_topic(self, name: str, partitions: int = 1, **settings: Any) -> None:
-        """Makes a topic of empty partitions, durably: after a crash it is there wholly, or not at all.
+    def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any) -> None:
+        """Creates a topic of empty partitions, durably: after a crash it exists wholly, or not at all.
 
-        ``settings`` are the topic's own, ``durability`` one of them; all others are the store's.
+        Args:
+            name: Kafka's rules for names apply.
+            partitions: how many partitions it gets.
+            exist_ok: do nothing if the topic exists. It keeps its own partitions and settings, whatever the arguments
+                say; ``add_partitions`` and ``alter_topic`` change them.
+            settings: the topic's own, ``durability`` among them; the store's apply to all others.
 
-        Raises: TopicExistsError, ConfigError, ReadOnlyError, DiskFullError, StorageError.
+        Raises: TopicExistsError (also with ``exist_ok``, if the name differs from another topic's in '.' and '_' only),
+        ConfigError, ReadOnlyError, DiskFullError, StorageError.
         """
-        self._topics.create(name, partitions, **settings)
+        self._topics.create(name, partitions, exist_ok=exist_ok, **settings)
+
+    def topic(self, name: str, partitions: int = 1, **settings: Any) -> TopicSummary:
+        """Gets a topic, or creates it as ``create_topic`` does if it does not exist; returns its summary.
+
+        An existing topic keeps its own partitions and settings: the summary shows what they are. In a shared store
+        several processes may call this at once. A store that is open for reading only gets.
+
+        Raises: as ``create_topic``; ReadOnlyError only if the topic does not exist.
+        """
+        return self._topics.get_or_create(name, partitions, **settings)
 
     def add_partitions(self, name: str, total: int) -> None:
         """Makes a topic one of ``total`` partitions, durably. Raises: as ``create_topic``, and TopicNotFoundError."""

@@ -24,7 +24,7 @@ from kstore.consumer.wanted import RebalanceListener
 from kstore.log import Log as SyncLog
 from kstore.metrics import MetricValue
 from kstore.store import Store as SyncStore
-from kstore.store import StoreStatus, TopicDescription, parts_of
+from kstore.store import StoreStatus, TopicDescription, TopicSummary, parts_of
 from kstore.types import RetentionResult
 
 __all__ = ["Store", "open"]
@@ -68,9 +68,13 @@ class Store:
         """See ``kstore.Store.partitions``."""
         return await self.run(self.sync.partitions, name)
 
-    async def create_topic(self, name: str, partitions: int = 1, **settings: Any) -> None:
+    async def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any) -> None:
         """See ``kstore.Store.create_topic``."""
-        await self.run(self.sync.create_topic, name, partitions, **settings)
+        await self.run(self.sync.create_topic, name, partitions, exist_ok=exist_ok, **settings)
+
+    async def topic(self, name: str, partitions: int = 1, **settings: Any) -> TopicSummary:
+        """See ``kstore.Store.topic``."""
+        return await self.run(self.sync.topic, name, partitions, **settings)
 
     async def add_partitions(self, name: str, total: int) -> None:
         """See ``kstore.Store.add_partitions``."""

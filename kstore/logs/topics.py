@@ -238,29 +238,45 @@ class Topics:
 
     # --- create, change, delete -------------------------------------------------------------------------------------
 
-    def create(self, name: str, partitions: int = 1, **settings: Any) -> None:
+    def create(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any) -> None:
         """See ``Store.create_topic``."""
         self.check_writable()
         directory = self.directory
-        validate_topic(name)
-        if name == METADATA_TOPIC:
-            raise ConfigError(f"a topic cannot be named {name}: it is a broker's own")
-        count = check_partition_count(partitions)
-        own = kept_settings(settings)
-        self.settings.effective(name, own)
+        entry = self._requested(name, partitions, settings)
         with self.turn():
             if directory.shared:
                 directory.look()  # another process may have created it since
-            entry = directory.topics.get(name)
-            if entry is not None and entry.deleting:
+            found = directory.topics.get(name)
+            if found is not None and found.deleting:
                 self.check_alone("a topic whose deletion was not finished")
                 directory.finish_delete(name)  # an error has ended its deletion
-            elif directory.numbers(name) or (entry is not None and entry.made):
+            elif directory.numbers(name) or (found is not None and found.made):
+                if exist_ok:
+                    return
                 raise TopicExistsError(f"there is a topic {name}")
             if (other := collision(name, directory.topics)) is not None:
                 raise TopicExistsError(f"topic {name} differs from {other} in '.' and '_' only, which Kafka refuses")
-            directory.create(name, TopicEntry(count, 0, None, own))
+            directory.create(name, entry)
         self.tell(name)
+
+    def _requested(self, name: str, partitions: int, settings: Mapping[str, Any]) -> TopicEntry:
+        """A topic that is to be created. Raises: ConfigError."""
+        validate_topic(name)
+        if name == METADATA_TOPIC:
+            raise ConfigError(f"a topic cannot be named {name}: it is a broker's own")
+        own = kept_settings(settings)
+        self.settings.effective(name, own)
+        return TopicEntry(check_partition_count(partitions), 0, None, own)
+
+    def get_or_create(self, name: str, partitions: int, **settings: Any) -> TopicSummary:
+        """See ``Store.topic``."""
+        self._refresh()
+        self._requested(name, partitions, settings)  # a mistake is an error each time, not only the first time
+        try:
+            return self.summary(name)
+        except TopicNotFoundError:
+            self.create(name, partitions, exist_ok=True, **settings)
+        return self.summary(name)
 
     def ensure(self, name: str, partitions: int, /, **settings: Any) -> int:
         """Creates a topic unless it exists; returns how many partitions it has. Raises: as ``create``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 import subprocess
 import sys
 import tracemalloc
@@ -45,6 +44,7 @@ from tests.property.test_hostile_bytes import (
     truncations,
 )
 from tests.unit.test_columns import found_rows, rows_of
+from tests.unit.test_docs import printed
 from tests.unit.test_log_producers import append, interleaved
 
 __all__ = ["directory"]  # a fixture
@@ -433,7 +433,5 @@ def test_the_guide_s_examples_print_what_it_says(
 ) -> None:
     guide = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
-    (tmp_path / "example.py").write_text("\n\n".join(blocks))
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path("example.py")
-    assert capsys.readouterr().out.splitlines() == re.findall(r"# -> (.*)", "\n".join(blocks))
+    said = re.findall(r"# -> (.*)", "\n".join(blocks))
+    assert printed("\n\n".join(blocks), tmp_path, monkeypatch, capsys) == said

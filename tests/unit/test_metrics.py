@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +35,7 @@ from kstore.record.builder import build_batch
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
 from tests.log_cases import edit
+from tests.unit.test_docs import code_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 # In the order of the document.
@@ -537,3 +541,23 @@ def test_the_document_has_the_rows_of_the_table() -> None:
         for metric in ALL
     ]
     assert rows == expected
+
+
+def test_the_guide_s_example_serves_what_prometheus_reads(tmp_path: Path) -> None:
+    (example,) = code_blocks((ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), "python")
+    # Any free port, and what it serves; then the program ends, with the store open.
+    code = example.replace("start_http_server(9000)", "server, _ = start_http_server(0)")
+    assert code != example
+    code += (
+        'from urllib.request import urlopen\nprint(urlopen(f"http://localhost:{server.server_port}/metrics").read())'
+    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "NO_PROXY": "*"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "kstore_topics{" in done.stdout

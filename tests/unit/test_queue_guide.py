@@ -54,6 +54,15 @@ def test_the_queue_guide_s_examples_print_what_it_says(
     for close in at_exit:
         close()
     assert mails.closed
+    # The same programs run again, with what they left.
+    at_exit.clear()
+    again = runpy.run_path("example.py")
+    assert capsys.readouterr().out
+    again["base"].close()
+    again["deque"].cache.close()
+    for close in at_exit:
+        close()
+    again.clear()
     # What the other libraries leave is closed by the collector: here, in the thread that made it.
     names.clear()
     gc.collect()

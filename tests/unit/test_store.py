@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,39 @@ def test_a_topic_is_made_once_and_beside_none_of_nearly_its_name(tmp_path: Path)
             store.create_topic("a.b")
         with pytest.raises(TopicExistsError, match=r"differs from a\.b"):
             store.create_topic("a_b")
+
+
+def test_a_topic_that_exists_may_be_asked_for_again(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        made = store.topic("orders", partitions=2, retention_ms="7d")
+        assert (made.name, made.partition_count, made.settings) == ("orders", 2, {"retention_ms": 604_800_000})
+        store.log("orders", 1).append(b"x")
+        # What exists wins over what is asked for.
+        store.create_topic("orders", partitions=5, exist_ok=True, retention_ms="1d")
+        assert store.topic("orders", partitions=5, retention_ms="1d") == made == store.topic("orders")
+        assert store.log("orders", 1).end_offset == 1
+        with pytest.raises(TopicExistsError):
+            store.create_topic("orders", partitions=2, retention_ms="7d")
+    with Store(tmp_path / "store", read_only=True) as reader:
+        assert reader.topic("orders") == made
+        with pytest.raises(ReadOnlyError):
+            reader.topic("bills")
+        with pytest.raises(ReadOnlyError):
+            reader.create_topic("orders", exist_ok=True)
+
+
+def test_a_mistake_is_an_error_also_if_the_topic_exists(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        store.topic("a.b")
+        for wrong in ({"retention_mss": 1}, {"partitions": 0}, {"segment_bytes": "1 kB."}):
+            with pytest.raises(ConfigError):
+                store.topic("a.b", **wrong)
+            with pytest.raises(ConfigError):
+                store.create_topic("a.b", exist_ok=True, **wrong)
+        for call in (store.topic, partial(store.create_topic, exist_ok=True)):
+            with pytest.raises(TopicExistsError, match=r"differs from a\.b"):
+                call("a_b")
+        assert store.topics() == ["a.b"]
 
 
 @pytest.mark.parametrize("count", [0, -1, True, 1.5, 100_001])

@@ -37,6 +37,21 @@ def test_a_topic_that_one_makes_is_the_other_s_too(pair: tuple[Store, Store]) ->
     assert one.partitions("later") == [0, 1, 2]
 
 
+def test_both_may_ask_for_a_topic_at_once(pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = pair
+    topics = parts_of(two).topics
+    create = topics.create
+
+    def late(*arguments: Any, **options: Any) -> None:
+        one.topic("orders", partitions=3)  # after two has looked for it
+        create(*arguments, **options)
+
+    monkeypatch.setattr(topics, "create", late)
+    assert two.topic("orders", partitions=2).partition_count == 3
+    two.create_topic("orders", exist_ok=True)
+    assert one.topic("orders") == two.topic("orders")
+
+
 def test_a_topic_that_the_other_makes_meanwhile_is_known_wholly(
     pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
