@@ -178,7 +178,8 @@ __all__ = [
     "parse_batches",
 ]
 
-__version__ = "0.1.0"
+# The one place of the version: pyproject.toml reads it from here.
+__version__ = "0.2.0"
 
 # The module of each public name that is loaded on first use.
 LAZY = {

@@ -1,13 +1,17 @@
-"""What each make target installs: the groups of pyproject.toml, and what tools/make_venv.py makes of them."""
+"""What each make target installs, and what a wheel and a source archive hold."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
+import kstore
 from tools.make_venv import requirements
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,3 +55,58 @@ def test_an_unknown_group_is_named_before_anything_is_installed(tmp_path: Path) 
     assert done.returncode == 1
     assert done.stderr.startswith("kstore: no group tset in pyproject.toml, expected some of ")
     assert not (tmp_path / "venv").exists()
+
+
+# --- archives ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources beside what a compilation leaves, packed as far as it goes without a compiler."""
+    pytest.importorskip("setuptools")
+    copy = tmp_path_factory.mktemp("sources")
+    for name in ("kstore", "pyspark_kstore", "docs", "examples", "tools"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    for path in [*ROOT.glob("*.md"), *map(ROOT.joinpath, ("LICENSE", "MANIFEST.in", "Makefile", "mkdocs.yml"))]:
+        shutil.copy(path, copy)
+    for name in ("pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, copy)
+    (copy / "tests").mkdir()
+    (copy / "tests" / "test_it.py").touch()
+    for left in ("kstore/record/_codec.c", "kstore/record/_codec.cpython-311-darwin.so", "docs/page.html"):
+        (copy / left).touch()
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", "lib"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return copy
+
+
+def files(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_wheel_holds_the_package_its_types_and_no_generated_file(built: Path) -> None:
+    packed = files(built / "lib")
+    kept = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".schema", ""}
+    sources = {name for name in files(built) if name.startswith(("kstore/", "pyspark_kstore/"))}
+    assert {name for name in sources if Path(name).suffix in kept} | {"kstore/py.typed"} == packed
+    assert "kstore/record/_codec.pyi" in packed
+    assert not any(name.endswith((".c", ".so")) for name in packed)
+
+
+def test_a_source_archive_holds_what_builds_tests_and_documents_it(built: Path) -> None:
+    (listing,) = built.glob("*.egg-info/SOURCES.txt")
+    packed = set(listing.read_text(encoding="utf-8").split())
+    own = {name for name in files(built) if not name.startswith(("lib/", "kstore.egg-info/"))}
+    left = {name for name in own if name.endswith((".c", ".so", ".html"))}
+    assert len(left) == 3
+    assert own - left <= packed
+    assert not packed & left
+
+
+def test_the_version_has_one_place_and_the_changelog_knows_it(built: Path) -> None:
+    (info,) = built.glob("*.egg-info/PKG-INFO")
+    assert f"\nVersion: {kstore.__version__}\n" in info.read_text(encoding="utf-8")
+    assert "version" not in PROJECT["project"]
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## {re.escape(kstore.__version__)} \(\d{{4}}-\d\d-\d\d\)$", changelog, re.MULTILINE)

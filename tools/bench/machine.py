@@ -9,6 +9,8 @@ import sqlite3
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import kstore
+
 __all__ = ["file_system", "machine_words"]
 
 PEERS = ("lmdb", "confluent-kafka", "persist-queue")
@@ -23,7 +25,7 @@ def machine_words(directory: Path) -> list[tuple[str, str]]:
         ("file system", file_system(directory)),
         ("load before the run", f"{os.getloadavg()[0]:.1f} (of others: 0 is an idle machine)"),
         ("Python", f"{platform.python_implementation()} {platform.python_version()}"),
-        ("kstore", _version("kstore")),
+        ("kstore", kstore.__version__),
         ("peers", ", ".join([f"SQLite {sqlite3.sqlite_version}", *(f"{name} {_version(name)}" for name in PEERS)])),
     ]
 
