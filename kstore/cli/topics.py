@@ -10,7 +10,7 @@ from kstore.cli.record_json import compact
 from kstore.cli.settings import config_option, parse_settings
 from kstore.cli.status import OK
 from kstore.cli.table import table
-from kstore.rules.topics import format_topic_id
+from kstore.rules.topics import format_topic_id, kept_settings
 from kstore.store import Store
 
 __all__ = ["command"]
@@ -61,7 +61,7 @@ def command(
     """
     if sum((listing, create is not None, alter is not None, delete is not None)) > 1:
         raise click.UsageError("--list, --create, --alter and --delete: give one of them")
-    settings = parse_settings(configs)
+    settings = kept_settings(parse_settings(configs))  # before a store is opened, or created
     if ((settings or reset or partitions) and not (create or alter)) or (reset and create):
         raise click.UsageError("--config and --partitions need --create or --alter, --reset needs --alter")
     if create is not None:

@@ -93,8 +93,7 @@ def _opened(path: Path, durability: Durability, generator: random.Random) -> Sto
         ("moves", PARTITION_COUNT, {}),
         ("__consumer_offsets", 1, {"cleanup_policy": "compact"}),
     ):
-        if topic not in store.topics(internal=True):
-            store.create_topic(topic, count, **settings)
+        store.create_topic(topic, count, exist_ok=True, **settings)
     fs.begin()
     return store
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -30,7 +30,11 @@ pytestmark = pytest.mark.interop
 
 ROOT = Path(__file__).resolve().parents[2]
 # The second one stores its batches in a codec of its own, the third stamps them.
-TOPICS = {"a": {}, "b": {"compression_type": "zstd"}, "c": {"message_timestamp_type": "LogAppendTime"}}
+TOPICS: dict[str, dict[str, Any]] = {
+    "a": {},
+    "b": {"compression_type": "zstd"},
+    "c": {"message_timestamp_type": "LogAppendTime"},
+}
 TOPIC_SETTINGS = {"a": {}, "b": {"compression.type": "zstd"}, "c": {"message.timestamp.type": "LogAppendTime"}}
 INTERNAL = {"__transaction_state": "--transaction-log-decoder", "__consumer_offsets": "--offsets-decoder"}
 GROUP = "billing"

@@ -76,6 +76,18 @@ def test_an_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Cap
     assert "did you mean 'retention_bytes'" in err
 
 
+@pytest.mark.parametrize("name", ["exist_ok", "partitions", "name", "reset"])
+def test_an_argument_of_the_library_is_no_setting(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    for option in ("--create", "--alter"):
+        status, out, err = run(capsys, "topics", str(store), option, "orders", "--config", f"{name}=1")
+        assert (status, out) == (1, "")
+        assert err.startswith(f"kstore: there is no setting '{name}'")
+    assert not store.exists()
+
+
 def test_describe_prints_each_partition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with kstore.open(tmp_path) as store:
         store.create_topic("orders", 2, retention_bytes=1000)

@@ -66,7 +66,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools")
     copy = tmp_path_factory.mktemp("sources")
     for name in ("kstore", "pyspark_kstore", "docs", "examples", "tools"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.c", "*.so", "__pycache__"))
     for path in [*ROOT.glob("*.md"), *map(ROOT.joinpath, ("LICENSE", "MANIFEST.in", "Makefile", "mkdocs.yml"))]:
         shutil.copy(path, copy)
     for name in ("pyproject.toml", "setup.py"):

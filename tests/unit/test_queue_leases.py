@@ -142,7 +142,7 @@ def test_the_late_word_of_a_lease_leaves_a_delay_alone(tmp_path: Path, clock: Ma
 )
 def test_a_topic_that_loses_items_is_no_queue(tmp_path: Path, setting: dict[str, Any]) -> None:
     with Store(tmp_path / "store", background=False, durability="os") as store:
-        kept = {"retention_ms": -1, "retention_bytes": -1}
+        kept: dict[str, Any] = {"retention_ms": -1, "retention_bytes": -1}
         store.create_topic("jobs", **{**kept, **setting})
         (name, value), *_ = setting.items()
         with pytest.raises(ConfigError, match=f"jobs has {name} {value!r}, expected"):
