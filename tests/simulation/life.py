@@ -13,7 +13,7 @@ import random
 import struct
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -377,8 +377,11 @@ class Life:
             data, at = flip_bit(stored.data, generator)
             if path.endswith(".log"):
                 model = owned[path.rpartition("/")[0]]
-                for offset in offsets_at(stored.data, at):
+                flips = model.flips.setdefault(path, {})
+                for offset in offsets_at(before_rot(stored.data, flips), at):
                     model.rot(offset)
+                now, before = flips.get(at, (-1, -1))
+                flips[at] = (data[at], before if stored.data[at] == now else stored.data[at])
             self.fs.rot(stored.inode, data, at)
             self.log.append(f"  bit rot in byte {at} of {path}")
         self.open()
@@ -400,6 +403,15 @@ class Life:
                 model.start_max = max(model.start_max, min(batch.stop, model.end))
 
 
+def before_rot(data: bytes, flips: Mapping[int, tuple[int, int]]) -> bytes:
+    """``data`` without its ``flips``: what rotted before says neither where a batch ends, nor which offsets it has."""
+    whole = bytearray(data)
+    for at, (now, before) in flips.items():
+        if at < len(whole) and whole[at] == now:
+            whole[at] = before
+    return bytes(whole)
+
+
 def offsets_at(data: bytes, at: int) -> range:
     """The offsets of the batch that contains byte ``at`` of a ``.log``."""
     position = 0
@@ -409,7 +421,6 @@ def offsets_at(data: bytes, at: int) -> range:
         if position <= at < stop:
             (delta,) = struct.unpack_from(">i", data, position + 23)
             return range(first, first + delta + 1)
-        # A batch that is damaged already does not show where the next one starts.
         if size < BATCH_HEADER_SIZE - 12:
             break
         position = stop

@@ -78,6 +78,8 @@ class LogModel:
     doubtful: list[Batch] = field(default_factory=list)
     gone: set[Entry] = field(default_factory=set)
     rotten: set[int] = field(default_factory=set)
+    # By file and position: what rotted bytes are now, and what they were before.
+    flips: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
     start_min: int = 0
     start_max: int = 0
     end: int = 0
@@ -115,7 +117,10 @@ class LogModel:
     def truncated(self, offset: int) -> None:
         self.gone.update(entry for batch in self.doubtful for entry in batch.entries)
         self.doubtful = []
-        self.end = self.durable = offset
+        self.end = offset
+        # What goes is gone durably; what stays is as durable as before.
+        if self.lossless:
+            self.durable = offset
 
     def rot(self, offset: int) -> None:
         """The bytes of the batch with ``offset`` changed: everything written with it may be lost."""

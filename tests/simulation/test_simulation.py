@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
 from tests.evidence import Lost
-from tests.simulation.life import Life
+from tests.simulation.life import Life, before_rot, offsets_at
 from tests.simulation.model import Batch, Entry, Found, LogModel
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.shrink import shrunk
@@ -76,6 +78,28 @@ def test_a_tombstone_that_a_compaction_has_removed_still_counts_and_one_that_a_p
     model.hold(Found(0, 1, {0: values[0]}, ()), power_cut=True)
     with pytest.raises(Lost, match="expected what offset 0 has"):
         model.hold(Found(0, 1, {}, ()), power_cut=True)
+
+
+def test_what_a_truncation_leaves_is_as_durable_as_before() -> None:
+    batches = [Batch(offset, (Entry(None, b"%d" % offset),), 0, offset) for offset in range(3)]
+    for lossless, durable in ((True, 2), (False, 1)):
+        model = LogModel("orders-0", lossless=lossless, certain=batches, durable=1, end=3)
+        model.begin_truncation(2)
+        model.truncated(2)
+        assert (model.end, model.durable) == (2, durable)
+
+
+def test_what_rots_in_a_batch_is_told_though_the_batch_before_it_has_another_size_and_offset_now() -> None:
+    data = b"".join(build_batch([Record(offset, 0, value=b"v")]) for offset in range(3))
+    size = len(data) // 3
+    flips = {size + 7: (1 ^ 8, 1), size + 9: (0xFF, data[size + 9])}
+    changed = bytearray(data)
+    for at, (now, _) in flips.items():
+        changed[at] = now
+    rotten = bytes(changed)
+    assert offsets_at(before_rot(rotten, flips), 2 * size + 65) == range(2, 3)
+    assert offsets_at(before_rot(rotten, flips), size + 65) == range(1, 2)
+    assert before_rot(rotten[:size], flips) == data[:size]
 
 
 def test_a_failing_life_is_made_shorter() -> None:

@@ -122,7 +122,12 @@ class Transactions:
         life.store.coordinator.end(name, *session.producer, commit=commit)
         self.states[number] = "committed" if commit else "aborted"
         if commit and session.offset is not None:
-            self.committed_offset = session.offset
+            self._commit_offset(session.offset)
+
+    def _commit_offset(self, offset: int) -> None:
+        """Of two commits the one that was written later counts (Kafka), whichever transaction ended later. The offsets
+        are ends of one log, and the later one is the higher one."""
+        self.committed_offset = max(offset, self.committed_offset or 0)
 
     def commit_offset(self, life: Life, generator: random.Random) -> None:
         """A plain commit of a group."""
@@ -177,7 +182,7 @@ class Transactions:
                     raise Wrong(f"transaction {number} is committed in the partitions {sorted(seen)} only")
                 self.states[number] = "committed" if seen else "aborted"
                 if seen and number in self.offsets:
-                    self.committed_offset = self.offsets[number]
+                    self._commit_offset(self.offsets[number])
             elif state != "committed":
                 self.states[number] = "aborted"
 
