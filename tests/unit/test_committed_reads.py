@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from kstore.engine.reader import Aborted
+from kstore.engine.view import LogView
+from kstore.engine.writer import LogWriter
 from kstore.errors import SyncFailedError
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
@@ -165,3 +167,32 @@ def test_a_transaction_goes_on_hanging_until_it_ends_or_is_truncated(how: str, t
         assert again.transactions() == []
         again.truncate_fully_and_start_at(0)
         assert (again.transactions(), again.producers()) == ([], [])
+
+
+@pytest.mark.parametrize("rolls", [False, True], ids=["same-segment", "rolled"])
+@pytest.mark.parametrize("reads_view", [False, True], ids=["writer", "view"])
+@pytest.mark.promise("bytes")
+def test_a_committed_reader_passes_over_nothing_that_is_appended_while_it_looks_for_its_end(
+    reads_view: bool, rolls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last stable offset is younger than the ends that the reader took: it must not read up to the one by the
+    others' position."""
+    reading_class = LogView if reads_view else LogWriter
+    last_stable_offset = reading_class.last_stable_offset
+    with Log(tmp_path / "log", durability="os") as log, Log(log.path, read_only=True) as view:
+        log.append_many([b"0", b"1"])
+        values = iter([b"2", b"3", b"4"])
+
+        def and_append(source: LogWriter | LogView) -> int:
+            if (value := next(values, None)) is not None:
+                log.append(value)
+                if rolls:
+                    log.roll()
+                source.refresh()
+            return last_stable_offset(source)  # type: ignore[arg-type]  # its own class's
+
+        monkeypatch.setattr(reading_class, "last_stable_offset", and_append)
+        reader = (view if reads_view else log).read(0, isolation_level="read_committed", follow=True, timeout=0)
+        found = [record.offset for record in reader]
+    assert found == list(range(len(found)))
+    assert len(found) >= 2
