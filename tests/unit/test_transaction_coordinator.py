@@ -244,7 +244,7 @@ def test_the_same_end_may_be_repeated_and_the_other_is_refused(tmp_path: Path) -
             before = store.log("__transaction_state").end_offset
             assert coordinator.end("x", *producer, commit=commit) == following
             assert store.log("__transaction_state").end_offset == before
-            with pytest.raises(InvalidTransactionStateError, match="which nothing changes"):
+            with pytest.raises(InvalidTransactionStateError, match="which is final"):
                 coordinator.end("x", *producer, commit=not commit)
             producer = following
 
