@@ -56,13 +56,13 @@ __all__ = [
     "parts_of",
 ]
 
-# What differs from a lone log: readers get a minute with what retention removes, and each log has fewer open files.
+# Differences from a lone log: readers get a minute with removed segments, and each log has fewer open files.
 LOG_DEFAULTS: dict[str, Any] = {"file_delete_delay_ms": 60_000, "open_files_max": 32}
 STORE_SETTINGS = frozenset(row.name for row in fields(StoreConfig))
 
 
 class StoreStatus(NamedTuple):
-    """How the background work goes, and what was found. ``ignored`` are names that are somebody else's."""
+    """The state of the background work, and what was found. ``ignored`` are names that kstore does not own."""
 
     tasks: tuple[TaskStatus, ...]
     open_logs: tuple[str, ...]
@@ -71,7 +71,7 @@ class StoreStatus(NamedTuple):
 
 
 class StoreParts(NamedTuple):
-    """What a store is composed of, for the skins that compose clients of their own (``kstore.aio``)."""
+    """The parts of a store, for layers that compose clients of their own (``kstore.aio``)."""
 
     topics: Topics
     coordinator: StoreCoordinator
@@ -97,19 +97,19 @@ class Store:
         clock: Clock = SYSTEM_CLOCK,
         **settings: Any,
     ) -> None:
-        """Opens the store in directory ``path``; creates it where the path is missing.
+        """Opens the store in directory ``path``; creates it if the path is missing.
 
-        What was not closed in order is recovered before this returns, several logs at a time; all other logs are
-        opened when they are first asked for.
+        Logs that were not closed cleanly are recovered before this returns, several at a time; all other logs are
+        opened on first use.
 
         Args:
             path: a directory of ``<topic>-<partition>`` directories, kstore's or a Kafka broker's.
             read_only: take no lock and never write; the store must exist. A writer or a broker may be at work.
-            shared: write beside other processes that share it too (see ``Log``). Topics can be made, but not changed
+            shared: write beside other processes that share it too (see ``Log``). Topics can be created, but not changed
                 or deleted; nothing is compacted, there are no transactions, and no checkpoints are written.
-            create: whether a store is made where the path is missing; else LogNotFoundError.
-            durability: of topics that do not say otherwise (see ``Log``).
-            background: whether work goes on in threads; without them it is done by ``run_due_tasks``.
+            create: whether to create a store if the path is missing; else LogNotFoundError.
+            durability: the default for topics (see ``Log``).
+            background: whether background work runs in threads; without them ``run_due_tasks`` does it.
             fs, clock: for tests.
             settings: the defaults of topics (``LogConfig``), and those of the store (``StoreConfig``).
 
@@ -148,7 +148,7 @@ class Store:
             raise
 
     def _begin(self) -> None:
-        """Recovers what was not closed in order; then the background work begins."""
+        """Recovers what was not closed cleanly; then the background work starts."""
         topics = self._topics
         unclean: set[TopicPartition] = set()
         if topics.directory.is_first:
@@ -159,7 +159,7 @@ class Store:
         self._coordinator.begin()
         self._queues.settle(sorted({owner.topic for owner in unclean}))
 
-    # --- what it is -------------------------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------
 
     @property
     def read_only(self) -> bool:
@@ -176,11 +176,11 @@ class Store:
 
     @property
     def notes(self) -> list[str]:
-        """What was found amiss when the store was opened, or looked at."""
+        """Problems found when the store was opened, or read."""
         return list(self._topics.directory.notes)
 
     def status(self) -> StoreStatus:
-        """How each background task went, which logs are open, and what was found in the directory."""
+        """The result of each background task, the open logs, and the findings in the directory."""
         return StoreStatus(
             self._scheduler.status(),
             tuple(sorted(str(owner) for owner, _ in self._topics.logs.open_now())),
@@ -189,16 +189,16 @@ class Store:
         )
 
     def metrics(self) -> dict[str, MetricValue]:
-        """The sums over its logs (``log_metrics``), offsets left out, and its own: see ``kstore.metrics``."""
+        """The sums over its logs (``log_metrics``), without offsets, and its own: see ``kstore.metrics``."""
         return {**summed(self.log_metrics().values()), **self.own_metrics()}
 
     def log_metrics(self) -> dict[TopicPartition, dict[str, MetricValue]]:
-        """The metrics of every log that was opened; of one that is closed what was counted of it."""
+        """The metrics of every log opened so far; for a closed one its counters."""
         self._topics.life.check()
         return logs_metrics(self._topics.logs)
 
     def own_metrics(self) -> dict[str, MetricValue]:
-        """The store's own (``kstore.metrics.STORE_METRICS``), of the directory and the background work."""
+        """The store's own (``kstore.metrics.STORE_METRICS``), for the directory and the background work."""
         self._topics.life.check()
         return store_metrics(self._topics.directory, self._topics.logs, self._scheduler.status())
 
@@ -208,11 +208,11 @@ class Store:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def topics(self, *, internal: bool = False) -> list[str]:
-        """The names of all topics, sorted; with ``internal`` those too that Kafka and kstore keep for themselves."""
+        """The names of all topics, sorted; with ``internal`` also those reserved for Kafka and kstore."""
         return self._topics.names(internal=internal)
 
     def partitions(self, name: str) -> list[int]:
-        """The partitions of a topic, rising. Raises: TopicNotFoundError."""
+        """The partitions of a topic, increasing. Raises: TopicNotFoundError."""
         return self._topics.partitions(name)
 
     def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any) -> None:
@@ -241,13 +241,13 @@ class Store:
         return self._topics.get_or_create(name, partitions, **settings)
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Makes a topic one of ``total`` partitions, durably. Raises: as ``create_topic``, and TopicNotFoundError."""
+        """Grows a topic to ``total`` partitions, durably. Raises: as ``create_topic``, and TopicNotFoundError."""
         self._topics.grow(name, total)
 
     def alter_topic(self, name: str, *, reset: Iterable[str] = (), **settings: Any) -> None:
-        """Changes settings of a topic, durably; those named in ``reset`` are the store's again.
+        """Changes settings of a topic, durably; those named in ``reset`` become the store's again.
 
-        They hold from now on, also for logs that are open: what was decided by the old ones stays as it is.
+        They apply from now on, also to open logs: earlier decisions stay.
 
         Raises: TopicNotFoundError, ConfigError, ReadOnlyError, DiskFullError, StorageError.
         """
@@ -256,13 +256,13 @@ class Store:
     def delete_topic(self, name: str) -> None:
         """Deletes a topic, durably; its logs are closed, its files removed after ``file_delete_delay_ms``.
 
-        Raises: TopicNotFoundError, LockedError (somebody else writes to one of its logs; the deletion stands, and is
-        finished by the next open), ReadOnlyError, StorageError.
+        Raises: TopicNotFoundError, LockedError (another process writes to one of its logs; the deletion stands, and the
+        next open finishes it), ReadOnlyError, StorageError.
         """
         self._topics.check_alone("deleting a topic")
         with self._queues.ended(name) as journal:
             if journal:
-                self.delete_topic(journal)  # first: what it says must not be taken to be of a later topic's items
+                self.delete_topic(journal)  # first: its events must not be applied to a later topic's items
             with self._topics.changing():
                 self._groups.forget(name)  # before the deletion is decided, for the same reason
                 delay_seconds = self._topics.delete(name)
@@ -270,17 +270,17 @@ class Store:
         self._topics.tell(name)
 
     def summary(self, name: str) -> TopicSummary:
-        """What a topic is, as far as it is known without opening its logs. Raises: TopicNotFoundError."""
+        """A topic's description, as far as it is known without opening its logs. Raises: TopicNotFoundError."""
         return self._topics.summary(name)
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """What a topic has, and goes by. Raises: TopicNotFoundError, StorageError."""
+        """A topic's partitions and settings. Raises: TopicNotFoundError, StorageError."""
         return self._topics.describe(name)
 
     # --- logs -------------------------------------------------------------------------------------------------------
 
     def log(self, topic: str, partition: int = 0) -> Log:
-        """The log of a partition: one object for all who ask, closed with the store.
+        """The log of a partition: one object for all callers, closed with the store.
 
         Raises: TopicNotFoundError, and as ``Log``.
         """
@@ -301,11 +301,11 @@ class Store:
         return producer
 
     def live_producers(self) -> dict[str, Producer]:
-        """The open producers of this store, by client id; the second with the same one has ``#2`` behind it."""
+        """The open producers of this store, by client id; the second one with the same id gets the suffix ``#2``."""
         return self._producers.open()
 
     def live_consumers(self) -> dict[str, Consumer]:
-        """The open consumers of this store, named as ``live_producers`` are."""
+        """The open consumers of this store, named like ``live_producers``."""
         return self._consumers.open()
 
     # --- consumers --------------------------------------------------------------------------------------------------
@@ -321,12 +321,12 @@ class Store:
         """A consumer of this store, for one thread; close it before the store.
 
         Args:
-            topics, pattern, listener: what ``Consumer.subscribe`` takes; without topics and a pattern it reads what
-                ``subscribe`` or ``assign`` says later.
-            group: whose committed offsets it goes on from, and with whose other members it shares the partitions.
+            topics, pattern, listener: the arguments of ``Consumer.subscribe``; without topics and a pattern it reads
+                what ``subscribe`` or ``assign`` selects later.
+            group: it continues from this group's committed offsets, and shares the partitions with its other members.
             settings: Kafka's consumer settings in snake_case: see ``ConsumerConfig``.
 
-        Raises: ConfigError, TopicNotFoundError; ReadOnlyError for topics with a group, where the store is read-only.
+        Raises: ConfigError, TopicNotFoundError; ReadOnlyError for topics with a group, if the store is read-only.
         """
         self._topics.life.check()
         consumer = Consumer(
@@ -336,19 +336,19 @@ class Store:
         return consumer
 
     def group_members(self, group: str) -> dict[TopicPartition, str]:
-        """Who of a group reads which partitions now: members in this process, or in all that share the store."""
+        """The present members of a group and their partitions: in this process, or in all that share the store."""
         self._topics.life.check()
         return self._groups.members(group)
 
     @property
     def consumer_offsets(self) -> GroupOffsets:
-        """What groups have committed, here or through a broker; of a read-only store, too."""
+        """What groups have committed, here or through a broker; also in a read-only store."""
         return self._groups.offsets
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
     def queue(self, name: str, **settings: Any) -> Queue:
-        """The queue of topic ``name``, made if there is none: one object for all who ask, closed with the store.
+        """The queue of topic ``name``, created if it does not exist: one object for all callers, closed with the store.
 
         ``settings`` are those of ``QueueConfig``. Raises: ConfigError, ReadOnlyError, StorageError.
         """
@@ -357,28 +357,28 @@ class Store:
 
     @property
     def coordinator(self) -> TransactionCoordinator:
-        """Producer ids, transactions, committed offsets. Raises: StorageError, when it is first asked for."""
+        """Producer ids, transactions, committed offsets. Raises: StorageError, on first use."""
         return self._coordinator.get()
 
     # --- work -------------------------------------------------------------------------------------------------------
 
     def run_due_tasks(self) -> int:
-        """Does the background work that is due, in this thread; returns how many tasks ran. What fails is in
+        """Does the background work that is due, in this thread; returns the number of tasks. Failures are in
         ``status()``. For stores without ``background`` threads."""
         self._topics.life.check()
         return self._scheduler.run_due()
 
     def run_task(self, name: str) -> None:
-        """Does one task now, whenever it is due. Raises: what the task raises; ConfigError for one there is not."""
+        """Does one task now, whenever it is due. Raises: the task's exception; ConfigError for an unknown task."""
         self._topics.check_writable()
         names = [task.name for task in self._scheduler.status()]
         one_of("task", name, names)
         self._scheduler.run(name)
 
     def apply_retention(self) -> RetentionResult:
-        """Deletes now what retention gives up in any log; ``start_offset`` of the result is of no meaning.
+        """Applies retention to all logs now; ``start_offset`` of the result has no meaning.
 
-        Raises: the first failure, when all logs were tried.
+        Raises: the first failure, after trying all logs.
         """
         self._topics.check_writable()
         return self._tasks.retain()
@@ -391,17 +391,17 @@ class Store:
     # --- close ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes all logs in order, writes the checkpoints, and says that all is in order. A second call does nothing.
+        """Closes all logs cleanly, writes the checkpoints, and records the clean close. A second call does nothing.
 
-        Raises: the first failure: the store is closed all the same, and recovers when it is next opened.
+        Raises: the first failure: the store is closed anyway, and recovers when it is next opened.
         """
         topics = self._topics
         if topics.life.closed or closed_elsewhere(self.close, self):
             return
         topics.life.closed = True
         if topics.life.forked:
-            return  # all of it is the parent's
-        # What is running goes on: a compaction ends when its log is closed, and the rest finds no more logs.
+            return  # everything belongs to the parent
+        # Running tasks continue: a compaction ends when its log is closed, and the rest finds no more logs.
         self._scheduler.end()
         failures: list[BaseException] = []
 
@@ -424,7 +424,7 @@ class Store:
                 name="kstore-close",
             )
             self._scheduler.stop()
-            # A topic that is just being created or deleted is waited for.
+            # Waits for a topic that is being created or deleted.
             with topics.changing():
                 if not topics.read_only and not failures:
                     attempt(lambda: self._close_in_order(owners))
@@ -435,7 +435,7 @@ class Store:
             raise failures[0]
 
     def _close_in_order(self, owners: Iterable[TopicPartition]) -> None:
-        if not self._topics.shared:  # what the others do is not known here
+        if not self._topics.shared:  # the state of the others is unknown here
             self._tasks.checkpoint()
             self._topics.mark_clean(owners)
 
@@ -448,7 +448,7 @@ class Store:
         self.close()
 
     def __del__(self) -> None:
-        topics = getattr(self, "_topics", None)  # None where the directory could not be opened
+        topics = getattr(self, "_topics", None)  # None if the directory could not be opened
         if topics is not None and not (topics.life.closed or topics.read_only or topics.life.forked):
             warnings.warn(f"unclosed {self!r}: the next open has to recover its logs", ResourceWarning, stacklevel=2)
 

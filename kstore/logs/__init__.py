@@ -1,1 +1,1 @@
-"""Everything behind ``Store``: a directory of many logs, and the work in its background."""
+"""Everything behind ``Store``: a directory of many logs, and its background work."""

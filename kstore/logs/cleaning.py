@@ -1,9 +1,9 @@
-"""The cleaner of a store: compacts the logs that are due for it, the one with the largest share of dirt first.
+"""The cleaner of a store: compacts the logs that are due, the one with the largest share of dirt first.
 
-What a pass has cleaned is in the store's ``cleaner-offset-checkpoint`` when it ends, so that a broker that takes the
-store over goes on from there. A log whose compaction fails is left alone for a while, and the others go on. (Kafka:
-LogCleanerManager. Its cleaner also runs the retention of logs that are compacted, so that the two never meet in one;
-here a pass takes no notice of what is deleted.)
+When a pass ends, the store's ``cleaner-offset-checkpoint`` records what it has cleaned, so that a broker that takes
+over the store continues from there. A log whose compaction fails is left alone for a while, and the others continue.
+(Kafka: LogCleanerManager. Its cleaner also runs the retention of compacted logs, so that the two never meet in one;
+here a pass ignores what is deleted.)
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_sta
 
 __all__ = ["StoreCleaner", "first_dirty"]
 
-# A log that nobody has open gets dirty by the passing of time only: it is looked at this rarely.
+# A log that is not open becomes dirty only with time: it is checked this rarely.
 CLOSED_LOG_SECONDS = 3600.0
-# So long a log is left alone whose compaction has failed; twice as long each time, up to the greatest.
+# How long a log is left alone after a failed compaction; twice as long each time, up to the maximum.
 RETRY_SECONDS = 60.0
 RETRY_SECONDS_MAX = 3600.0
 
@@ -42,11 +42,11 @@ class StoreCleaner:
         rate = config.cleaner_bytes_per_second
         self._bytes_per_second = rate if rate > 0 else None
         self._looked_at: dict[TopicPartition, float] = {}
-        # By log: when it is tried again, and how long it was left alone.
+        # By log: when it is retried, and how long it was left alone.
         self._failed: dict[TopicPartition, tuple[float, float]] = {}
 
     def run(self) -> None:
-        """Compacts all logs that are due. Raises: the first failure, when all were tried."""
+        """Compacts all logs that are due. Raises: the first failure, after trying all."""
         failures: list[KstoreError] = []
         dirt: dict[TopicPartition, Dirt] = {}
 
@@ -112,6 +112,6 @@ class StoreCleaner:
 
 
 def first_dirty(directory: LogDirectory, owner: TopicPartition) -> int | None:
-    """Where the last pass over a log ended, for the checkpoint; None where kstore has never compacted it."""
+    """Where the last pass over a log ended, for the checkpoint; None if kstore has never compacted it."""
     state = read_compaction_state(directory.fs, directory.partition_path(owner) / KSTORE_COMPACTION)
     return None if state is None else state.first_dirty

@@ -22,7 +22,7 @@ AnyClient = TypeVar("AnyClient", bound=Client)
 
 
 class LiveClients(Generic[AnyClient]):
-    """Holds them weakly: one that is forgotten is gone. Thread-safe."""
+    """Holds them weakly: a forgotten one is dropped. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class LiveClients(Generic[AnyClient]):
             self._clients[name] = client
 
     def open(self) -> dict[str, AnyClient]:
-        """Those that are open, by names that no two of them have: the client id, and a number if that was taken."""
+        """The open ones, by unique names: the client id, with a number if it was taken."""
         with self._lock:
             return self._open()
 

@@ -1,7 +1,7 @@
-"""What changes the directory of a store: opening it, making and deleting topics, checkpoints, the clean marker.
+"""Changes of a store's directory: opening it, creating and deleting topics, checkpoints, the clean marker.
 
-Making and deleting a topic are decided by one replacement of ``kstore.topics``; a crash on the way is finished by the
-next store that is opened here.
+One replacement of ``kstore.topics`` decides about the creation or deletion of a topic; after a crash the next store
+that opens the directory finishes it.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ logger = logging.getLogger(__name__)
 
 
 class _Deleted(NamedTuple):
-    """A directory on its way out: its name, and the ``monotonic`` time from which it may be removed."""
+    """A directory to be removed: its name, and the ``monotonic`` time from which it may be removed."""
 
     name: str
     due: float
 
 
 class LogDirectory(LogRoot):
-    """The root of a store, and what changes it. Thread-safe."""
+    """The root of a store, and its changes. Thread-safe."""
 
     def __init__(
         self,
@@ -84,18 +84,18 @@ class LogDirectory(LogRoot):
         read_only: bool = False,
         shared: bool = False,
     ) -> None:
-        """Opens the directory; for writing it is created where it is missing, and what a crash left half done is done,
+        """Opens the directory; for writing it is created if missing, and work left half done by a crash is finished,
         unless it is ``shared`` and others have it open.
 
         Raises: LogNotFoundError, NotALogError (a file, or one log), LockedError, ReadOnlyError, StorageError.
         """
         super().__init__(fs, path, clock, read_only=read_only)
         self.shared = shared
-        # Whether nobody else had it open.
+        # Whether no other process had it open.
         self.is_first = True
         self._mode = file_mode
         self._lock: DirectoryLock | None = None
-        # The turn does among the processes that share the directory what the mutex does among threads.
+        # The turn is for the processes that share the directory what the mutex is for threads.
         self._has_turn = False
         self._failed: BaseException | None = None
         self._deleted: list[_Deleted] = []
@@ -133,9 +133,9 @@ class LogDirectory(LogRoot):
             if read_meta_properties(fs, path / META_PROPERTIES) is None:
                 write_meta_properties(fs, path / META_PROPERTIES, mode=self._mode)
         except CorruptFileError as error:
-            self._note(f"{META_PROPERTIES} is left as it is: {error.reason}")
+            self._note(f"{META_PROPERTIES} is left unchanged: {error.reason}")
         if self.was_clean:
-            # Durably, before anything is written: it would tell a broker that the logs are as they were.
+            # Durably, before anything is written: it would tell a broker that the logs have not changed.
             fs.unlink(marker)
             fs.sync_dir(path)
         if self._entries_lost:
@@ -149,10 +149,10 @@ class LogDirectory(LogRoot):
                     with self._changing():
                         self._make(name, entry, range(entry.made, entry.partitions))
             except KstoreError as error:
-                # The next open goes on with it; until then it is neither more nor less there than before.
-                self._note(f"topic {name} stays half {'deleted' if entry.deleting else 'made'}: {error}")
+                # The next open continues it; until then its state is unchanged.
+                self._note(f"topic {name} stays half {'deleted' if entry.deleting else 'created'}: {error}")
 
-    # --- who changes it ---------------------------------------------------------------------------------------------
+    # --- the right to change it ---------------------------------------------------------------------------------------
 
     @property
     def root_lock(self) -> DirectoryLock:
@@ -163,7 +163,7 @@ class LogDirectory(LogRoot):
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Of several processes that share the directory, this is the one that reads and then changes what is in it."""
+        """A block in which this is the only one of the sharing processes that reads and changes the contents."""
         with self._mutex:
             lock = self._lock
             if not self.shared or self._has_turn or lock is None:
@@ -182,9 +182,9 @@ class LogDirectory(LogRoot):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """The right to change what is in the root; a sync that fails in here is the last thing done to it."""
+        """The right to change the root's contents; a sync that fails inside ends all changes."""
         with self._mutex:
-            self.root_lock  # noqa: B018  # says that the store is closed
+            self.root_lock  # noqa: B018  # raises if the store is closed
             if self.shared and not self._has_turn:
                 with self.turn():
                     self.look()  # the others may have changed it
@@ -202,7 +202,7 @@ class LogDirectory(LogRoot):
                 raise
 
     def topic(self, name: str) -> tuple[TopicEntry, tuple[int, ...]]:
-        """A topic's entry, and its partitions that can be used. Raises: TopicNotFoundError."""
+        """A topic's entry, and its usable partitions. Raises: TopicNotFoundError."""
         entry, numbers = self.topics.get(name), self.numbers(name)
         if not numbers and self.shared:
             self.look()  # another process may have created it
@@ -212,7 +212,7 @@ class LogDirectory(LogRoot):
         return entry, numbers
 
     def store_topic(self, name: str, entry: TopicEntry | None) -> None:
-        """Replaces the entry of a topic, durably; None takes it out."""
+        """Replaces the entry of a topic, durably; None removes it."""
         with self._changing():
             topics = {**self.topics, name: entry}
             self._store_topics({name: entry for name, entry in topics.items() if entry is not None})
@@ -227,10 +227,10 @@ class LogDirectory(LogRoot):
         self.topics = topics
 
     def create(self, name: str, entry: TopicEntry) -> None:
-        """Makes the partitions from ``entry.made`` to ``entry.partitions`` of a new topic, or of one that grows.
+        """Creates the partitions from ``entry.made`` to ``entry.partitions`` of a new topic, or of one that grows.
 
-        Durable on return. After an exception the topic is as it was, unless the disk fails altogether: then the next
-        open may find it made.
+        Durable on return. After an exception the topic is unchanged, unless the disk fails completely: then the next
+        open may find it created.
         """
         with self._changing():
             before = self.topics.get(name)
@@ -240,9 +240,9 @@ class LogDirectory(LogRoot):
             for number in numbers:
                 path = self.partition_path(TopicPartition(name, number))
                 if self.fs.exists(path):
-                    # Somebody has put it there since the directory was looked at: it is not kstore's to take.
-                    raise TopicExistsError(f"{path} is there already: open the store anew to see what is in it")
-            # What was there under this name before is no part of it.
+                    # It appeared after the directory was read: it does not belong to kstore.
+                    raise TopicExistsError(f"{path} exists already: reopen the store to see its contents")
+            # What had this name before is not part of it.
             self._forget(TopicPartition(name, number) for number in numbers)
             if entry.topic_id is None:
                 entry = replace(entry, topic_id=random_id())
@@ -250,17 +250,17 @@ class LogDirectory(LogRoot):
             try:
                 self._make(name, entry, ())
             except SyncFailedError:
-                # Nobody knows what is on disk: perhaps that the topic is made. The next open looks.
+                # What is on disk is unknown: perhaps that the topic exists. The next open checks.
                 raise
             except BaseException:
                 try:
                     self._unmade(name, replace(before or entry, partitions=entry.partitions, made=entry.made))
                 except StorageError as error:
-                    logger.warning("%s: topic %s is left half made: %s", self.path, name, error)
+                    logger.warning("%s: topic %s is left half created: %s", self.path, name, error)
                 raise
 
     def _make(self, name: str, entry: TopicEntry, taken: Collection[int]) -> None:
-        """The directories of what ``entry`` promises; those ``taken`` may be there, left by a crash."""
+        """The directories that ``entry`` promises; those ``taken`` may exist, left by a crash."""
         assert entry.topic_id is not None
         numbers = range(entry.made, entry.partitions)
         for number in numbers:
@@ -278,13 +278,13 @@ class LogDirectory(LogRoot):
         self.partitions = {**self.partitions, name: tuple(sorted(there))}
 
     def _unmade(self, name: str, entry: TopicEntry) -> TopicEntry | None:
-        """Takes back what was begun of a topic, directories that nobody has used yet, and then the promise of them.
+        """Reverts the start of a topic, directories that are not used yet, and then the promise of them.
 
-        Returns what is left of it: the topic as it was before it grew, None for a new one.
+        Returns the rest: the topic before it grew, None for a new one.
         """
         for number in range(entry.made, entry.partitions):
             path = self.partition_path(TopicPartition(name, number))
-            # No more than was made: what somebody else has put there keeps its directory.
+            # Only what was created: foreign contents keep their directory.
             for inner in (PARTITION_METADATA + TEMPORARY_SUFFIX, PARTITION_METADATA):
                 with suppress(FileNotFoundError):
                     self.fs.unlink(path / inner)
@@ -296,13 +296,13 @@ class LogDirectory(LogRoot):
         return left
 
     def begin_delete(self, name: str) -> None:
-        """Decides, durably, that the topic is gone. Its logs are to be closed then, and ``finish_delete`` called."""
+        """Decides, durably, that the topic is deleted. Then close its logs, and call ``finish_delete``."""
         self.store_topic(name, replace(self.topics[name], deleting=True))
 
     def finish_delete(self, name: str, *, delay_seconds: float = 0.0) -> None:
-        """Takes the directories of a topic out of the way, to be removed after a delay. Durable on return.
+        """Renames the directories of a topic, to be removed after a delay. Durable on return.
 
-        Where it ends in an exception it may be called again.
+        After an exception it may be called again.
         """
         with self._changing():
             owners = [TopicPartition(name, number) for number in self.partitions.get(name, ())]
@@ -310,7 +310,7 @@ class LogDirectory(LogRoot):
             for owner in owners:
                 path = self.partition_path(owner)
                 if not self.fs.exists(path):
-                    continue  # an earlier call has come that far
+                    continue  # an earlier call has done that
                 going = marked_dir_name(owner, uuid.uuid4().hex, DELETE_MARK)
                 with lock_past_lone_writers(path, mode=self._mode):
                     self.fs.rename(path, self.path / going)
@@ -322,7 +322,7 @@ class LogDirectory(LogRoot):
             self.store_topic(name, None)
 
     def finish_deletions(self) -> None:
-        """Goes on with deletions that an error has ended. Raises: the first failure, when all were tried."""
+        """Continues deletions that an error interrupted. Raises: the first failure, after trying all."""
         failure: KstoreError | None = None
         for name in [name for name, entry in self.topics.items() if entry.deleting]:
             try:
@@ -333,7 +333,7 @@ class LogDirectory(LogRoot):
             raise failure
 
     def remove_deleted(self, *, at_once: bool = False) -> int:
-        """Removes what was deleted long enough ago; returns how many directories. Raises: StorageError."""
+        """Removes what was deleted long enough ago; returns the number of directories. Raises: StorageError."""
         now = self.clock.monotonic()
         with self._mutex:
             due = [gone for gone in self._deleted if at_once or gone.due <= now]
@@ -344,7 +344,7 @@ class LogDirectory(LogRoot):
                 self._remove_tree(self.path / gone.name)
                 count += 1
             except FileNotFoundError:
-                pass  # somebody tidied up
+                pass  # another program removed it
             except StorageError as error:
                 failure = failure or error
                 continue
@@ -356,7 +356,7 @@ class LogDirectory(LogRoot):
 
     def _remove_tree(self, path: Path) -> None:
         fs = self.fs
-        # What makes a directory a log goes last: half of one is still known for what it is.
+        # The files that make a directory a log go last: half of one is still recognised.
         for name in sorted(fs.list(path), key=lambda name: (name == LOCK, name == PARTITION_METADATA)):
             inner = path / name
             if fs.stat(inner).is_dir:
@@ -368,7 +368,8 @@ class LogDirectory(LogRoot):
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def write_checkpoints(self, changes: Mapping[str, Mapping[TopicPartition, int | None]]) -> int:
-        """Takes in what is new of some logs (None: no entry), drops what is of none; returns how many files changed."""
+        """Adds the changes of some logs (None: no entry), drops entries without a log; returns the number of changed
+        files."""
         with self._changing():
             count = 0
             for name in CHECKPOINTS:
@@ -386,7 +387,7 @@ class LogDirectory(LogRoot):
         return owner.topic == METADATA_TOPIC or owner.partition in self.partitions.get(owner.topic, ())
 
     def _forget(self, owners: Iterable[TopicPartition]) -> None:
-        """Takes partitions out of the checkpoints, durably: a later log of the same name must not begin with them."""
+        """Removes partitions from the checkpoints, durably: a later log of the same name must not start with them."""
         gone = set(owners)
         for name, offsets in self._checkpoints.items():
             kept = {owner: offset for owner, offset in offsets.items() if owner not in gone}
@@ -397,12 +398,12 @@ class LogDirectory(LogRoot):
     # --- close ------------------------------------------------------------------------------------------------------
 
     def mark_clean(self) -> None:
-        """Says, durably, that every log was closed in order."""
+        """Records, durably, that every log was closed cleanly."""
         with self._changing():
             write_clean_shutdown(self.fs, self.path / CLEAN_SHUTDOWN, mode=self._mode)
 
     def close(self) -> None:
-        """Gives the directory up, or leaves it to the logs that could not be closed; writes nothing."""
+        """Releases the directory, or leaves it to the logs that could not be closed; writes nothing."""
         with self._mutex:
             if self._lock is not None:
                 self._lock.release()

@@ -1,4 +1,4 @@
-"""What a store's metrics are at the moment: its own, and those of its logs (``metrics``)."""
+"""A store's present metrics: its own, and those of its logs (``metrics``)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["logs_metrics", "store_metrics"]
 
 
 def logs_metrics(logs: OpenLogs) -> dict[TopicPartition, dict[str, MetricValue]]:
-    """By partition, of every log that was opened: all of them where it is open now, else what was counted of it."""
+    """By partition, for every log opened so far: all metrics while it is open, else its counters."""
     known: dict[TopicPartition, dict[str, MetricValue]] = {}
     open_now = dict(logs.open_now())
     for owner, counters in sorted(logs.counters().items()):
         try:
             known[owner] = open_now[owner].metrics()
         except (KeyError, KstoreError):
-            known[owner] = counters.read()  # it is closed, or just being closed
+            known[owner] = counters.read()  # it is closed, or being closed
     return known
 
 

@@ -1,7 +1,7 @@
-"""The open logs of a store: each opened when it is first needed, shared, flushed together, and closed together.
+"""The open logs of a store: each opened on first use, shared, flushed together, and closed together.
 
-A log that somebody asked for stays open until the store is closed, or its topic deleted. One that only background work
-needs is closed again behind it: a store may have more logs than a process may have files.
+A log that a user requested stays open until the store is closed, or its topic deleted. One that only background work
+needs is closed again afterwards: a store may have more logs than a process may have files.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ FLUSH_TASK = "flush"
 
 @dataclass(slots=True)
 class _Entry:
-    """A partition's log. ``is_kept``: somebody outside has it; ``user_count``: so many inside are at work on it.
+    """A partition's log. ``is_kept``: a user outside has it; ``user_count``: how many inside are working on it.
 
-    ``writer`` is the log's own, which says where the log was even when its user has closed it.
+    ``writer`` is the log's own, which knows the log's offsets even after its user has closed it.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -46,7 +46,7 @@ class _Entry:
     writer: LogWriter | None = None
     is_kept: bool = False
     user_count: int = 0
-    # They go on where they were when the log is opened again.
+    # They continue from their values when the log is reopened.
     counters: LogCounters = field(default_factory=LogCounters)
 
 
@@ -57,17 +57,17 @@ class OpenLogs:
         self._directory = directory
         self._settings = settings
         self._flushes = flushes
-        # One for all: a log that is opened behind a jump of the clock must not believe it.
+        # One for all: a log that is opened after a jump of the clock must not believe it.
         clock = directory.clock
         self._retention_clock = TrustedClock(clock.now_ms(), clock.monotonic())
         self._mutex = threading.Lock()
         self._entries: dict[TopicPartition, _Entry] = {}
-        # Where logs were when they were closed, for the checkpoints.
+        # The offsets of logs at their close, for the checkpoints.
         self._closed_at: dict[TopicPartition, LogOffsets] = {}
         self._closed = False
 
     def get(self, owner: TopicPartition) -> Log:
-        """The log of ``owner``, opened if need be; it stays open. Raises: as ``Log``."""
+        """The log of ``owner``, opened if necessary; it stays open. Raises: as ``Log``."""
         with self._held(owner) as entry:
             log = self._opened(owner, entry)
             entry.is_kept = True
@@ -75,12 +75,12 @@ class OpenLogs:
 
     @contextmanager
     def borrowed(self, owner: TopicPartition) -> Iterator[Log]:
-        """The log of ``owner`` for some work; closed behind it, unless somebody else has it. Raises: as ``Log``."""
+        """The log of ``owner`` for some work; closed afterwards, unless it is in use elsewhere. Raises: as ``Log``."""
         is_counted = False
         try:
             with self._held(owner) as entry:
                 log = self._opened(owner, entry)
-                # No call, after which a signal may be served, comes between the two.
+                # No call, which could let a signal handler run, comes between the two.
                 entry.user_count += 1
                 is_counted = True
             yield log
@@ -99,7 +99,7 @@ class OpenLogs:
         return [(owner, log) for owner, log in logs if log is not None and not log.closed]
 
     def counters(self) -> dict[TopicPartition, LogCounters]:
-        """What was counted of every log that was opened."""
+        """The counters of every log opened so far."""
         with self._mutex:
             return {owner: entry.counters for owner, entry in self._entries.items()}
 
@@ -108,14 +108,14 @@ class OpenLogs:
         return entry is not None and entry.log is not None and not entry.log.closed
 
     def close(self, owner: TopicPartition) -> None:
-        """Closes one log, in order; its next user opens it anew. Raises: as ``Log.close``."""
+        """Closes one log cleanly; its next user reopens it. Raises: as ``Log.close``."""
         entry = self._entries.get(owner)
         if entry is not None:
             with entry.lock:
                 self._close_log(owner, entry)
 
     def reconfigure(self, owner: TopicPartition, config: LogConfig) -> None:
-        """Has the log go on by other settings, if it is open; one that is just being opened is waited for."""
+        """Applies other settings to the log, if it is open; waits for one that is being opened."""
         entry = self._entries.get(owner)
         if entry is not None:
             with entry.lock, suppress(ClosedError, PoisonedError):
@@ -123,13 +123,13 @@ class OpenLogs:
                     entry.writer.reconfigure(config)
 
     def shut(self) -> list[TopicPartition]:
-        """Opens nothing more; returns the partitions whose logs are to be closed."""
+        """Opens nothing more; returns the partitions whose logs must be closed."""
         with self._mutex:
             self._closed = True
             return list(self._entries)
 
     def offsets(self) -> dict[TopicPartition, LogOffsets]:
-        """Where the open logs are, and where others were when they were closed, unless that was ``noted``."""
+        """The offsets of open logs, and those of others at their close, unless they were ``noted``."""
         with self._mutex:
             offsets = dict(self._closed_at)
             writers = [(owner, entry.writer) for owner, entry in self._entries.items()]
@@ -139,14 +139,14 @@ class OpenLogs:
         return offsets
 
     def noted(self, offsets: Mapping[TopicPartition, LogOffsets]) -> None:
-        """``offsets`` are in the checkpoints."""
+        """Records that ``offsets`` are in the checkpoints."""
         with self._mutex:
             for owner, known in offsets.items():
                 if self._closed_at.get(owner) == known:
                     del self._closed_at[owner]
 
     def forget(self, owner: TopicPartition) -> None:
-        """There is no such partition any more."""
+        """Records that the partition no longer exists."""
         with self._mutex:
             self._entries.pop(owner, None)
             self._closed_at.pop(owner, None)
@@ -155,22 +155,22 @@ class OpenLogs:
     def _held(self, owner: TopicPartition) -> Iterator[_Entry]:
         """The entry of ``owner``, locked. Raises: TopicNotFoundError, ClosedError."""
         while True:
-            self._settings.of(owner)  # no entries for partitions that there are not
+            self._settings.of(owner)  # no entries for partitions that do not exist
             with self._mutex:
                 entry = self._entries.setdefault(owner, _Entry())
             with entry.lock:
-                # Whoever has waited may hold that of a deleted partition, beside which there is a new one.
+                # After a wait this may be the entry of a deleted partition, beside which there is a new one.
                 if self._entries.get(owner) is entry:
                     yield entry
                     return
 
     def _opened(self, owner: TopicPartition, entry: _Entry) -> Log:
-        """Needs the entry's lock. Asks again whether there is such a partition: it may just have been deleted."""
+        """Needs the entry's lock. Checks again that the partition exists: it may just have been deleted."""
         if self._closed:
             raise ClosedError(f"the store {self._directory.path} is closed")
         config, durability = self._settings.of(owner)
         if entry.log is None or entry.log.closed:
-            entry.is_kept = False  # who had it has closed it
+            entry.is_kept = False  # its user has closed it
             entry.log = self._open(owner, config, durability, entry.counters)
             entry.writer = None if self._directory.read_only else entry.log.writer
         return entry.log
@@ -213,7 +213,7 @@ class OpenLogs:
 
 
 class Flushes:
-    """The logs that have something to flush, and when. Thread-safe."""
+    """The logs with something to flush, and when. Thread-safe."""
 
     def __init__(self, clock: Clock, scheduler: Scheduler) -> None:
         self._clock = clock
@@ -222,11 +222,11 @@ class Flushes:
         self._due: dict[_LogFlusher, float] = {}
 
     def begin(self) -> None:
-        """Before anything is written."""
+        """Called before anything is written."""
         self._scheduler.add(FLUSH_TASK, self.run, interval_seconds=None, lane="flush")
 
     def note(self, flusher: _LogFlusher, delay_seconds: float) -> None:
-        """Has ``flusher`` flush after ``delay_seconds``. Raises: ThreadStartError."""
+        """Makes ``flusher`` flush after ``delay_seconds``. Raises: ThreadStartError."""
         with self._lock:
             self._due[flusher] = self._clock.monotonic() + delay_seconds
         if not self._scheduler.wake(FLUSH_TASK, delay_seconds=delay_seconds):
@@ -234,7 +234,7 @@ class Flushes:
             raise ThreadStartError(errno.EAGAIN, "the thread that flushes logs cannot be started")
 
     def run(self) -> None:
-        """Flushes every log that is due. Raises: the first failure, when all were tried."""
+        """Flushes every log that is due. Raises: the first failure, after trying all."""
         now = self._clock.monotonic()
         with self._lock:
             due = [flusher for flusher, when in self._due.items() if when <= now]
@@ -250,9 +250,9 @@ class Flushes:
             except ClosedError:
                 pass  # it was flushed when it was closed
             except (PoisonedError, SyncFailedError) as error:
-                failure = failure or error  # every later append says so
+                failure = failure or error  # every later append raises it
             except Exception as error:
-                # Whatever it was, it keeps no other log from its flush, nor this one from the next try.
+                # No error prevents the flush of another log, or the next attempt for this one.
                 failure = failure or error
                 with suppress(KstoreError):
                     flusher.note()
@@ -265,7 +265,7 @@ class Flushes:
 
 
 class _LogFlusher:
-    """What a log of a store has in the place of a thread of its own."""
+    """Replaces a log's own flushing thread in a store."""
 
     def __init__(self, flushes: Flushes, writer: LogWriter) -> None:
         self._flushes = flushes
@@ -276,14 +276,14 @@ class _LogFlusher:
         self._lock = threading.Lock()
 
     def note(self) -> None:
-        """There is something to flush. Costs next to nothing when that was known. Raises: ThreadStartError."""
+        """There is something to flush. Costs next to nothing if that was known. Raises: ThreadStartError."""
         if not self._noted and (writer := self._writer()) is not None:
             try:
                 self._noted = True
-                # Asked for each time: the setting may change while the log is open.
+                # Read each time: the setting may change while the log is open.
                 self._flushes.note(self, min(writer.context.config.flush_ms / 1000, threading.TIMEOUT_MAX))
             except BaseException:
-                self._noted = False  # after an interrupt, too, the next append asks again
+                self._noted = False  # after an interrupt, too, the next append requests it again
                 raise
 
     note_sealed = note
@@ -293,12 +293,12 @@ class _LogFlusher:
             writer = self._writer()
             if writer is None or self._stopped:
                 return
-            # Before the flush: an append that comes during it is not covered, and asks again.
+            # Before the flush: an append during it is not covered, and requests another.
             self._noted = False
             writer.flush()
 
     def stop(self) -> None:
-        """Returns when the log is not being flushed any more, and will not be."""
+        """Returns when the log is not being flushed, and will not be any more."""
         self._stopped = True
         self._flushes.forget(self)
         with self._lock:

@@ -1,16 +1,16 @@
-"""A directory of many logs, laid out as a Kafka broker's: what is in its root, but for the logs themselves.
+"""A directory of many logs, laid out like a Kafka broker's: the contents of its root, except the logs themselves.
 
     .lock                        held by the one store, or broker, that writes
     meta.properties              ids; a broker's is kept
-    kstore.topics                the topics and their settings (rules/topics); what decides whether one exists
-    kstore.producer-ids          which producer ids may have been given out (transactions/producer_ids)
+    kstore.topics                the topics and their settings (rules/topics); decides whether one exists
+    kstore.producer-ids          which producer ids may have been assigned (transactions/producer_ids)
     <topic>-<partition>          a log, with the topic's id in partition.metadata
     *-offset-checkpoint          for a broker, and for its logs that kstore has not opened yet
-    .kafka_cleanshutdown         there only while nobody writes, and only if all logs were closed in order
+    .kafka_cleanshutdown         exists only while no writer is open, and only if all logs were closed cleanly
     <topic>-<p>.<hex>-delete     a deleted topic's, until it is removed
 
-What decides whether a topic exists is ``kstore.topics``. Everything else in the directory is somebody else's: left
-alone, and listed.
+``kstore.topics`` decides whether a topic exists. kstore does not own any other name in the directory: it leaves them
+alone, and lists them.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ Checkpoints = dict[str, dict[TopicPartition, int]]
 
 
 class LogRoot:
-    """What is in the root of a store, as it was when somebody last looked. Thread-safe.
+    """The contents of a store's root, as last read. Thread-safe.
 
-    ``topics`` and ``partitions`` are replaced as a whole when they change, so that they may be read without a lock.
+    ``topics`` and ``partitions`` are replaced as a whole when they change, so they may be read without a lock.
     """
 
     def __init__(self, fs: FileSystem, path: Path, clock: Clock, *, read_only: bool) -> None:
@@ -95,10 +95,10 @@ class LogRoot:
         self.was_clean = False
         # The entries of topics are lost, or were when the store was last open.
         self._entries_lost = False
-        # Guards every change of what is in the root.
+        # Guards every change of the root's contents.
         self._mutex = threading.RLock()
         self._marked: list[str] = []
-        # As the files have them.
+        # As stored in the files.
         self._checkpoints: Checkpoints = {}
 
     def _ensure_store(self) -> None:
@@ -107,7 +107,7 @@ class LogRoot:
             raise NotALogError(errno.ENOTDIR, "one log, expected a directory of logs: open it with Log", str(self.path))
 
     def look(self) -> None:
-        """Looks again for what is in the directory. Raises: LogNotFoundError, NotALogError, StorageError."""
+        """Reads the directory again. Raises: LogNotFoundError, NotALogError, StorageError."""
         fs = self.fs
         if self.read_only:
             self._ensure_store()
@@ -127,7 +127,7 @@ class LogRoot:
                 elif name not in OWN_NAMES and not name.endswith(TEMPORARY_SUFFIX):
                     ignored.append(name)
             if not (self._entries_lost or found.keys() <= entries.keys()):
-                # Of what another process makes meanwhile the entry is written first, and read first: it is there now.
+                # Another process writes an entry first, and it is read first here: so what it describes exists now.
                 late = self._read_topics()
                 entries |= {topic: late[topic] for topic in found.keys() - entries.keys() if topic in late}
             for topic, entry in entries.items():
@@ -156,7 +156,7 @@ class LogRoot:
             return False
 
     def _adopted(self, topic: str, partitions: Sequence[int]) -> TopicEntry:
-        """The entry of a topic that a broker or a lone log has made."""
+        """The entry of a topic that a broker or a lone log has created."""
         try:
             path = self.path / str(TopicPartition(topic, min(partitions))) / PARTITION_METADATA
             topic_id = read_topic_id(self.fs, path)
@@ -174,7 +174,7 @@ class LogRoot:
         try:
             return decode_topics(read_small_file(self.fs, path, TOPICS_SIZE_MAX), path)
         except FileNotFoundError:
-            # A crash came between setting it aside and writing it anew.
+            # A crash came between setting it aside and rewriting it.
             self._entries_lost = self.fs.exists(self.path / DAMAGED_TOPICS)
             return {}
         except UnsupportedFormatError:
@@ -183,13 +183,13 @@ class LogRoot:
             self._entries_lost = True
             self._note(f"{KSTORE_TOPICS} is damaged, the topics are those that have directories: {error.reason}")
             if not self.read_only:
-                # Kept for whoever wants to know what the settings were.
+                # Kept so that the old settings can be looked up.
                 self.fs.rename(path, self.path / DAMAGED_TOPICS)
                 self.fs.sync_dir(self.path)
             return {}
 
     def numbers(self, topic: str) -> tuple[int, ...]:
-        """The partitions of a topic that can be used: those that are there, and wholly made."""
+        """The usable partitions of a topic: those that exist, completely created."""
         entry = self.topics.get(topic)
         if entry is None or entry.deleting:
             return ()
@@ -197,14 +197,14 @@ class LogRoot:
         return tuple(number for number in self.partitions.get(topic, ()) if number not in making)
 
     def owners(self) -> list[TopicPartition]:
-        """Every partition that can be used."""
+        """Every usable partition."""
         return [TopicPartition(name, number) for name in self.topics for number in self.numbers(name)]
 
     def partition_path(self, owner: TopicPartition) -> Path:
         return self.path / str(owner)
 
     def is_used(self, topic: str) -> bool:
-        """Whether the topic was made here, or one of its logs written to; else it is as a broker has left it."""
+        """Whether the topic was created here, or one of its logs written to; otherwise it is as a broker left it."""
         entry = self.topics.get(topic)
         if entry is None or entry.settings:
             return entry is not None
@@ -212,11 +212,11 @@ class LogRoot:
         return any(map(self.fs.exists, paths))
 
     def is_clean(self, owner: TopicPartition) -> bool:
-        """Whether the log of a partition is known to have been closed in order, so that opening it scans nothing."""
+        """Whether the log of a partition is known to be cleanly closed, so that opening it scans nothing."""
         try:
             return self._is_clean(owner)
         except (StorageError, UnsupportedFormatError):
-            return False  # opening it says what is wrong
+            return False  # opening it reports the error
 
     def _is_clean(self, owner: TopicPartition) -> bool:
         fs, path = self.fs, self.partition_path(owner)
@@ -230,7 +230,7 @@ class LogRoot:
         return state.fits(bases[-1], fs.stat(path / segment_name(bases[-1], LOG_SUFFIX)))
 
     def segment_ages(self, owner: TopicPartition) -> list[SegmentAge]:
-        """The segments of a log, by their files; the records' times are not looked for, nor where the last one ends."""
+        """The segments of a log, by their files; ignores the records' times, and where the last one ends."""
         fs, path = self.fs, self.partition_path(owner)
         bases = classify(fs.list(path)).bases[LOG_SUFFIX]
         ages = []
@@ -243,7 +243,7 @@ class LogRoot:
         return ages
 
     def marks(self, owner: TopicPartition) -> KafkaMarks:
-        """What the store's files said of a log when it was opened."""
+        """The contents of the store's files about a log when it was opened."""
         points, starts = self._checkpoints[RECOVERY_POINTS], self._checkpoints[LOG_START_OFFSETS]
         return KafkaMarks(self.was_clean, points.get(owner), starts.get(owner))
 
@@ -251,5 +251,5 @@ class LogRoot:
         try:
             return read_offset_checkpoint(self.fs, self.path / name)
         except CorruptFileError as error:
-            self._note(f"{name} is passed over: {error.reason}")
+            self._note(f"{name} is ignored: {error.reason}")
             return {}

@@ -1,8 +1,8 @@
-"""Background work: named tasks that come again and again, on as many threads as there are lanes.
+"""Background work: recurring named tasks, on one thread for each lane.
 
-A task never ends the thread that runs it: what it raises is logged, kept, and shown by ``status()``. The tasks of one
-lane run one after the other, so that a slow one delays its own lane only. Without threads, ``run_due()`` runs what is
-due by the clock that was given, which is how tests do it.
+A task never ends the thread that runs it: its exceptions are logged, kept, and shown by ``status()``. The tasks of one
+lane run one after another, so a slow one delays only its own lane. Without threads, ``run_due()`` runs what is due by
+the given clock, which is how tests do it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ NEVER = float("inf")
 
 
 class TaskStatus(NamedTuple):
-    """One task: how often it ran, when last (ms since the epoch, None for never), how long that took, what it said.
+    """One task: how many times it ran, when last (ms since the epoch, None for never), how long that took, its error.
 
-    ``error`` is the last run's, "" where it had none; ``last_error`` that of the last run that had one.
-    ``next_run_seconds`` is how long until the next run, None where nothing is planned.
+    ``error`` is the last run's, "" if it had none; ``last_error`` that of the last run with one. ``next_run_seconds``
+    is the time until the next run, None if none is planned.
     """
 
     name: str
@@ -66,12 +66,12 @@ class Scheduler:
         self._clock = clock
         self._name = name
         self._with_threads = threads
-        # Guards all that follows; notified when a task may be due earlier than was thought, and at the end.
+        # Guards everything below; notified when a task may be due earlier than expected, and at the end.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._tasks: dict[str, _Task] = {}
         self._threads: dict[str, threading.Thread] = {}
-        # Lanes without a thread, of which the log has been told.
+        # Lanes without a thread, already logged.
         self._refused: set[str] = set()
         self._started = False
         self._stopped = False
@@ -86,7 +86,7 @@ class Scheduler:
         lane: str = "work",
     ) -> None:
         """Adds a task: first after ``delay_seconds`` (default: the interval), then again ``interval_seconds`` after the
-        end of each run; with None only when it is asked for (``wake``)."""
+        end of each run; with None only on request (``wake``)."""
         interval = NEVER if interval_seconds is None else interval_seconds
         first = interval if delay_seconds is None else delay_seconds
         with self._lock:
@@ -95,7 +95,7 @@ class Scheduler:
             self._changed.notify_all()
 
     def start(self) -> None:
-        """Begins to run what is due, where there are threads at all."""
+        """Starts to run what is due, if threads are used at all."""
         with self._lock:
             self._started = True
             if self._with_threads and not self._stopped:
@@ -113,7 +113,7 @@ class Scheduler:
             try:
                 self._threads[lane] = start_thread(_run_lane, weakref.ref(self), lane, name=f"{self._name}-{lane}")
             except ThreadStartError as error:
-                # Whoever has something to do asks again, and is not to blame.
+                # The next request tries again; this caller is not to blame.
                 self._note_failure(lane, error)
 
     def _note_failure(self, lane: str, error: ThreadStartError) -> None:
@@ -126,7 +126,7 @@ class Scheduler:
                 task.error_count += 1
 
     def wake(self, name: str, *, delay_seconds: float = 0.0) -> bool:
-        """Has the task run ``delay_seconds`` from now, if it would not run before that anyway. False where its thread
+        """Makes the task run ``delay_seconds`` from now, unless it would run before that anyway. False if its thread
         cannot be started."""
         due = self._clock.monotonic() + delay_seconds
         with self._lock:
@@ -142,19 +142,19 @@ class Scheduler:
             return task.lane in self._threads
 
     def run_due(self, lane: str | None = None) -> int:
-        """Runs every task that is due, each once, in the order in which they became due; returns how many."""
+        """Runs every task that is due, each once, in the order in which they became due; returns their number."""
         count = 0
         ran: set[str] = set()
         while (task := self._take(lane, ran)) is not None:
             ran.add(task.name)
             error = self._run(task)
             if error is not None and not isinstance(error, Exception) and not self._is_own_thread():
-                raise error  # an interrupt is for who called this
+                raise error  # an interrupt belongs to the caller
             count += 1
         return count
 
     def run(self, name: str) -> None:
-        """Runs a task now, whenever it is due. Raises: what the task raises, which is also kept."""
+        """Runs a task now, whenever it is due. Raises: the task's exception, which is also kept."""
         with self._lock:
             task = self._tasks[name]
             while task.is_running:
@@ -189,14 +189,14 @@ class Scheduler:
     def _run(self, task: _Task) -> BaseException | None:
         """Runs a task that was taken."""
         started, last_run_ms = self._clock.monotonic(), self._clock.now_ms()
-        # What is asked for while it runs is not covered by this run, and makes it due again.
+        # A request during the run is not covered by it, and makes it due again.
         with self._lock:
             task.due = NEVER
         failure: BaseException | None = None
         try:
             task.run()
         except BaseException as error:
-            # Whatever it is: a thread that died of it would end all tasks without a word.
+            # Whatever it is: a thread that died of it would silently end all tasks.
             failure = error
             logger.warning("the task %r failed: %s: %s", task.name, type(error).__name__, error)
         ended = self._clock.monotonic()
@@ -232,7 +232,7 @@ class Scheduler:
             )
 
     def end(self) -> None:
-        """Begins no task any more; those that are running go on."""
+        """Starts no more tasks; running ones continue."""
         with self._lock:
             self._stopped = True
             self._changed.notify_all()
@@ -245,7 +245,7 @@ class Scheduler:
                 thread.join()
 
     def __del__(self) -> None:
-        # The threads hold this weakly, and look again from time to time.
+        # The threads hold this weakly, and check again from time to time.
         self._stopped = True
 
     def _wait(self, lane: str) -> bool:
@@ -260,7 +260,7 @@ class Scheduler:
             return not self._stopped
 
 
-# So long a forgotten scheduler's thread lives on.
+# How long the thread of a forgotten scheduler lives on.
 LOOK_SECONDS = 60.0
 
 

@@ -1,4 +1,4 @@
-"""What a store does in the background: each task goes over the logs; if one log fails the others are still done."""
+"""The background work of a store: each task goes over the logs; if one log fails the others are still done."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StoreTasks:
         config: StoreConfig,
         committed: Callable[[str, TopicPartition], int | None],
     ) -> None:
-        """``committed``: up to where a group of consumers has read a partition."""
+        """``committed``: how far a group of consumers has read a partition."""
         self._committed = committed
         self._topics = topics
         self._directory = topics.directory
@@ -51,7 +51,7 @@ class StoreTasks:
         self._cleaner = StoreCleaner(topics, config)
 
     def begin(self) -> None:
-        """Starts the threads, and has each task run from now on."""
+        """Starts the threads; each task runs from now on."""
         add, config = self._scheduler.add, self._config
         first = config.initial_delay_ms / 1000
         for name, run, interval_ms, lane in (
@@ -67,7 +67,7 @@ class StoreTasks:
         self._scheduler.start()
 
     def _each(self, owners: Iterable[TopicPartition], work: Callable[[TopicPartition, Log], object]) -> None:
-        """Does ``work`` on each log. Raises: the first failure, when all were tried."""
+        """Does ``work`` on each log. Raises: the first failure, after trying all."""
         failure: KstoreError | None = None
         for owner in owners:
             try:
@@ -83,7 +83,7 @@ class StoreTasks:
     # --- retention --------------------------------------------------------------------------------------------------
 
     def retain(self) -> RetentionResult:
-        """Deletes what each log's settings give up, then what is over the store's own limit."""
+        """Deletes what each log's settings allow, then what exceeds the store's own limit."""
         with self._retaining:
             results: list[RetentionResult] = []
             try:
@@ -105,7 +105,7 @@ class StoreTasks:
         return passed_by_all(groups, lambda group: self._committed(group, owner))
 
     def _with_retention(self) -> Iterator[TopicPartition]:
-        """The logs that their settings may delete from; and those whose settings cannot be: opening one says why."""
+        """The logs with retention settings; and those with invalid settings: opening one reports the error."""
         for owner in self._directory.owners():
             try:
                 config, _ = self._settings.of(owner)
@@ -121,7 +121,7 @@ class StoreTasks:
     def _retain_total(self, limit: int) -> list[RetentionResult]:
         """Deletes the oldest sealed segments of all logs until the store holds no more than ``limit`` bytes.
 
-        Raises: the first failure, when all was tried.
+        Raises: the first failure, after trying all.
         """
         ages: dict[TopicPartition, list[SegmentAge]] = {}
         total = 0
@@ -130,12 +130,12 @@ class StoreTasks:
             try:
                 found = self._directory.segment_ages(owner)
                 total += sum(age.size for age in found)
-                # What a topic goes by that has lost its settings is not known; it counts, and stays.
+                # A topic that has lost its settings has unknown ones; it counts, and stays.
                 lost = self._directory.topics[owner.topic].settings_lost
                 config = self._settings.of(owner)[0]
                 if config.retention_groups:
                     passed = self._passed(owner, config.retention_groups)
-                    # The last one counts as the active, and stays.
+                    # The last one counts as the active one, and stays.
                     found = found[: sum(age.stop_offset <= passed for age in found) + 1]
                 if not lost and "delete" in config.cleanup_policy and not self._settings.is_kept(owner.topic):
                     ages[owner] = found
@@ -159,7 +159,7 @@ class StoreTasks:
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Writes what has changed of the four checkpoints."""
+        """Writes the changes of the four checkpoints."""
         with self._topics.changing():  # no topic may be deleted meanwhile
             self._checkpoint()
 
@@ -178,12 +178,12 @@ class StoreTasks:
     # --- the rest ---------------------------------------------------------------------------------------------------
 
     def roll_idle(self) -> None:
-        """Rolls active segments that nobody has appended to for ``segment_ms``."""
+        """Rolls active segments without an append for ``segment_ms``."""
         self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: log.writer.roll_if_idle())
 
     def remove_deleted(self) -> None:
-        """Removes the files of segments and topics that were deleted long enough ago, after it has gone on with the
-        deletion of topics that an error has ended."""
+        """Continues interrupted deletions of topics, then removes the files of segments and topics that were deleted
+        long enough ago."""
         try:
             with self._topics.changing():
                 if not self._directory.shared:
@@ -195,7 +195,7 @@ class StoreTasks:
                 self._directory.remove_deleted()
 
     def remove_after(self, delay_seconds: float) -> None:
-        """Has what was deleted removed after a while."""
+        """Schedules the removal of deleted files."""
         self._scheduler.wake(REMOVAL_TASK, delay_seconds=delay_seconds)
 
     def expire_producers(self) -> None:
@@ -208,5 +208,5 @@ class StoreTasks:
         self._each([owner for owner, _ in self._logs.open_now()], expire)
 
     def clean(self) -> None:
-        """Compacts the logs that are due for it."""
+        """Compacts the logs that are due."""
         self._cleaner.run()

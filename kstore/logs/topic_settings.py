@@ -1,4 +1,4 @@
-"""``TopicSettings``: the settings that are in effect for each topic of a store."""
+"""``TopicSettings``: the settings in effect for each topic of a store."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class TopicSettings:
         self.durability: Durability = durability
         self._directory = directory
         self._defaults = dict(defaults)
-        # By topic: what is in effect, with the entry that it was computed from.
+        # By topic: the effective settings, with the entry from which they were computed.
         self._known: dict[str, tuple[TopicEntry, tuple[LogConfig, Durability]]] = {}
 
     @property
     def defaults(self) -> LogConfig:
-        """The settings of a topic that has none of its own."""
+        """The settings of a topic without settings of its own."""
         return LogConfig.from_settings(**self._defaults)
 
     def of(self, owner: TopicPartition) -> tuple[LogConfig, Durability]:
@@ -53,11 +53,11 @@ class TopicSettings:
         return effective_settings(defaults, own, self.default_durability(name))
 
     def is_kept(self, name: str) -> bool:
-        """Whether a topic is internal, or a queue's, which gives its space back itself and no sooner than its items
-        are done."""
+        """Whether a topic is internal, or a queue's, which frees its space itself and no sooner than its items are
+        done."""
         return is_internal(name) or journal_of(name) in self._directory.topics
 
     def default_durability(self, name: str) -> Durability:
-        """The durability of a topic that has none of its own. The decisions of transactions must be on disk before
-        they are carried out."""
+        """The durability of a topic without one of its own. The decisions of transactions must be on disk before they
+        are carried out."""
         return "sync" if name == TRANSACTION_STATE.name else self.durability

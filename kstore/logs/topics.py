@@ -1,10 +1,10 @@
 """``Topics``: which topics a store has, their settings and their logs; how they are created, changed and deleted.
 
-directory    what lies in the root, and what decides whether a topic exists
-settings     what is in effect for each topic (topic_settings)
+directory    the root's contents, which decide whether a topic exists
+settings     the settings in effect for each topic (topic_settings)
 logs         the open logs (open_logs)
 
-Everything that works with topics stands on this: the background work, the coordinator, producers, consumers, queues.
+Everything that works with topics builds on this: the background work, the coordinator, producers, consumers, queues.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LOG_SETTINGS = frozenset({"durability", *(row.name for row in fields(LogConfig))
 
 
 class PartitionDescription(NamedTuple):
-    """One partition; ``size`` in bytes of ``.log`` files. ``error`` says why the rest is not known, "" as a rule."""
+    """One partition; ``size`` in bytes of ``.log`` files. ``error`` says why the rest is unknown, usually ""."""
 
     partition: int
     start_offset: int = -1
@@ -64,7 +64,7 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicSummary(NamedTuple):
-    """A topic, without a look at its logs: ``settings`` are its own."""
+    """A topic, without reading its logs: ``settings`` are its own."""
 
     name: str
     topic_id: UUID | None
@@ -103,7 +103,7 @@ class Topics:
         fs: FileSystem,
         clock: Clock,
     ) -> None:
-        """Opens the directory; see ``Store``. ``defaults`` are the settings of topics that have none of their own.
+        """Opens the directory; see ``Store``. ``defaults`` are the settings of topics without their own.
 
         Raises: LogNotFoundError, NotALogError, LockedError, ConfigError, ReadOnlyError, StorageError.
         """
@@ -123,14 +123,14 @@ class Topics:
         )
         self.settings = TopicSettings(self.directory, defaults, durability)
         self.logs = OpenLogs(self.directory, self.settings, flushes)
-        # Logs that were not closed in order, and are not known to be in order since.
+        # Logs that were not closed cleanly, and are not known to be sound since.
         self._unclean: set[TopicPartition] = set()
         # Reentrant: a producer that is collected meanwhile takes it again.
         self._watching = threading.RLock()
         self._watchers: list[Callable[[str], None]] = []  # guarded by _watching
         self.life.closed = False
 
-    # --- what may be done -------------------------------------------------------------------------------------------
+    # --- what is allowed -------------------------------------------------------------------------------------------
 
     @property
     def read_only(self) -> bool:
@@ -148,7 +148,8 @@ class Topics:
             raise ReadOnlyError(None, "the store is open for reading", str(self.path))
 
     def check_alone(self, what: str) -> None:
-        """``what`` needs a store that no other process has open. Raises: SharedLogError, and as ``check_writable``."""
+        """Checks that no other process has the store open, for ``what``. Raises: SharedLogError, as
+        ``check_writable``."""
         self.check_writable()
         if self.directory.shared:
             raise SharedLogError(f"{what} needs a store that one process has open")
@@ -163,16 +164,16 @@ class Topics:
         with self._lock, self.directory.turn():  # in the order in which all take them
             yield
 
-    # --- which there are --------------------------------------------------------------------------------------------
+    # --- which topics exist -------------------------------------------------------------------------------------------
 
     def names(self, *, internal: bool = False) -> list[str]:
-        """The names of all topics, sorted; ``internal``: also those that Kafka and kstore keep for themselves."""
+        """The names of all topics, sorted; ``internal``: also those reserved for Kafka and kstore."""
         self._refresh()
         found = (name for name in self.directory.topics if self.directory.numbers(name))
         return sorted(name for name in found if internal or not is_internal(name))
 
     def partitions(self, name: str) -> list[int]:
-        """The partitions of a topic, rising. Raises: TopicNotFoundError."""
+        """The partitions of a topic, increasing. Raises: TopicNotFoundError."""
         self._refresh()
         return list(self.directory.topic(name)[1])
 
@@ -249,13 +250,13 @@ class Topics:
             found = directory.topics.get(name)
             if found is not None and found.deleting:
                 self.check_alone("a topic whose deletion was not finished")
-                directory.finish_delete(name)  # an error has ended its deletion
+                directory.finish_delete(name)  # an error has interrupted its deletion
             elif directory.numbers(name) or (found is not None and found.made):
                 if exist_ok:
                     return
                 raise TopicExistsError(f"there is a topic {name}")
             if (other := collision(name, directory.topics)) is not None:
-                raise TopicExistsError(f"topic {name} differs from {other} in '.' and '_' only, which Kafka refuses")
+                raise TopicExistsError(f"topic {name} differs from {other} only in '.' and '_', which Kafka refuses")
             directory.create(name, entry)
         self.tell(name)
 
@@ -308,7 +309,7 @@ class Topics:
             entry, numbers = self.directory.topic(name)
             gone = set(reset)
             if unknown := sorted(gone - LOG_SETTINGS):
-                raise ConfigError(f"there is no setting {unknown[0]!r} to be reset")
+                raise ConfigError(f"there is no setting {unknown[0]!r} to reset")
             own = {key: value for key, value in entry.settings.items() if key not in gone} | kept_settings(settings)
             config, durability = self.settings.effective(name, own)
             before = entry.settings.get("durability", self.settings.default_durability(name))
@@ -348,15 +349,15 @@ class Topics:
             directory.finish_delete(name, delay_seconds=delay)
             return delay
 
-    # --- news -------------------------------------------------------------------------------------------------------
+    # --- changes ------------------------------------------------------------------------------------------------------
 
     @property
     def tells_changes(self) -> bool:
-        """Whether ``watch`` reports every change of topics: not those that another process makes."""
+        """Whether ``watch`` reports every change of topics, except those by another process."""
         return not (self.directory.read_only or self.directory.shared)
 
     def watch(self, changed: Callable[[str], None]) -> None:
-        """Has ``changed(topic)`` called when a topic was created, deleted, grown or altered, until ``unwatch``."""
+        """Calls ``changed(topic)`` when a topic was created, deleted, grown or altered, until ``unwatch``."""
         with self._watching:
             self._watchers.append(changed)
 
@@ -366,7 +367,7 @@ class Topics:
                 self._watchers.remove(changed)
 
     def tell(self, topic: str) -> None:
-        """A topic was created, deleted, grown or altered."""
+        """Reports that a topic was created, deleted, grown or altered."""
         with self._watching:
             watchers = list(self._watchers)
         for changed in watchers:
@@ -375,8 +376,8 @@ class Topics:
     # --- open and close ---------------------------------------------------------------------------------------------
 
     def recover(self, thread_count: int) -> set[TopicPartition]:
-        """Opens every log that was not closed in order, and closes it again; returns which. If one fails its next use
-        tries again."""
+        """Opens every log that was not closed cleanly, and closes it again; returns which. If one fails, its next use
+        retries."""
         directory = self.directory
         unclean = [owner for owner in directory.owners() if not directory.is_clean(owner)]
         self._unclean = set(unclean)
@@ -393,7 +394,7 @@ class Topics:
         return set(unclean)
 
     def mark_clean(self, closed: Iterable[TopicPartition]) -> None:
-        """Says, durably, that every log was closed in order, if those ``closed`` now and those recovered were."""
+        """Records, durably, that every log was closed cleanly, if those ``closed`` now and those recovered were."""
         directory = self.directory
         doubtful = {owner for owner in {*closed, *self._unclean} if owner.partition in directory.numbers(owner.topic)}
         if all(directory.is_clean(owner) for owner in doubtful):
@@ -408,7 +409,7 @@ class BorrowedTopics:
         self._stack = stack
 
     def log_of(self, owner: TopicPartition) -> Log:
-        """Raises: TopicNotFoundError where there is no log, or an empty one; and as ``Log``."""
+        """Raises: TopicNotFoundError if there is no log, or an empty one; and as ``Log``."""
         if not any(segment.size for segment in self._topics.directory.segment_ages(owner)):
             raise TopicNotFoundError(f"{owner} holds nothing")
         return self._stack.enter_context(self._topics.logs.borrowed(owner))
@@ -417,7 +418,7 @@ class BorrowedTopics:
         return self._topics.count(name)
 
     def ensure(self, name: str, partitions: int, /, **settings: Any) -> int:
-        """Raises: TopicNotFoundError where there is no such topic."""
+        """Raises: TopicNotFoundError if the topic does not exist."""
         if count := self.count(name):
             return count
         raise TopicNotFoundError(f"there is no topic {name}")
