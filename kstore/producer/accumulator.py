@@ -1,12 +1,12 @@
-"""Where records wait in batches, partition by partition, until a writer takes them (Kafka: RecordAccumulator).
+"""Where records wait in batches, per partition, until a writer takes them (Kafka: RecordAccumulator).
 
-An append that finds no room closes the open batch of its partition and opens another: it looks, asks the pool for
-memory without any lock, and looks again, since another thread may have opened one meanwhile. So a large record that
+An append that finds no room closes the open batch of its partition and opens another: it checks, requests memory from
+the pool without any lock, and checks again, since another thread may have opened one meanwhile. So a large record that
 waits for memory does not stop the small ones, and no two half-empty batches are made.
 
-A queue has two locks. ``lock`` is held for moments, by whoever opens, closes or takes batches. ``drain_lock`` is held
-by whoever writes the queue's batches, from before they are taken until they are done or back: so they are written in
-order, and none is in two hands.
+A queue has two locks. ``lock`` is held for moments, by the thread that opens, closes or takes batches. ``drain_lock``
+is held by the thread that writes the queue's batches, from before they are taken until they are done or put back: so
+they are written in order, and no two threads have the same batch.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from kstore.record.batch import BATCH_HEADER_BYTES
 
 __all__ = ["Queue", "RecordAccumulator", "RecordHeaders", "Topic", "retry_delay", "size_upper_bound"]
 
-# As ``checked_headers`` makes them.
+# As ``checked_headers`` returns them.
 RecordHeaders = tuple[tuple[str, bytes | None], ...]
 
 # Length, attributes, timestamp delta and offset delta of a record, at most (Kafka: DefaultRecord.MAX_RECORD_OVERHEAD).
 RECORD_OVERHEAD_MAX: Final = 21
 VARINT_BYTES_MAX: Final = 5
 RETRY_JITTER: Final = 0.2
-# What is sent with one call may share a batch of so many times the size of others: nobody waits for it to fill.
+# Records of one call may share a batch this many times the size of others: no thread waits for it to fill.
 RUN_BATCHES: Final = 8
-# A write that takes less is no worse for the thread that sends than to wait for the interpreter's lock.
+# A write that takes less costs the sending thread no more than waiting for the interpreter's lock.
 FAST_WRITE_SECONDS: Final = 0.001
 
 
@@ -73,21 +73,21 @@ class Queue(PartitionQueue):
         self.lock = threading.Lock()
         self.drain_lock = DrainLock()
         self.is_retired = False
-        # Somebody waits for its open batch.
+        # A thread waits for its open batch.
         self.is_urgent = False
-        # Guarded by ``drain_lock``, as all below. Not before this: monotonic, seconds.
+        # Guarded by ``drain_lock``, like all below. Not before this: monotonic, seconds.
         self.retry_at = 0.0
         self.retry_count = 0
-        # Its log's, once it was written to.
+        # The log's writer, after the first write.
         self.writer: LogWriter | None = None
-        # What the last two writes took; infinite if there was none, or one that failed.
+        # What the last two writes took; infinite if there was none, or if it failed.
         self.write_seconds = self.write_seconds_before = math.inf
-        # Whether an interrupt came into a write: batches without a result may be in the log.
+        # Whether an interrupt occurred during a write: batches without a result may be in the log.
         self.is_doubtful = False
         self.last_error = ""
-        # So many batches are written one by one.
+        # How many batches are written one by one.
         self.careful_count = 0
-        # Of ``producer``, an id and an epoch.
+        # The id and epoch of ``producer``.
         self.next_sequence = 0
         self.producer = (-1, -1)
 
@@ -97,15 +97,15 @@ class Queue(PartitionQueue):
 
     @property
     def is_fast(self) -> bool:
-        """Whether recent writes were so fast that the thread that sends may write. No lock is needed for the answer.
+        """Whether recent writes were so fast that the sending thread may write. The answer needs no lock.
 
-        One write that took long does not decide: a busy machine delays any of them now and then.
+        One slow write does not decide: a busy machine delays some now and then.
         """
         return min(self.write_seconds, self.write_seconds_before) < FAST_WRITE_SECONDS
 
 
 class Topic(TopicQueues):
-    """A topic as it was when it was last looked up, with the queues of its partitions."""
+    """A topic as of its last lookup, with the queues of its partitions."""
 
     __slots__ = ("codec", "config", "last_used", "level")
 
@@ -125,7 +125,8 @@ class Topic(TopicQueues):
 
 
 def size_upper_bound(value: bytes | None, key: bytes | None, headers: RecordHeaders) -> int:
-    """What a batch with this one record takes at most, bytes (Kafka: AbstractRecords.estimateSizeInBytesUpperBound)."""
+    """The most that a batch with only this record takes, bytes (Kafka:
+    AbstractRecords.estimateSizeInBytesUpperBound)."""
     size = BATCH_HEADER_BYTES + RECORD_OVERHEAD_MAX + 3 * VARINT_BYTES_MAX
     size += (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
     for name, content in headers:
@@ -134,7 +135,7 @@ def size_upper_bound(value: bytes | None, key: bytes | None, headers: RecordHead
 
 
 def retry_delay(config: ProducerConfig, retry_count: int, random_factor: Callable[[float, float], float]) -> float:
-    """Seconds before the next try, exponential with jitter (Kafka: ExponentialBackoff)."""
+    """Seconds before the next attempt, exponential with jitter (Kafka: ExponentialBackoff)."""
     first, most = config.retry_backoff_ms, max(config.retry_backoff_max_ms, config.retry_backoff_ms)
     if config.retry_backoff_max_ms < first:
         return config.retry_backoff_max_ms / 1000
@@ -154,19 +155,19 @@ class RecordAccumulator:
         hurry: Callable[[ProducerBatch], None],
         failures: Failures,
     ) -> None:
-        """``hurry`` is called when somebody waits for a batch."""
+        """``hurry`` is called when a thread waits for a batch."""
         self.pool = pool
         self.ratios = CompressionRatios()
-        # Those with batches, in the order in which they got some: a writer serves them in turn.
+        # Queues with batches, in the order in which they got some: a writer serves them in turn.
         self.active: dict[Queue, None] = {}
         # The batches without a result.
         self.incomplete: set[ProducerBatch] = set()
         self.is_closed = False
-        # Between transactions it takes nothing.
+        # Between transactions it accepts nothing.
         self.is_paused = False
         # Batches opened from now on belong to a transaction.
         self.is_transactional = False
-        # Whoever is in a hurry: while somebody is all batches are ready. Flushes, and ends of transactions.
+        # The threads in a hurry: while there is one, all batches are ready. Flushes, and ends of transactions.
         self.hurries: set[object] = set()
         self.opened_count = 0
         self._config = config
@@ -198,9 +199,9 @@ class RecordAccumulator:
     ) -> tuple[Delivery, Queue] | None:
         """Appends a record, to the topic's sticky partition where ``partition`` is None; waits for memory.
 
-        A batch that it opens has room for ``run_bytes`` at least, as far as the log takes it: for what follows.
-        None where the queue has been given up, or where a batch would have to be opened and ``may_open`` is False.
-        Raises: BufferExhaustedError after ``timeout`` seconds, RecordTooLargeError, ClosedError.
+        A batch that it opens has room for at least ``run_bytes``, as far as the log allows: for what follows. None if
+        the queue has been given up, or if a batch would have to be opened and ``may_open`` is False. Raises:
+        BufferExhaustedError after ``timeout`` seconds, RecordTooLargeError, ClosedError.
         """
         buffer = None
         size = self._size_max(topic, value, key, headers)
@@ -232,7 +233,7 @@ class RecordAccumulator:
                 if not is_elsewhere:
                     buffer = self.pool.allocate(size, timeout)
         finally:
-            # After an interrupt it may be that of a batch all the same.
+            # After an interrupt the memory may nevertheless belong to a batch.
             if buffer is not None and not is_opened and all(one.buffer is not buffer for one in list(self.incomplete)):
                 self.pool.deallocate(buffer, size)
 
@@ -246,7 +247,7 @@ class RecordAccumulator:
         timestamp: int,
         on_delivery: Callback | None,
     ) -> Delivery | None:
-        """Appends to the open batch; closes it where that is not possible. Needs the queue's lock."""
+        """Appends to the open batch; closes it if that is not possible. Needs the queue's lock."""
         if self.is_closed or self.is_paused:
             raise self._refusal()
         batch = queue.open_batch
@@ -274,7 +275,7 @@ class RecordAccumulator:
     ) -> Delivery:
         """Opens a batch with this record in it. Needs the queue's lock."""
         now = self._clock.monotonic()
-        # Before the batch: one that is in the queue is never out of sight.
+        # Before the batch: a batch in the queue is always listed.
         self.active[queue] = None
         batch = None
         try:
@@ -283,7 +284,7 @@ class RecordAccumulator:
             delivery = batch.append(value, key, headers, timestamp, on_delivery)
             assert delivery is not None, "the first record finds room"
             self.incomplete.add(batch)
-            # Whoever closes, or ends a transaction, says so first and then looks for batches.
+            # A thread that closes, or ends a transaction, sets its flag first and then looks for batches.
             if self.is_closed or self.is_paused:
                 raise self._refusal()
             queue.open_batch = batch
@@ -301,18 +302,18 @@ class RecordAccumulator:
         return delivery
 
     def _size_max(self, topic: Topic, value: bytes | None, key: bytes | None, headers: RecordHeaders) -> int:
-        """What a new batch may take before compression, bytes: so much that compressed it is near ``batch_size``."""
+        """The size of a new batch before compression, bytes: large enough to compress to about ``batch_size``."""
         size = self._batch_size
         if topic.codec != "none":
             ratio = self.ratios.estimate(topic.name, topic.codec)
             size = BATCH_HEADER_BYTES + int((size - BATCH_HEADER_BYTES) / ratio)
             size = min(max(size, self._batch_size), topic.config.max_batch_bytes_uncompressed, self.pool.total_bytes)
-        # No further record may find room that is too large: the compiled send looks at nothing but the room.
+        # A further record that is too large must not find room: the compiled send checks only the room.
         return max(min(size, self._config.max_request_size), size_upper_bound(value, key, headers))
 
     def _switches(self, topic: Topic) -> bool:
-        """Whether the next records without a key go to another partition now: to one where fewer batches wait the more
-        often, and so where a batch's worth went to this one."""
+        """Whether the next records without a key switch to another partition: more often to one where fewer batches
+        wait, and only after a batch's worth went to this one."""
         if topic.sticky_bytes < self._batch_size or topic.partition_count == 1:
             return False
         counts = [topic.queue(number).batch_count for number in range(topic.partition_count)]
@@ -323,11 +324,11 @@ class RecordAccumulator:
         return topic.sticky_partition != before
 
     def close_open(self, queue: Queue) -> None:
-        """Closes the open batch; it waits behind the others then. Needs the queue's lock."""
+        """Closes the open batch, which then waits after the others. Needs the queue's lock."""
         batch = queue.open_batch
         if batch is not None:
             batch.close()
-            # In this order, so that an interrupt loses none: it is then in both places, and is found here again.
+            # In this order, so that an interrupt loses none: the batch is then in both places, and is found here again.
             if not queue.closed or queue.closed[-1] is not batch:
                 queue.closed.append(batch)
             queue.open_batch = None
@@ -340,7 +341,7 @@ class RecordAccumulator:
     # --- ready ------------------------------------------------------------------------------------------------------
 
     def ready_in(self, queue: Queue, now: float) -> float:
-        """Seconds until the queue's first batch is to be written; 0 or less: now. No lock is needed for the answer."""
+        """Seconds until the queue's first batch is due; 0 or less: now. The answer needs no lock."""
         if (backoff := queue.retry_at - now) > 0:
             return backoff
         return 0.0 if queue.closed else self._open_due_in(queue, now)
@@ -362,10 +363,10 @@ class RecordAccumulator:
         all_now: bool = False,
         taken: list[ProducerBatch] | None = None,
     ) -> list[ProducerBatch]:
-        """Takes batches of the queue, in order, ``size_max`` bytes of them but one at least.
+        """Takes batches of the queue, in order, up to ``size_max`` bytes but at least one.
 
-        The open one is among them where it is due, or ``all_now``. Needs the queue's ``drain_lock``. They are put into
-        ``taken``, which is returned: after an interrupt ``restore`` brings back what is in it.
+        The open one is included if it is due, or with ``all_now``. Needs the queue's ``drain_lock``. They are put into
+        ``taken``, which is returned: after an interrupt ``restore`` puts its content back.
         """
         taken = [] if taken is None else taken
         size = 0
@@ -381,13 +382,14 @@ class RecordAccumulator:
         return taken
 
     def put_back(self, queue: Queue, batches: Iterable[ProducerBatch]) -> None:
-        """Puts batches that were taken, or what they were split into, back to the front. Needs the ``drain_lock``."""
+        """Puts batches that were taken, or the parts that they were split into, back to the front. Needs the
+        ``drain_lock``."""
         with queue.lock:
             queue.closed.extendleft(reversed(list(batches)))
             self.active[queue] = None
 
     def restore(self, queue: Queue, batches: Iterable[ProducerBatch]) -> None:
-        """As ``put_back``, after an interrupt: some of the batches may be in the queue."""
+        """Like ``put_back``, after an interrupt: some of the batches may be in the queue."""
         with queue.lock:
             missing = [batch for batch in batches if batch not in queue.closed]
             queue.closed.extendleft(reversed(missing))
@@ -395,7 +397,7 @@ class RecordAccumulator:
             self.active[queue] = None
 
     def take_expired(self, queue: Queue, now: float, expired: list[ProducerBatch] | None = None) -> list[ProducerBatch]:
-        """Takes batches that have waited ``delivery_timeout_ms``, from the front, as ``take``."""
+        """Takes batches that have waited ``delivery_timeout_ms``, from the front, like ``take``."""
         expired = [] if expired is None else expired
         with queue.lock:
             open_batch = queue.open_batch
@@ -417,7 +419,7 @@ class RecordAccumulator:
         return self._timeout if batch is None else batch.created_at + self._timeout - now
 
     def rest(self, queue: Queue) -> None:
-        """The queue is looked at again when it has batches; nothing if it has some."""
+        """Lists the queue again only when it gets batches; does nothing if it has some."""
         with queue.lock:
             if not queue.batch_count:
                 self.active.pop(queue, None)
@@ -435,7 +437,8 @@ class RecordAccumulator:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def retire(self, topic: Topic) -> bool:
-        """Gives up the queues of a topic that have nothing in them, and nothing on its way; whether it could all."""
+        """Gives up the queues of a topic that are empty and have nothing in flight; returns whether that was all of
+        them."""
         for number in range(topic.partition_count):
             queue = topic.queue(number)
             if queue.is_retired:

@@ -1,4 +1,4 @@
-"""What makes a closed batch ready for the log, and of a batch that is too large for it several smaller ones."""
+"""Makes a closed batch ready for the log, and splits a batch that is too large for it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["seal", "split"]
 def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, append_time_ms: int) -> EncodedBatch:
     """Compresses a closed batch, once, and writes its producer and CRC.
 
-    ``append_time_ms`` is NO_TIMESTAMP where the log does not stamp.
+    ``append_time_ms`` is NO_TIMESTAMP if the log does not stamp.
 
-    Raises: RecordTooLargeError where the log takes no batch that large.
+    Raises: RecordTooLargeError if the log accepts no batch that large.
     """
     config, encoded, buffer = topic.config, batch.encoded, batch.buffer
     assert encoded is not None, "the batch is closed"
@@ -60,7 +60,7 @@ def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, append_t
 def _compressed(
     batch: ProducerBatch, buffer: BatchBuffer, encoded: EncodedBatch, topic: Topic, ratios: CompressionRatios
 ) -> EncodedBatch:
-    """Compresses a batch in its buffer. Where an interrupt ends it half way it does all of it when called again."""
+    """Compresses a batch in its buffer. After an interrupt, a second call does all of it again."""
     compressed = batch.compressed
     if compressed is None:
         codec = CODECS_BY_NAME[topic.codec]
@@ -70,15 +70,16 @@ def _compressed(
             ratios.observe(topic.name, topic.codec, 1.0)
             return encoded
         ratios.observe(topic.name, topic.codec, size / encoded.size)
-        # From here on the buffer holds neither the one nor the other wholly.
+        # From here on the buffer holds neither version completely.
         batch.compressed = compressed
     return replace_records(buffer, encoded, topic.codec, compressed)
 
 
 def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBatch]:
-    """Moves the records of a batch, which the log would not take, into smaller ones of ``size_max`` bytes at most.
+    """Moves the records of a batch that the log refused into smaller ones of at most ``size_max`` bytes.
 
-    The deliveries and callbacks go with them; the new batches are as old as it is. Their memory is not the pool's.
+    The deliveries and callbacks move with them; the new batches are as old as the first. Their memory is not the
+    pool's.
     """
     encoded, buffer = batch.encoded, batch.buffer
     assert encoded is not None, "the batch is closed"
@@ -96,7 +97,7 @@ def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBat
         children.append((index, child))
         delivery = child.append(record.value, record.key, record.headers, record.timestamp)
         if delivery is None:
-            # One record alone is larger: it goes by itself, and is refused by itself.
+            # A single record is larger: it gets a batch of its own, and only it is refused.
             child.abort()
             child = _child(batch, encoded.size + BATCH_HEADER_BYTES + size_max)
             children[-1] = (index, child)

@@ -1,13 +1,13 @@
-"""The memory of a producer: buffers for batches out of one bounded total, and a queue of those who wait for some.
+"""The memory of a producer: buffers for batches out of one bounded total, and a queue of requests for it.
 
-Buffers of the one poolable size are used again; others are made and given up. Memory is made when it is first needed.
-Who waits is served strictly in turn, and a newcomer stands behind all of them: so a large request gets its memory as
-soon as enough was given back, and nothing is ever half served.
+Buffers of the poolable size are reused; others are made and dropped. Memory is allocated on first use. Requests are
+served strictly in turn, and a new one comes after all that wait: so a large request gets its memory as soon as enough
+is returned, and no request is served in part.
 
-A buffer may be given back only when no other thread reads it any more: the next batch is written over it at once.
+A buffer may be returned only when no other thread reads it any more: the next batch is written over it at once.
 
 No interrupt costs memory. What a request has taken is a ``Loan``, which repays itself when nothing refers to it any
-more. A buffer that was lent keeps its loan, so one that is dropped anywhere between the pool and a batch is given back.
+more. A lent buffer keeps its loan, so a buffer that is dropped anywhere between the pool and a batch is returned.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kstore.record._codec import BatchBuffer
 
 __all__ = ["BufferPool"]
 
-# Whoever waits looks again after so long: a loan that repays itself wakes nobody.
+# How often a waiting request checks again: a loan that repays itself wakes no thread.
 LOOK_AGAIN_SECONDS: Final = 0.5
 
 
 class _Claim:
-    """One request. Guarded by the pool's lock but for ``ready``."""
+    """One request. Guarded by the pool's lock except for ``ready``."""
 
     __slots__ = ("buffer", "loan", "ready")
 
@@ -43,11 +43,11 @@ class _Claim:
 class BufferPool:
     """Buffers of ``total_bytes`` in all (Kafka: BufferPool). Thread-safe; a wait can be interrupted by a signal.
 
-    Whatever ends a request, an interrupt or a lack of real memory too, its bytes are given back.
+    However a request ends, even by an interrupt or a lack of real memory, its bytes are returned.
 
     Args:
-        poolable_bytes: the size that is kept for the next batch: batch_size.
-        on_wait: is called, in the waiting thread and without a lock, before it waits.
+        poolable_bytes: the size of the buffers that are kept for the next batch: batch_size.
+        on_wait: called in the waiting thread, without a lock, before it waits.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class BufferPool:
     ) -> None:
         self.total_bytes = total_bytes
         self.poolable_bytes = poolable_bytes
-        # Time that requests spent waiting, and how many of them waited in vain.
+        # The time that requests spent waiting, and how many of them timed out.
         self.wait_ns_total = 0
         self.exhausted_total = 0
         self._clock = clock
         self._on_wait = on_wait
-        # A buffer is never smaller than some, so that not every one has just the poolable size.
+        # A buffer always has a minimum size, so that not every buffer has exactly the poolable size.
         self._pooled_capacity = max(poolable_bytes, BatchBuffer().capacity)
         self._lock = threading.Lock()
-        # Bytes that are not lent, those of the free buffers included.
+        # Bytes that are not lent, including those of the free buffers.
         self._account = Account(total_bytes)
-        # Guarded by _lock, as all below.
+        # Guarded by _lock, like all below.
         self._free: list[BatchBuffer] = []
         self._waiting: deque[_Claim] = deque()
         self._freed: list[Callable[[], object]] = []
@@ -78,12 +78,12 @@ class BufferPool:
 
     @property
     def available(self) -> int:
-        """Bytes that could be allocated now, if nobody waited."""
+        """Bytes that could be allocated now, if no request waited."""
         return self._account.available
 
     @property
     def free_count(self) -> int:
-        """Buffers of the poolable size that wait to be used again."""
+        """Buffers of the poolable size that are free."""
         return len(self._free)
 
     @property
@@ -91,10 +91,10 @@ class BufferPool:
         return len(self._waiting)
 
     def allocate(self, size: int, timeout_seconds: float) -> BatchBuffer:
-        """A buffer, empty, that ``size`` bytes fit into; waits for it if need be.
+        """An empty buffer with room for ``size`` bytes; waits for it if necessary.
 
-        Raises: BufferExhaustedError after ``timeout_seconds``, RecordTooLargeError for what the pool can never have,
-        ClosedError, MemoryError.
+        Raises: BufferExhaustedError after ``timeout_seconds``, RecordTooLargeError for more than the pool can ever
+        have, ClosedError, MemoryError.
         """
         if size > self.total_bytes:
             raise RecordTooLargeError(size, self.total_bytes, "a buffer", setting="buffer_memory")
@@ -117,12 +117,12 @@ class BufferPool:
             try:
                 self._withdraw(claim)
             finally:
-                # Once more, in case an interrupt came into that: a dead request at the head would stop all others.
+                # Once more, in case an interrupt came during that: a dead request at the head would stop all others.
                 self._withdraw(claim)
             raise
 
     def take_free(self, size: int) -> BatchBuffer | None:
-        """A buffer of the poolable size, if one is free and no request waits for it; else None. No wait."""
+        """A buffer of the poolable size, if one is free and no request waits for it; else None. Never waits."""
         if size != self.poolable_bytes or not self._free:
             return None
         with self._lock:
@@ -136,10 +136,10 @@ class BufferPool:
             return buffer
 
     def deallocate(self, buffer: BatchBuffer | None, size: int | None = None) -> None:
-        """Takes a buffer back, whose content is gone; None is none. A closed pool takes buffers back too.
+        """Takes a buffer back, whose content is lost; None does nothing. A closed pool takes buffers back too.
 
-        Raises: ValueError for one that is not lent, and where it was not lent for ``size`` bytes; BufferError while a
-        batch in it is open.
+        Raises: ValueError for one that is not lent, or was not lent for ``size`` bytes; BufferError while a batch in it
+        is open.
         """
         if buffer is None:
             return
@@ -151,10 +151,10 @@ class BufferPool:
             if size is not None and size != lent:
                 raise ValueError(f"a buffer of {size} bytes given back, expected the {lent} that it was allocated for")
             buffer.clear()
-            # Out of the buffer first: it may be lent again as soon as it is free.
+            # Drop the content first: the buffer may be lent again as soon as it is free.
             buffer.loan = None
             loan.repay()
-            # One that grew, for a large record or in compression, would keep more than is counted.
+            # A buffer that grew, for a large record or in compression, would keep more than is counted.
             if lent == self.poolable_bytes and buffer.capacity <= self._pooled_capacity:
                 self._free.append(buffer)
             self._serve()
@@ -162,9 +162,9 @@ class BufferPool:
                 self._tell_freed()
 
     def when_freed(self, freed: Callable[[], object]) -> None:
-        """Has ``freed``, which must be short and not raise, called once: when memory comes back, or the pool closes.
+        """Calls ``freed``, which must be short and not raise, once: when memory is returned, or the pool closes.
 
-        For who cannot wait in ``allocate``, as no thread of an event loop can.
+        For callers that cannot wait in ``allocate``, such as the thread of an event loop.
         """
         with self._lock:
             self._freed.append(freed)
@@ -172,7 +172,7 @@ class BufferPool:
                 self._tell_freed()
 
     def close(self) -> None:
-        """Lets go all who wait, with a ClosedError, and lends nothing more."""
+        """Ends all waits with a ClosedError, and lends nothing more."""
         with self._lock:
             self._is_closed = True
             for claim in self._waiting:
@@ -200,7 +200,7 @@ class BufferPool:
         with self._lock:
             if claim.loan.taken:
                 if claim in self._waiting:
-                    self._waiting.remove(claim)  # it was to be taken out when it was served
+                    self._waiting.remove(claim)  # removed only now, although already served
                 return
             self._refuse_closed()
             self.exhausted_total += 1
@@ -213,7 +213,7 @@ class BufferPool:
             )
 
     def _withdraw(self, claim: _Claim) -> None:
-        """Gives back what a request has, and its place in the queue; again does nothing."""
+        """Returns what a request has, and its place in the queue; a second call does nothing."""
         with self._lock:
             if claim in self._waiting:
                 self._waiting.remove(claim)
@@ -232,28 +232,28 @@ class BufferPool:
             raise ClosedError("the producer was closed, and its memory with it")
 
     def _grant(self, claim: _Claim) -> bool:
-        """Gives a request its memory, if there is enough; again does nothing."""
+        """Gives a request its memory, if there is enough; a second call does nothing."""
         if not claim.loan.take():
             return False
         if claim.buffer is None and claim.loan.wanted == self.poolable_bytes and self._free:
             claim.buffer = self._free.pop()
-        # The memory of free buffers counts as available: what is taken of it must be given up.
+        # The memory of free buffers counts as available: any part taken from it must be dropped.
         while len(self._free) * self.poolable_bytes > self._account.available:
             self._free.pop()
         return True
 
     def _serve(self) -> None:
-        """Gives what there is to those who wait, in turn. After an interrupt the next call goes on."""
+        """Gives the available memory to the waiting requests, in turn. After an interrupt the next call continues."""
         while self._waiting:
             claim = self._waiting[0]
             if not self._grant(claim):
                 return
             _wake(claim)
-            # Only now: whoever is woken twice does not mind, and one who is never woken waits in vain.
+            # Only now: waking a thread twice does no harm, but one that is never woken waits in vain.
             del self._waiting[0]
 
 
 def _wake(claim: _Claim) -> None:
-    """Lets a request go on; nothing if it was."""
+    """Lets a request continue; does nothing the second time."""
     if claim.ready is not None and claim.ready.locked():
         claim.ready.release()

@@ -1,4 +1,4 @@
-"""Batches that have a result: their callbacks are called, in order, then whoever waits is let go."""
+"""Batches that have a result: their callbacks are called, in order, then the waiting threads are woken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Completions:
-    """Thread-safe. Batches of a partition are handed over while its ``drain_lock`` is held: so they are in order."""
+    """Thread-safe. Batches of a partition are handed over under its ``drain_lock``: so they are in order."""
 
     def __init__(self, accumulator: RecordAccumulator) -> None:
         self._accumulator = accumulator
@@ -29,11 +29,11 @@ class Completions:
         return batch in self._waiting
 
     def hand_over(self, batches: Iterable[ProducerBatch]) -> None:
-        """Has batches completed by ``run``."""
+        """``run`` will complete the batches."""
         self._waiting.extend(batches)
 
     def run(self) -> None:
-        """Completes what was handed over; in one thread at a time."""
+        """Completes the batches handed over; in one thread at a time."""
         while self._waiting:
             batch = self._waiting.popleft()
             try:
@@ -48,12 +48,12 @@ class Completions:
                 try:
                     delivery.call(on_delivery)
                 except BaseException:
-                    # SystemExit too: it would end the thread that all others rely on.
+                    # SystemExit too: it would end the thread on which all others depend.
                     logger.exception("%s-%d: a callback failed", batch.topic, batch.partition)
         batch.callbacks.clear()
 
     def complete_here(self, batches: list[ProducerBatch]) -> None:
-        """Completes batches without callbacks at once; hands over the others, and those that come behind some."""
+        """Completes batches without callbacks at once; hands over the others, and those that follow them."""
         done_count = 0
         try:
             for batch in batches:
@@ -65,7 +65,7 @@ class Completions:
             self.hand_over(batches[done_count:])
 
     def release(self, batch: ProducerBatch) -> None:
-        """Gives the batch's memory back, and lets go whoever waits for it; again does nothing."""
+        """Returns the batch's memory, and wakes the threads that wait for it; a second call does nothing."""
         try:
             self._give_back(batch)
         finally:
@@ -73,11 +73,11 @@ class Completions:
             if awaited:
                 wake(awaited)
                 batch.woken()
-            # Last: until then an interrupted release is done again.
+            # Last: until then an interrupted release is repeated.
             self._accumulator.incomplete.discard(batch)
 
     def give_memory_back(self) -> None:
-        """Gives back the memory of batches whose callbacks wait."""
+        """Returns the memory of batches whose callbacks wait."""
         for batch in list(self._waiting):
             self._give_back(batch)
 

@@ -1,4 +1,4 @@
-"""How well a topic's batches compress, as seen so far (Kafka: CompressionRatioEstimator)."""
+"""The compression ratio of a topic's batches, as observed so far (Kafka: CompressionRatioEstimator)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Final
 
 __all__ = ["CompressionRatios"]
 
-# An estimate that is too low makes batches too large: it is corrected fast upwards, slowly downwards.
+# An estimate that is too low makes batches too large: it rises fast and falls slowly.
 STEP_UP: Final = 0.05
 STEP_DOWN: Final = 0.005
-# What a batch is expected to take on top of the estimate (Kafka: COMPRESSION_RATE_ESTIMATION_FACTOR).
+# The margin on top of the estimate (Kafka: COMPRESSION_RATE_ESTIMATION_FACTOR).
 MARGIN: Final = 1.05
-# A batch of zeros would make the next one endless.
+# A batch of zeros would make the next one unbounded.
 RATIO_MIN: Final = 0.02
 
 
@@ -22,7 +22,7 @@ class CompressionRatios:
         self._ratios: dict[tuple[str, str], float] = {}
 
     def estimate(self, topic: str, codec: str) -> float:
-        """What the next batch's records are expected to compress to, with a margin."""
+        """The ratio expected for the next batch's records, with a margin."""
         return max(self._ratios.get((topic, codec), 1.0), RATIO_MIN) * MARGIN
 
     def observe(self, topic: str, codec: str, ratio: float) -> None:
@@ -32,5 +32,5 @@ class CompressionRatios:
         self._ratios[topic, codec] = max(last + step, ratio)
 
     def reset(self, topic: str, codec: str, ratio: float) -> None:
-        """A batch came out too large, at ``ratio``, and was split."""
+        """A batch turned out too large, at ``ratio``, and was split."""
         self._ratios[topic, codec] = max(1.0, ratio)

@@ -1,4 +1,4 @@
-"""What a producer counts: once a write, a wait or a failure, never once a record."""
+"""What a producer counts: once per write, wait or failure, never once per record."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kstore.producer._accumulate import ProducerBatch
 
 __all__ = ["TRANSACTION_CALLS", "ProducerCounters", "TopicCounters"]
 
-# The calls of a transaction whose time is counted, each for itself.
+# The calls of a transaction whose time is counted separately.
 TRANSACTION_CALLS: Final = ("init", "begin", "send_offsets", "commit", "abort")
 
 
 class TopicCounters:
-    """What was written to one topic, and what was not."""
+    """What was written to one topic, and what failed."""
 
     __slots__ = ("bytes", "failed_records", "records", "retries", "uncompressed_bytes")
 
@@ -26,9 +26,9 @@ class TopicCounters:
 
 
 class ProducerCounters:
-    """Totals since the producer was made.
+    """Totals since the producer was created.
 
-    Several threads count without a lock, so every addition is of plain names: see ``metrics.LogCounters``.
+    Several threads count without a lock, so every addition uses plain names: see ``metrics.LogCounters``.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class ProducerCounters:
         plain_size = size if append.target_codec == "none" else sum([batch.size for batch in batches])
         waited, longest, took = batch_count * begun - created, begun - batches[0].created_at, now - begun
         topic = self.topics.get(name) or self._topic(name)
-        # No call from here on.
+        # No call after this line.
         self.records += records
         self.bytes += size
         self.uncompressed_bytes += plain_size
@@ -91,25 +91,25 @@ class ProducerCounters:
         topic.uncompressed_bytes += plain_size
 
     def retried(self, name: str) -> None:
-        """Counts a write to a topic that is to be tried again."""
+        """Counts a write to a topic that will be retried."""
         topic = self.topics.get(name) or self._topic(name)
         self.retries += 1
         topic.retries += 1
 
     def failed(self, name: str | None, records: int) -> None:
-        """Counts records that failed; None for a topic that there is not."""
+        """Counts records that failed; None for a topic that does not exist."""
         self.failed_records += records
         if name is not None:
             topic = self.topics.get(name) or self._topic(name)
             topic.failed_records += records
 
     def flushed(self, seconds: float) -> None:
-        """Counts a flush, which has failed or not."""
+        """Counts a flush, failed or not."""
         self.flush_seconds += seconds
 
     @contextmanager
     def transaction_call(self, name: str, clock: Clock) -> Iterator[None]:
-        """Counts what a call of ``TRANSACTION_CALLS`` takes, which fails or not."""
+        """Counts the time of a call of ``TRANSACTION_CALLS``, failed or not."""
         begun = clock.monotonic()
         try:
             yield

@@ -1,4 +1,4 @@
-"""What becomes of an error that a delivery keeps."""
+"""The form of an error that a delivery keeps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ __all__ = ["without_frames"]
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """The error, and what caused it, without the frames that they came through: those hold what was to be written,
-    for as long as somebody keeps the error. A pooled buffer with a view of it alive cannot grow."""
+    """The error and its causes, without the frames of their tracebacks: those keep alive what was to be written, as
+    long as the error is kept. A pooled buffer with a view of it alive cannot grow."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:

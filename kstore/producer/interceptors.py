@@ -1,6 +1,6 @@
-"""Interceptors: what somebody plugs in to see, and change, each record, and to see what became of it.
+"""Interceptors: plug-ins that see, and may change, each record, and that see its outcome.
 
-What one of them raises is logged and stops neither the record nor the others.
+An exception in one of them is logged and stops neither the record nor the others.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerInterceptor:
-    """What an interceptor has; one may extend this class, or just look like it. It is used by many threads at once."""
+    """The methods of an interceptor; extend this class, or just match it. It is used by many threads at once."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """The record to send in the place of ``record``; runs in the thread that sends, before the serializers."""
+        """The record to send instead of ``record``; runs in the thread that sends, before the serializers."""
         return record
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
-        """The record has arrived, or failed with ``error``: then ``metadata`` says what is known.
+        """The record has arrived, or failed with ``error``: then ``metadata`` has what is known.
 
-        Runs on the sender's thread, or in the thread that sends where the record failed there; it should be quick.
+        Runs on the sender's thread, or in the thread that sends if the record failed there; it should be quick.
         """
 
     def on_acknowledgement_with_headers(
         self, metadata: RecordMetadata, error: Exception | None, headers: Headers | None
     ) -> None:
-        """Called in the place of ``on_acknowledgement``; ``headers`` are None where they are not known."""
+        """Called instead of ``on_acknowledgement``; ``headers`` are None if they are not known."""
         self.on_acknowledgement(metadata, error)
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class ProducerInterceptor:
 
 
 class Interceptors:
-    """A chain: what one makes of a record is what the next one gets (Kafka: ProducerInterceptors)."""
+    """A chain: each interceptor gets the record that the one before it returned (Kafka: ProducerInterceptors)."""
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor] = ()) -> None:
         self._interceptors = tuple(interceptors)
@@ -55,7 +55,7 @@ class Interceptors:
                     raise TypeError(f"on_send returned a {type(changed).__name__}, expected a ProducerRecord")
                 record = changed
             except Exception:
-                # The next one gets what the last one that worked has made.
+                # The next one gets the result of the last one that worked.
                 logger.exception("%s: %s failed in on_send", record.topic, type(interceptor).__name__)
         return record
 
@@ -73,7 +73,7 @@ class Interceptors:
                 logger.exception("%s: %s failed in on_acknowledgement", metadata.topic, type(interceptor).__name__)
 
     def on_send_error(self, record: ProducerRecord, error: Exception, partition: int | None = None) -> None:
-        """The record failed before it was in a batch; ``partition`` is what was chosen for it, None where nothing was.
+        """The record failed before it was in a batch; ``partition`` is the one chosen for it, None if none was.
 
         The error is passed on as an acknowledgement.
         """
@@ -81,14 +81,15 @@ class Interceptors:
         self.on_acknowledgement(unknown_metadata(record.topic, chosen), error, record.headers)
 
     def told_with(self, on_delivery: Callback | None, headers: Headers | None) -> Callback:
-        """What tells the interceptors what became of a record, and then whoever sent it (Kafka: AppendCallbacks)."""
+        """A callback that tells the interceptors the outcome of a record, and then its sender (Kafka:
+        AppendCallbacks)."""
 
         def tell(metadata: RecordMetadata, error: Exception | None) -> None:
             self.on_acknowledgement(metadata, error, headers)
             if on_delivery is not None:
                 on_delivery(metadata, error)
 
-        # An interceptor that was told of a failure is not the sender of the record.
+        # An interceptor that learned of a failure is not the sender of the record.
         tell.is_bystander = on_delivery is None  # type: ignore[attr-defined]
         return tell
 

@@ -1,4 +1,4 @@
-"""What a producer knows of topics: looked up on the first send, kept, and waited for if they do not exist yet."""
+"""A producer's knowledge of topics: looked up on the first send, kept, and waited for if they do not exist yet."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NEAR_TOPICS_MAX: Final = 3
 
 
 class TopicMetadata:
-    """The topics that a producer sends to. Thread-safe; ``topics`` is what ``send`` looks into, without a lock."""
+    """The topics that a producer sends to. Thread-safe; ``send`` reads ``topics`` without a lock."""
 
     def __init__(self, config: ProducerConfig, store: Topics, *, waits: bool = True) -> None:
         """``store``: its topics. ``waits``: False if ``get`` does not wait for a topic that does not exist."""
         self.topics: dict[str, Topic] = {}
-        # Counts what was learnt anew.
+        # Counts lookups that found something new.
         self.version = 0
-        # What it took to look topics up, and to wait for them.
+        # The time spent on lookups and on waits for topics.
         self.wait_seconds = 0.0
         self.waits = waits
         self._config = config
@@ -35,15 +35,15 @@ class TopicMetadata:
         self._idle_seconds = config.metadata_max_idle_ms / 1000
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        # Guarded by _changed: topics to be looked up again, and how often there was news of any.
+        # Guarded by _changed: topics to look up again, and a count of the changes.
         self._stale: set[str] = set()
         self._news_count = 0
         self._looked_at = 0.0
-        # Queues of topics that were idle, for their sequences.
+        # Queues of idle topics, for their sequences.
         self._given_up: dict[tuple[str, int], Queue] = {}
 
     def note_change(self, name: str) -> None:
-        """A topic was made, deleted, grown or altered."""
+        """A topic was created, deleted, extended or altered."""
         with self._lock:
             if name in self.topics:
                 self._stale.add(name)
@@ -51,11 +51,11 @@ class TopicMetadata:
             self._changed.notify_all()
 
     def has_news(self, name: str) -> bool:
-        """Whether a topic is to be looked up again."""
+        """Whether a topic must be looked up again."""
         return name in self._stale
 
     def get(self, name: str, partition: int | None, timeout: float) -> Topic:
-        """The topic, as it is now; waits for it, and for ``partition`` of it, ``timeout`` seconds at most.
+        """The current topic; waits up to ``timeout`` seconds for it, and for its ``partition``.
 
         Raises: TopicWaitTimeoutError; TopicNotFoundError at once, if it does not wait; ConfigError (no topic can have
         such a name).
@@ -90,7 +90,7 @@ class TopicMetadata:
                     self._changed.wait(remaining)
 
     def missing(self, name: str, partition: int | None) -> str:
-        """Says that there is no such topic, or no such partition of it, and which topics have a similar name."""
+        """The message for a topic or partition that does not exist, with similarly named topics."""
         topic = self.topics.get(name)
         if topic is not None:
             return f"there is no partition {partition} of topic {name}, which has {topic.partition_count} partitions"
@@ -122,12 +122,12 @@ class TopicMetadata:
             return topic
 
     def _topic(self, name: str, count: int, config: LogConfig, before: Topic | None) -> Topic:
-        """A topic whose partitions keep the queues that they have."""
+        """A topic whose partitions keep their queues."""
         queues = [] if before is None else [queue for queue in before.queues[:count] if not queue.is_retired]
         kept = {queue.partition: queue for queue in queues}
         queues = [kept.get(number) or self._queue(name, number) for number in range(count)]
         codec = config.target_codec(self._config.compression_type)
-        # What the topic asks for is at the topic's level.
+        # What the topic requests is at the topic's level.
         chooser = self._config if codec == self._config.compression_type else config
         level = chooser.compression_level(codec)
         topic = Topic(name, queues, config, codec, level, ignores_keys=self._config.partitioner_ignore_keys)
@@ -138,15 +138,15 @@ class TopicMetadata:
         return topic
 
     def _queue(self, name: str, number: int) -> Queue:
-        """A new queue, that goes on with the sequence of the one before it: a sequence that is used again for other
-        records looks like a repetition."""
+        """A new queue that continues the sequence of the one before it: a sequence that is reused for other records
+        looks like a repetition."""
         queue = Queue(name, number)
         if (before := self._given_up.get((name, number))) is not None:
             queue.producer, queue.next_sequence = before.producer, before.next_sequence
         return queue
 
     def drop_idle(self, accumulator: RecordAccumulator) -> None:
-        """Forgets topics that were not sent to for ``metadata_max_idle_ms``."""
+        """Forgets topics that had no send for ``metadata_max_idle_ms``."""
         now = self._store.clock.monotonic()
         if now - self._looked_at < IDLE_CHECK_SECONDS:
             return
@@ -154,7 +154,8 @@ class TopicMetadata:
         for name, topic in list(self.topics.items()):
             if now - topic.last_used >= self._idle_seconds:
                 with self._lock:
-                    # First out of sight of ``send``: what then comes finds that the queues are given up, and asks anew.
+                    # First hide it from ``send``: a later send finds that the queues are given up, and looks it up
+                    # again.
                     self.topics.pop(name, None)
                     if not accumulator.retire(topic):
                         self.topics[name] = topic

@@ -6,8 +6,8 @@
     producer.error_next(TimeoutError("slow"))   # the second one fails
     assert producer.history == [ProducerRecord("orders", b"...", b"key"), ...]
 
-It answers as ``Producer`` does: the same settings, serializers, partitioners and interceptors, the same deliveries and
-the same states of a transaction. Nothing is written, and nothing is left to chance.
+It behaves like ``Producer``: the same settings, serializers, partitioners and interceptors, the same deliveries and the
+same transaction states. Nothing is written, and nothing is left to chance.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["CALLS", "MockProducer", "Offsets"]
 
 logger = logging.getLogger(__name__)
 
-# The calls that can be made to fail.
+# The calls that can be told to fail.
 CALLS: Final = (
     "send",
     "flush",
@@ -57,14 +57,14 @@ CALLS: Final = (
     "commit_transaction",
     "abort_transaction",
 )
-# Of the only producer that there is; its epoch goes up when another one fences it.
+# The id of the only producer; its epoch increases when another one fences it.
 PRODUCER: Final = (0, 0)
 
 Offsets = dict[str, dict[TopicPartition, int]]
 
 
 class MockProducer:
-    """Records what it is sent. Thread-safe."""
+    """Records what is sent to it. Thread-safe."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class MockProducer:
         clock: Clock = SYSTEM_CLOCK,
         **settings: Any,
     ) -> None:
-        """A producer of topics that are not there.
+        """A producer of topics that do not exist.
 
         Args:
             auto_complete: whether a record arrives as soon as it is sent; else ``complete_next``, ``error_next`` and
-                ``flush`` say when.
-            partitions: how many every topic has; or the topics that there are, and how many each of them has.
+                ``flush`` decide.
+            partitions: how many every topic has; or the existing topics, and how many each of them has.
             settings: those of ``Store.producer``; ``transactional_id`` for transactions.
 
         A record without a key goes to partition 0, unless a partitioner is set. Raises: ConfigError.
@@ -91,7 +91,7 @@ class MockProducer:
         # Ends of transactions so far.
         self.commit_count = 0
         self.abort_count = 0
-        # Whether offsets were sent since the last begin of a transaction.
+        # Whether offsets were sent since the last start of a transaction.
         self.sent_offsets = False
         self._partitions = partitions
         self._clock = clock
@@ -111,21 +111,21 @@ class MockProducer:
         self._offsets_history: list[Offsets] = []
         self._uncommitted_offsets: Offsets = {}
 
-    # --- what a test asks and says ------------------------------------------------------------------------------------
+    # --- what a test reads and sets -----------------------------------------------------------------------------------
 
     @property
     def history(self) -> list[ProducerRecord]:
-        """The records that were sent, in order, as they were given; those of a transaction once it is committed."""
+        """The records that were sent, in order, unchanged; those of a transaction once it is committed."""
         return list(self._history)
 
     @property
     def uncommitted(self) -> list[ProducerRecord]:
-        """The records of the transaction that is open."""
+        """The records of the open transaction."""
         return list(self._uncommitted)
 
     @property
     def offsets_history(self) -> list[Offsets]:
-        """Of each committed transaction with offsets: group, partition, and the next offset to read."""
+        """For each committed transaction with offsets: group, partition, and the next offset to read."""
         return list(self._offsets_history)
 
     @property
@@ -142,7 +142,7 @@ class MockProducer:
         return self._transactions.is_open
 
     def clear(self) -> None:
-        """Forgets what was sent, and what waits."""
+        """Forgets all records, sent and waiting."""
         with self._lock:
             self._pending.clear()
             self._next_offsets.clear()
@@ -152,11 +152,11 @@ class MockProducer:
             self._uncommitted_offsets.clear()
 
     def complete_next(self) -> bool:
-        """The first record that waits arrives; False where none waits."""
+        """The first waiting record arrives; False if none waits."""
         return self._settle_next(None)
 
     def error_next(self, error: Exception) -> bool:
-        """The first record that waits fails with ``error``; False where none waits."""
+        """The first waiting record fails with ``error``; False if none waits."""
         return self._settle_next(error)
 
     def fail(self, call: str, error: Exception | None) -> None:
@@ -169,7 +169,7 @@ class MockProducer:
             self._errors[call] = error
 
     def fence(self) -> None:
-        """Another producer has taken the place of this one. Raises: InvalidTransactionStateError before the init."""
+        """Another producer has replaced this one. Raises: InvalidTransactionStateError before the init."""
         self._check_open()
         if self._transactions.state is TransactionState.UNINITIALIZED:
             raise InvalidTransactionStateError("fence: the producer is not initialized, expected init_transactions")
@@ -188,7 +188,7 @@ class MockProducer:
         partition: int | None = None,
         on_delivery: Callback | None = None,
     ) -> Delivery:
-        """As ``Producer.send``."""
+        """Like ``Producer.send``."""
         record = ProducerRecord(topic, value, key, headers or (), timestamp, partition)
         if self._interceptors:
             record = self._interceptors.on_send(record)
@@ -231,7 +231,7 @@ class MockProducer:
         headers: Sequence[Headers | None] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
-        """As ``Producer.send_many``."""
+        """Like ``Producer.send_many``."""
         for name, others in (("keys", keys), ("timestamps", timestamps), ("headers", headers)):
             if others is not None and len(others) != len(values):
                 raise ValueError(f"{len(others)} {name} for {len(values)} values")
@@ -251,18 +251,19 @@ class MockProducer:
         )
 
     def partitions_for(self, topic: str) -> list[int]:
-        """As ``Producer.partitions_for``, but that it never waits."""
+        """Like ``Producer.partitions_for``, except that it never waits."""
         self._begin_call("partitions_for")
         return list(range(self._partition_count(topic, None)))
 
     def flush(self, timeout: float | None = None) -> None:
-        """All that waits arrives. Raises: DeliveryError as ``Producer.flush``."""
+        """All waiting records arrive. Raises: DeliveryError like ``Producer.flush``."""
         self._begin_call("flush")
         self._settle_all(None)
         self._report_failures()
 
     def close(self, timeout: float | None = None) -> None:
-        """Aborts an open transaction; all else that waits arrives. Raises: DeliveryError as ``Producer.close``."""
+        """Aborts an open transaction; all other waiting records arrive. Raises: DeliveryError like
+        ``Producer.close``."""
         if timeout is not None and timeout < 0:
             raise ValueError(f"a timeout of {timeout} s, expected at least 0")
         if self.closed:
@@ -293,7 +294,7 @@ class MockProducer:
         self._transactions.add_offsets(offsets, group)
 
     def commit_transaction(self) -> None:
-        """All that waits arrives; then the transaction's records and offsets are in the histories."""
+        """All waiting records arrive; then the transaction's records and offsets are in the histories."""
         self._begin_call("commit_transaction")
         self._transactions.begin_end(commit=True)
         self._settle_all(None)
@@ -306,13 +307,13 @@ class MockProducer:
         self.commit_count += 1
 
     def abort_transaction(self) -> None:
-        """All that waits fails, and the transaction's records and offsets are forgotten."""
+        """All waiting records fail, and the transaction's records and offsets are forgotten."""
         self._begin_call("abort_transaction")
         self._abort()
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """As ``Producer.transaction``."""
+        """Like ``Producer.transaction``."""
         self.init_transactions()
         self.begin_transaction()
         try:
@@ -337,7 +338,7 @@ class MockProducer:
         try:
             self.close()
         except DeliveryError:
-            # What went wrong in the block comes first.
+            # The block's own error comes first.
             if error is None:
                 raise
 
@@ -379,7 +380,7 @@ class MockProducer:
         timestamp: int,
         on_delivery: Callback | None,
     ) -> tuple[ProducerBatch, Delivery]:
-        """A batch with this one record, which makes its delivery a true one."""
+        """A batch with only this record, which gives a real delivery."""
         size = size_upper_bound(value, key, headers)
         batch = ProducerBatch(topic, partition, BatchBuffer(size), size, self._clock.monotonic(), self._failures)
         delivery = batch.append(value, key, headers, timestamp, on_delivery)
@@ -440,7 +441,7 @@ class MockProducer:
         self._transactions.begin_end(commit=False)
         cause = self._transactions.error
         for batch in self._pending:
-            batch.failures = None  # it is what was asked for
+            batch.failures = None  # the caller requested it
         self._settle_all(TransactionAbortedError("the transaction was aborted") if cause is None else cause)
         self._transactions.end(commit=False)
         with self._lock:
@@ -459,7 +460,7 @@ class MockProducer:
 
 
 class _Coordinator:
-    """Stands for the store's; keeps the offsets and nothing else."""
+    """Replaces the store's coordinator; keeps only the offsets."""
 
     def __init__(self, note_offsets: Callable[[str, Mapping[TopicPartition, int]], None]) -> None:
         self._note_offsets = note_offsets

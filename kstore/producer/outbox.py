@@ -54,7 +54,7 @@ class Outbox:
         self._clock = clock = topics.clock
         self._metadata = metadata
         self._life = life
-        # Called before a thread waits for memory; what it raises ends the attempt. None: nothing to ask.
+        # Called before a thread waits for memory; an exception from it ends the attempt. None: no check.
         self.before_wait: Callable[[], None] | None = None
         self.failures = Failures()
         self.wakeup = Wakeup()
@@ -96,7 +96,7 @@ class Outbox:
         if len(queue.closed) >= inline_batches and queue.is_fast and not self.sender.is_this_thread:
             self.sender.write_here(queue)
             return
-        # The sender looks at what it did not know of within a linger, unless it is woken.
+        # The sender finds a batch that it did not know of within a linger, unless it is woken.
         if self.sender.sleeps_until > self._clock.monotonic() + self.sender.patience:
             self.wakeup.set()
 
@@ -160,7 +160,7 @@ class Outbox:
         return dict(counts)
 
     def report_failures(self) -> None:
-        """Raises: DeliveryError for records that failed and whose deliveries nobody has looked at."""
+        """Raises: DeliveryError for records that failed and whose deliveries were never read."""
         found = self.failures.take()
         if found is not None:
             count, first = found
@@ -168,7 +168,7 @@ class Outbox:
             raise DeliveryError(count, first)
 
     def close(self, timeout: float | None) -> None:
-        """Takes no more batches, and waits until all are delivered; what is not within ``timeout`` seconds fails."""
+        """Accepts no more batches, and waits until all are delivered; the rest fails after ``timeout`` seconds."""
         self.accumulator.is_closed = True
         self.pool.close()
         self.wakeup.set()
@@ -180,7 +180,7 @@ class Outbox:
                 self.sender.join(1.0)
 
     def abandon(self) -> None:
-        """Takes no more batches; the sender's thread delivers those that there are, and ends. Takes no lock."""
+        """Accepts no more batches; the sender's thread delivers the existing ones, and ends. Takes no lock."""
         self.accumulator.is_closed = True
         self.wakeup.set()
 

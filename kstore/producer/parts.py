@@ -1,4 +1,4 @@
-"""What a producer is composed of; the producer of an event loop is composed of the same."""
+"""The parts of a producer; the producer of an event loop has the same ones."""
 
 from __future__ import annotations
 

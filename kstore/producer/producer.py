@@ -1,9 +1,9 @@
-"""``Producer``: hands records over to memory, from where they are written in the background.
+"""``Producer``: puts records into memory, from where they are written in the background.
 
-send         _accumulate    compiled: into the open batch of the partition; slow_path does what that does not
+send         _accumulate    compiled: into the open batch of the partition; slow_path does the rest
 batches      outbox         accumulator has one queue a partition; buffer_pool lends the memory
 writes       sender         a thread that writes what is ready; queue_writer writes one queue
-ids          transactions   producer ids, and the state of a transaction; what batches are stamped with
+ids          transactions   producer ids, and the state of a transaction; the stamps of batches
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ __all__ = ["Producer"]
 
 logger = logging.getLogger(__name__)
 
-# What the interpreter's exit waits for what is still in memory.
+# How long the interpreter's exit waits for records still in memory.
 EXIT_SECONDS: Final = 10.0
 
 
 class Producer(SendPath):
-    """Sends records to the topics of a store. Thread-safe: one for all threads is the fastest.
+    """Sends records to the topics of a store. Thread-safe: sharing one between all threads is the fastest.
 
     ``with store.producer() as producer:`` closes it, which waits until everything is delivered.
     """
@@ -106,8 +106,8 @@ class Producer(SendPath):
     ) -> Deliveries:
         """Hands over many records at once: parallel lists or tuples, of one length.
 
-        Returns what became, or becomes, of each. What is wrong with a record fails its delivery, and no other.
-        Raises: as ``send`` what is wrong with the call; ValueError where the lengths differ.
+        Returns the delivery of each. A bad record fails only its own delivery. Raises: as ``send`` for errors in the
+        call; ValueError if the lengths differ.
         """
         for name, others in (("keys", keys), ("timestamps", timestamps), ("headers", headers)):
             if others is not None and len(others) != len(values):
@@ -148,7 +148,7 @@ class Producer(SendPath):
             return self._slow_path.refused(topic, partition, error, None)
 
     def send_arrow(self, topic: str, batch: pyarrow.RecordBatch | pyarrow.Table, **options: Any) -> Deliveries:
-        """Sends the rows of an Arrow batch: columns ``value``, and as there are ``key``, ``timestamp`` (ms) and
+        """Sends the rows of an Arrow batch: columns ``value``, and optionally ``key``, ``timestamp`` (ms) and
         ``headers`` (maps of strings to binaries, or lists of them).
 
         ``options`` are those of ``send_many``. Raises: as ``send_many``; ValueError without a column ``value``.
@@ -171,7 +171,7 @@ class Producer(SendPath):
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> list[int]:
-        """The partitions of a topic; waits for it as ``send``. Raises: TopicNotFoundError, TopicWaitTimeoutError."""
+        """The partitions of a topic; waits for it like ``send``. Raises: TopicNotFoundError, TopicWaitTimeoutError."""
         self._slow_path.check_open()
         if not isinstance(topic, str):
             raise TypeError(f"a topic of type {type(topic).__name__}, expected a str")
@@ -180,39 +180,39 @@ class Producer(SendPath):
     # --- transactions -----------------------------------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Takes the place of any producer with the same ``transactional_id``, and ends what that left open.
+        """Replaces any producer with the same ``transactional_id``, and ends its open transaction.
 
-        ``transaction`` does it by itself. Raises: InvalidTransactionStateError, StorageError.
+        ``transaction`` calls it by itself. Raises: InvalidTransactionStateError, StorageError.
         """
         self._slow_path.check_open()
         with self.counters.transaction_call("init", self._clock):
             self._transactions.init()
 
     def begin_transaction(self) -> None:
-        """From now on records belong to a transaction. Raises: InvalidTransactionStateError, ProducerFencedError."""
+        """From now on, records belong to a transaction. Raises: InvalidTransactionStateError, ProducerFencedError."""
         self._slow_path.check_open()
         with self.counters.transaction_call("begin", self._clock):
             self._transactions.begin()
             self._outbox.accumulator.is_paused = False
 
     def commit_transaction(self) -> None:
-        """Writes all that was sent and ends the transaction: on return it is there, in every partition, for good.
+        """Writes all sent records and ends the transaction: on return it is committed in every partition, for good.
 
-        Where this raises the transaction is as it was; the same call may be made again, and where a record was lost
-        ``abort_transaction`` is all that is left.
-        Raises: what a record failed with, InvalidTransactionStateError, ProducerFencedError, StorageError.
+        If this raises, the transaction is unchanged; the same call may be repeated, or, after the loss of a record,
+        only ``abort_transaction``. Raises: what a record failed with, InvalidTransactionStateError,
+        ProducerFencedError, StorageError.
         """
         self._slow_path.check_open()
         self._refuse_in_callback("commit_transaction()")
         with self.counters.transaction_call("commit", self._clock):
             self._transactions.begin_end(commit=True)
-            # A send that was under way is in the transaction, or is refused.
+            # A concurrent send is either in the transaction or refused.
             self._outbox.accumulator.is_paused = True
             self._outbox.drain(None)
             self._transactions.end(commit=True)
 
     def abort_transaction(self) -> None:
-        """Ends the transaction: what was sent in it is never read as committed; what was not written yet fails.
+        """Ends the transaction: its written records are never read as committed; those not yet written fail.
 
         Raises: InvalidTransactionStateError, ProducerFencedError, StorageError.
         """
@@ -231,11 +231,11 @@ class Producer(SendPath):
             if not self._outbox.drain(timeout):
                 raise TimeoutError(f"not all records were given up within {timeout} s")
             self._transactions.end(commit=False)
-        # Whoever aborts knows that its records are lost.
+        # A caller that aborts knows that its records are lost.
         self._outbox.failures.take()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
-        """Commits what a group of consumers has done, with the transaction: the next offsets to read, by partition.
+        """Commits a consumer group's offsets with the transaction: the next offsets to read, by partition.
 
         Raises: InvalidTransactionStateError, ValueError, StorageError.
         """
@@ -245,7 +245,7 @@ class Producer(SendPath):
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """``with producer.transaction():`` commits at its end; aborts where the block raises."""
+        """``with producer.transaction():`` commits at the end of the block; aborts if the block raises."""
         self.init_transactions()
         self.begin_transaction()
         try:
@@ -264,10 +264,10 @@ class Producer(SendPath):
     # --- flush and close --------------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until everything that was sent before has arrived or failed, ``timeout`` seconds at most.
+        """Waits up to ``timeout`` seconds until every record sent before has arrived or failed.
 
-        Raises: TimeoutError; DeliveryError for records that failed and whose deliveries nobody has looked at;
-        RuntimeError in a callback, where it would wait for itself.
+        Raises: TimeoutError; DeliveryError for records that failed and whose deliveries were never read; RuntimeError
+        in a callback, where it would wait for itself.
         """
         self._life.check_fork()
         self._refuse_in_callback("flush()")
@@ -284,7 +284,7 @@ class Producer(SendPath):
             raise RuntimeError(f"{what} in a callback of a delivery would wait for itself")
 
     def close(self, timeout: float | None = None) -> None:
-        """Takes no more records, and waits until all are delivered; what is not within ``timeout`` seconds fails.
+        """Accepts no more records, and waits until all are delivered; the rest fails after ``timeout`` seconds.
 
         An open transaction is aborted. In a callback it does not wait. A second call does nothing.
         Raises: DeliveryError as ``flush``; ValueError for a negative ``timeout``.
@@ -293,7 +293,7 @@ class Producer(SendPath):
             raise ValueError(f"a timeout of {timeout} s, expected at least 0")
         if self._life.forked:
             self._life.closed = True
-            return  # all of it is the parent's
+            return  # everything belongs to the parent
         if closed_elsewhere(lambda: self.close(timeout), self):
             return
         with self._closing:
@@ -329,7 +329,7 @@ class Producer(SendPath):
         return self._outbox.undelivered()
 
     def metrics(self) -> dict[str, float]:
-        """What it has counted, and what it holds now: see ``kstore.metrics.PRODUCER_METRICS``."""
+        """Its counters and current values: see ``kstore.metrics.PRODUCER_METRICS``."""
         return producer_metrics(
             self.counters,
             self._outbox.pool,
@@ -338,7 +338,7 @@ class Producer(SendPath):
         )
 
     def topic_metrics(self) -> dict[str, dict[str, float]]:
-        """What it has counted by topic: see ``kstore.metrics.PRODUCER_TOPIC_METRICS``; not of topics deleted since."""
+        """Its counters by topic: see ``kstore.metrics.PRODUCER_TOPIC_METRICS``; without topics deleted since."""
         return topic_metrics(self.counters, self._topics)
 
     def __enter__(self) -> Self:
@@ -350,7 +350,7 @@ class Producer(SendPath):
         try:
             self.close()
         except DeliveryError:
-            # What went wrong in the block comes first; the loss is in the log.
+            # The block's own error comes first; the loss is in the log.
             if error is None:
                 raise
 
@@ -359,15 +359,15 @@ class Producer(SendPath):
         if life is None or life.closed or life.forked:
             return
         warnings.warn(f"unclosed {self!r}: it is closed now, and delivers what it has", ResourceWarning, stacklevel=2)
-        # Its thread goes on until all is delivered, and ends. No lock is taken here: the collector comes in any thread,
-        # also in one that holds it.
+        # Its thread continues until all is delivered, then ends. No lock is taken here: the garbage collector runs in
+        # any thread, also in one that holds the lock.
         life.closed = True
         self._outbox.abandon()
         self._topics.unwatch(self._metadata.note_change)
 
 
 def _listed(values: Any) -> Any:
-    """A list or tuple, which the compiled loop looks into."""
+    """A list or tuple, which the compiled loop indexes."""
     return values if values is None or isinstance(values, (list, tuple)) else list(values)
 
 
@@ -378,7 +378,7 @@ _live: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 def _refuse_in_child() -> None:
     for producer in list(_live):
-        # ``send`` then goes the slow way, which says so.
+        # ``send`` then takes the slow path, which raises the error.
         producer.is_plain = False
 
 
@@ -387,7 +387,7 @@ os.register_at_fork(after_in_child=_refuse_in_child)
 
 @atexit.register
 def _deliver_at_exit() -> None:
-    """What is still in memory is delivered, for a while; what is lost is said."""
+    """Delivers what is still in memory, for a limited time; logs what is lost."""
     for producer in list(_live):
         if producer.closed or producer._life.forked:
             continue

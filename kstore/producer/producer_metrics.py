@@ -1,4 +1,4 @@
-"""What a producer's metrics are at the moment: its counters, and what is measured when somebody asks (``metrics``)."""
+"""The current metrics of a producer: its counters, and values that are measured on request (``metrics``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["producer_metrics", "topic_metrics"]
 def producer_metrics(
     counters: ProducerCounters, pool: BufferPool, *, waiting_batches: int, metadata_wait_seconds: float
 ) -> dict[str, float]:
-    """Every metric of ``PRODUCER_METRICS``, in that order; averages of nothing are 0."""
+    """Every metric of ``PRODUCER_METRICS``, in that order; an average of nothing is 0."""
     known: dict[str, float] = {
         "records": counters.records,
         "bytes": counters.bytes,
@@ -49,7 +49,7 @@ def producer_metrics(
 
 
 def topic_metrics(counters: ProducerCounters, topics: Topics) -> dict[str, dict[str, float]]:
-    """Every metric of ``PRODUCER_TOPIC_METRICS`` by topic. What was counted of a deleted topic is forgotten."""
+    """Every metric of ``PRODUCER_TOPIC_METRICS`` by topic. The counters of a deleted topic are forgotten."""
     found: dict[str, dict[str, float]] = {}
     for name, topic in sorted(counters.topics.copy().items()):
         try:

@@ -1,7 +1,7 @@
-"""Writes the batches of one queue to its log, and says which have a result: those that cannot be written wait, are
+"""Writes the batches of one queue to its log, and reports which have a result: those that cannot be written wait, are
 split, or have failed.
 
-Whoever holds the queue's ``drain_lock`` may be any thread. Whatever ends a write, no batch is lost and none is doubled.
+Any thread may hold the queue's ``drain_lock``. However a write ends, no batch is lost and none is duplicated.
 """
 
 from __future__ import annotations
@@ -49,19 +49,20 @@ __all__ = ["ProducerIds", "QueueWriter"]
 logger = logging.getLogger(__name__)
 
 WRITE_BYTES_MAX: Final = 1 << 20
-# Not EMFILE: what could be closed for it was closed before it was reported, and the program should hear of it at once.
+# Not EMFILE: every file that could be closed was closed before it was reported, and the program should learn of it at
+# once.
 RETRIABLE_ERRNOS: Final = frozenset({errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
 
 
 class ProducerIds(Protocol):
-    """What batches are stamped with."""
+    """Provides the stamps of batches."""
 
     def for_partition(self, topic: str, partition: int) -> tuple[int, int]:
-        """Producer id and epoch of what is to be written there; -1, -1 without idempotence. Raises: KstoreError."""
+        """Producer id and epoch of what is written there; -1, -1 without idempotence. Raises: KstoreError."""
         ...
 
     def renew(self, after: tuple[int, int]) -> bool:
-        """Another id or epoch than ``after`` from now on; False where that is not possible."""
+        """Gets another id or epoch than ``after``; False if that is not possible."""
         ...
 
     def failed(self, batch: ProducerBatch, error: Exception) -> None:
@@ -70,7 +71,7 @@ class ProducerIds(Protocol):
 
 
 class QueueWriter:
-    """Writes batches of queues; what it needs of a queue is guarded by that queue's ``drain_lock``."""
+    """Writes batches of queues; the state of a queue that it needs is guarded by that queue's ``drain_lock``."""
 
     def __init__(
         self,
@@ -95,18 +96,18 @@ class QueueWriter:
         self._acks = config.acks
         self._wakeup = wakeup
         self._completions = completions
-        # What everything fails with from now on.
+        # The error for everything from now on.
         self.forced: Exception | None = None
 
     def writer(self, queue: Queue) -> LogWriter:
-        """The writer of the queue's log; asked for anew where the log was closed. Raises: as ``Store.log``."""
+        """The writer of the queue's log; fetched again if the log was closed. Raises: as ``Store.log``."""
         writer = queue.writer
         if writer is None or writer.closed:
             writer = queue.writer = self._topics.log(queue.topic, queue.partition).writer
         return writer
 
     def write_ready(self, queue: Queue, now: float, complete: Callable[[list[ProducerBatch]], None]) -> None:
-        """Writes what is ready, and has what then has a result completed. Whatever ends it, no batch is lost, nor its
+        """Writes what is ready, and hands over what then has a result. However it ends, no batch is lost, nor its
         place. Needs the queue's ``drain_lock``."""
         taken: list[ProducerBatch] = []
         appends: list[PendingAppend] = []
@@ -122,11 +123,12 @@ class QueueWriter:
             raise
 
     def _restore(self, queue: Queue, taken: list[ProducerBatch], appends: Sequence[PendingAppend] = ()) -> None:
-        """After an interrupt: what has a result, or is in the log, is completed, all else is in its queue again."""
+        """After an interrupt: completes what has a result, or is in the log; puts all else back into its queue."""
         queue.is_doubtful = True
         for append in appends:
             if append.result is not None:
-                # It would be written again, and the log knows by their sequences only the last five batches of many.
+                # Else it would be written again, and the log recognizes by their sequences only the last five of many
+                # batches.
                 self._succeed(taken[: len(append.batches)], append)
         incomplete, completions = self._accumulator.incomplete, self._completions
         completions.hand_over(
@@ -140,10 +142,11 @@ class QueueWriter:
     def _append(
         self, queue: Queue, batches: list[ProducerBatch], now: float, appends: list[PendingAppend]
     ) -> list[ProducerBatch]:
-        """Writes batches of one partition to its log; those that have a result. Needs the queue's ``drain_lock``.
+        """Writes batches of one partition to its log; returns those that have a result. Needs the queue's
+        ``drain_lock``.
 
-        What may be tried again is back in the queue then, in its order, with its sequences. What is written is put
-        into ``appends`` before: whoever is interrupted knows by it what is in the log.
+        Afterwards, batches that may be retried are back in the queue, in order, with their sequences. Each write is
+        first put into ``appends``: after an interrupt, that shows what is in the log.
         """
         append: PendingAppend | None = None
         begun = now
@@ -154,7 +157,7 @@ class QueueWriter:
             writer = self.writer(queue)
             producer = self._ids.for_partition(queue.topic, queue.partition)
             append = self._seal(queue, topic, batches, producer)
-            # One is too large: what it was split into, and those behind it, are in the queue again.
+            # One is too large: its parts, and the batches after it, are in the queue again.
             batches = batches[: len(append.batches)]
             if not batches:
                 return []
@@ -170,7 +173,7 @@ class QueueWriter:
         except DuplicateSequenceError as error:
             if len(batches) == 1:
                 return self._failed(queue, batches, error, now)
-            # Some of them are in the log already: one by one each finds that out for itself.
+            # Some of them are in the log already: written one by one, each finds that out for itself.
             queue.careful_count = len(batches)
             self._accumulator.put_back(queue, batches)
             self._wakeup.set()
@@ -180,7 +183,7 @@ class QueueWriter:
                 return self._failed(queue, batches, error, now)
             if not isinstance(error, Exception):
                 raise
-            # No memory for what comes behind a write: the records are in the log.
+            # No memory for the work after a write: the records are in the log.
         queue.retry_count = 0
         queue.is_doubtful = False
         ended = self._clock.monotonic()
@@ -218,7 +221,7 @@ class QueueWriter:
                     batch.producer_id, batch.producer_epoch = producer
                 elif number and batch.base_sequence != queue.next_sequence:
                     is_run = False
-                # Of one that was stamped before too: what is put in its place, or behind it, goes on from there.
+                # A batch may have been stamped before: the stamps of what replaces or follows it continue from there.
                 queue.next_sequence = (batch.base_sequence + batch.record_count) % SEQUENCE_COUNT
             try:
                 sealed.append(seal(batch, topic, accumulator.ratios, append_time_ms))
@@ -264,15 +267,15 @@ class QueueWriter:
     def _failed(
         self, queue: Queue, batches: list[ProducerBatch], error: BaseException, now: float
     ) -> list[ProducerBatch]:
-        """Batches that are not in the log: back into the queue, or failed. All of them, for the order must hold."""
+        """Batches that are not in the log: back into the queue, or failed. All of them, to keep the order."""
         if not isinstance(error, Exception):
-            # Ctrl-C in a thread that writes for itself: it is not the batches' fault.
+            # Ctrl-C in a thread that writes for itself: the batches did not cause it.
             raise error
         if self._acks == 0 and all(batch.is_done for batch in batches):
             logger.warning("%s-%d: records were lost, as acks=0 allows: %s", queue.topic, queue.partition, error)
             self._counters.failed(queue.topic, sum(batch.record_count for batch in batches))
             return batches
-        # What a split has put back is there already, unless it had no memory for that.
+        # The parts of a split are back already, unless there was no memory for that.
         self._completions.hand_over(batch for batch in batches if batch.children is not None and not batch.is_released)
         batches = [pending for batch in batches for pending in _pending_of(batch) if pending not in queue.closed]
         self._accumulator.incomplete.update(batches)
@@ -297,18 +300,18 @@ class QueueWriter:
             return []
         lost = batches
         if isinstance(error, InvalidRecordError):
-            # What is wrong is wrong with the first alone.
+            # The error is about the first one alone.
             lost, rest = batches[:1], batches[1:]
             self._accumulator.put_back(queue, rest)
         self._lose(queue, lost, error)
         return lost
 
     def _lose(self, queue: Queue, lost: list[ProducerBatch], error: Exception) -> None:
-        """Fails batches that are not in the queue any more. Needs its ``drain_lock``."""
+        """Fails batches that are no longer in the queue. Needs its ``drain_lock``."""
         is_doubtful = queue.is_doubtful or isinstance(error, (SyncFailedError, PoisonedError))
         if lost and lost[0].base_sequence >= 0 and not is_doubtful:
-            # Known not to be in the log: what comes next takes its place. Where that is not known the sequences are
-            # not used again: what follows them has others, or, where the log misses them, a new producer id.
+            # Known not to be in the log: the next batch reuses the sequences. If that is not known they are not reused:
+            # what follows has others, or, if the log misses them, a new producer id.
             queue.next_sequence = lost[0].base_sequence
             self._forget_sequences(queue)
         for batch in lost:
@@ -373,7 +376,7 @@ class QueueWriter:
 
 
 def _pending_of(batch: ProducerBatch) -> list[ProducerBatch]:
-    """What of a batch has no result: itself, or those that it was split into."""
+    """What of a batch has no result: the batch, or those that it was split into."""
     if batch.children is not None:
         return [pending for _, child in batch.children for pending in _pending_of(child)]
     return [] if batch.is_done else [batch]

@@ -1,4 +1,4 @@
-"""What goes into a producer and what comes back: a record, and where it is. Values only."""
+"""The input and output of a producer: a record, and its position. Values only."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 __all__ = ["NO_PARTITION", "NO_SIZE", "Callback", "Headers", "ProducerRecord", "RecordMetadata", "unknown_metadata"]
 
 NO_PARTITION = -1
-# Of a key or a value that is None.
+# The size of a key or a value that is None.
 NO_SIZE = -1
 
 Headers: TypeAlias = "Iterable[tuple[str, Buffer | None]]"
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is, and how large its key and value became. -1 stands for what is not known, or not there.
+    """The position of a record, and the sizes of its serialized key and value. -1: unknown, or missing.
 
-    ``timestamp`` is the record's own, or that of the append where the log stamps its records.
+    ``timestamp`` is the record's own, or that of the append if the log stamps its records.
     """
 
     topic: str
@@ -46,25 +46,25 @@ class RecordMetadata(NamedTuple):
         return f"{self.topic}-{self.partition}@{self.offset}"
 
 
-# What is called with where a record is, or with what is known of it and why it failed.
+# Called with the position of a record, or with what is known of it and the error.
 Callback: TypeAlias = Callable[[RecordMetadata, Exception | None], object]
 
 
 def unknown_metadata(topic: str, partition: int | None = None) -> RecordMetadata:
-    """Of a record that failed: its topic, and its partition if that was known."""
+    """The metadata of a failed record: its topic, and its partition if that was known."""
     return RecordMetadata(topic, NO_PARTITION if partition is None else partition)
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """One record as it is handed to a producer, and as interceptors see and replace it (``dataclasses.replace``).
+    """One record as given to a producer, and as interceptors see and replace it (``dataclasses.replace``).
 
     Args:
         topic: its name.
-        value, key: what the serializers take; None for none.
+        value, key: the input of the serializers; None for none.
         headers: pairs of a str and bytes or None; kept as a tuple.
-        timestamp: ms since the epoch, None for the time at which it is sent.
-        partition: a number, None to leave it to the partitioner.
+        timestamp: ms since the epoch, None for the time of the send.
+        partition: a number, None to let the partitioner choose.
 
     Raises: TypeError, ValueError.
     """

@@ -1,14 +1,14 @@
-"""Writes the batches that wait, in rounds, and says what became of them (Kafka: Sender).
+"""Writes the waiting batches, in rounds, and reports their outcome (Kafka: Sender).
 
 One thread serves all partitions in turn: of each that is ready it writes up to 1 MiB of batches with one call. Logs
-that sync every append are written side by side, in threads of their own, since each waits for the disk.
+that sync every append are written side by side, in separate threads, since each waits for the disk.
 
 A thread that sends does not wait for the disk: its batches wait in memory, and only a full pool makes it write or wait.
-There is one exception. A busy Python thread gives up the interpreter's lock every 5 ms, so one that sends all the time
-fills the pool faster than this thread empties it. So whoever closes the 16th batch of a partition writes them itself
-(``write_here``), if no other thread is writing them and one of the partition's last two writes took less than a
-millisecond. The first write of a partition is always this thread's. Retries, expiry and callbacks stay here.
-The thread of an event loop never writes: all its tasks would wait for the disk.
+There is one exception. A busy Python thread releases the interpreter's lock every 5 ms, so one that sends all the time
+fills the pool faster than this thread empties it. So the thread that closes the 16th batch of a partition writes them
+itself (``write_here``), if no other thread is writing them and one of the partition's last two writes took less than a
+millisecond. The first write of a partition is always this thread's. Retries, expiry and callbacks stay here. The thread
+of an event loop never writes: all its tasks would wait for the disk.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ __all__ = ["INLINE_BATCHES", "Sender"]
 
 logger = logging.getLogger(__name__)
 
-# So many closed batches of a partition make the thread that closed the last one write them.
+# With this many closed batches in a partition, the thread that closed the last one writes them.
 INLINE_BATCHES: Final = 16
-# No round waits longer than this for the next: what is overdue by a clock that jumped is found then.
+# No round waits longer than this for the next: it finds batches that a clock jump made overdue.
 ROUND_SECONDS_MAX: Final = 60.0
-# For so many rounds without a new batch it sleeps no longer than a batch may wait: who sends now and then does not wake
-# it each time, which costs more than a write.
+# For this many rounds without a new batch it sleeps no longer than a batch may wait: an occasional send then does not
+# wake it each time, which costs more than a write.
 WATCHFUL_ROUNDS: Final = 20
 PATIENCE_SECONDS: Final = 0.005
-# After a round that failed.
+# The pause after a round that failed.
 FAILED_ROUND_SECONDS: Final = 0.01
 SYNC_THREADS_MAX: Final = 8
 
 
 class Sender:
-    """The thread that writes, and what it does. ``run_once`` is one round, for tests and without a thread."""
+    """The thread that writes, and its work. ``run_once`` is one round, for tests and without a thread."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Sender:
         self._queue_writer = queue_writer
         self._completions = completions
         self._wakeup = wakeup
-        # How long it may not know of a batch, seconds: no longer than this one may wait.
+        # How long it may not know of a batch, seconds: no longer than the batch may wait.
         self.patience: Final = min(config.linger_ms / 1000, PATIENCE_SECONDS)
         self._on_idle = on_idle
         self._name = name
         # Monotonic, seconds; 0.0 while it is awake.
         self.sleeps_until = 0.0
         self._thread: threading.Thread | None = None
-        # Of the sender's thread.
+        # The id of the sender's thread.
         self._workers = WorkerPool(f"{name}-sync")
 
     # --- the thread -------------------------------------------------------------------------------------------------
@@ -103,18 +103,18 @@ class Sender:
                     if idle_rounds < WATCHFUL_ROUNDS and self.patience > 0:
                         wait = min(wait, self.patience)
                     self.sleeps_until = self._clock.monotonic() + wait
-                    # What came between the round and here did not wake this thread.
+                    # What arrived between the round and here did not wake this thread.
                     self._wakeup.wait(0 if self._accumulator.opened_count != opened_count else wait)
                     self.sleeps_until = 0.0
                     self._on_idle()
             except BaseException:
-                # It never dies: what cannot be written expires.
+                # It never dies: batches that cannot be written expire.
                 logger.exception("%s: a round failed", self._name)
                 self._wakeup.wait(FAILED_ROUND_SECONDS)
         self._workers.close()
 
     def join(self, timeout: float | None) -> bool:
-        """Waits for the end of the thread; whether it has ended."""
+        """Waits for the end of the thread; returns whether it has ended."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return thread is None
@@ -122,14 +122,14 @@ class Sender:
         return not thread.is_alive()
 
     def force(self, error: Exception) -> None:
-        """Fails everything that has no result, but for what is just being written; for ``close``."""
+        """Fails everything without a result, except what is just being written; for ``close``."""
         self._queue_writer.forced = error
         self.abandon(error)
 
     # --- a round ----------------------------------------------------------------------------------------------------
 
     def run_once(self) -> float:
-        """Writes what is ready; returns the seconds until there may be something again."""
+        """Writes what is ready; returns the seconds until the next batch may be ready."""
         accumulator = self._accumulator
         self._completions.run()
         now = self._clock.monotonic()
@@ -151,7 +151,7 @@ class Sender:
             self._completions.run()
             return 0.0
         for queue in ready:
-            # What is in other hands: whoever has it wakes this thread for what they leave.
+            # Queues held by other threads: those wake this thread for what they leave.
             if queue.batch_count and not queue.drain_lock.is_held:
                 wait = min(wait, max(accumulator.ready_in(queue, now), 0.0))
         return wait
@@ -181,7 +181,7 @@ class Sender:
             return False
 
     def _write(self, queue: Queue, now: float) -> None:
-        """Writes batches of the queue. Nothing where another thread is at it."""
+        """Writes batches of the queue. Does nothing if another thread is writing it."""
         with queue.drain_lock.attempt() as is_mine:
             if not is_mine:
                 return
@@ -194,7 +194,7 @@ class Sender:
             self._accumulator.rest(queue)
 
     def write_here(self, queue: Queue) -> None:
-        """Writes what is ready in a queue in the caller's thread, if nobody is at it and no callback waits.
+        """Writes what is ready in a queue in the caller's thread, if no other thread writes it and no callback waits.
 
         On the thread of an event loop it only wakes the sender.
         """
@@ -214,7 +214,7 @@ class Sender:
                 if self._accumulator.ready_in(queue, now) <= 0:
                     self._queue_writer.write_ready(queue, now, self._completions.complete_here)
         finally:
-            # When the lock is free again: the sender leaves alone what is in other hands.
+            # After the lock is released: the sender skips queues that other threads hold.
             if is_mine and (queue.batch_count or self._completions):
                 self._wakeup.set()
 
@@ -225,7 +225,7 @@ class Sender:
         self._completions.run()
 
     def abandon(self, error: Exception) -> None:
-        """Fails all batches that wait, but for those behind a write that is under way."""
+        """Fails all waiting batches, except those that follow a write in progress."""
         for queue in list(self._accumulator.active):
             with queue.drain_lock.attempt() as is_mine:
                 if is_mine:
@@ -233,5 +233,5 @@ class Sender:
         self._wakeup.set()
 
     def give_memory_back(self) -> None:
-        """For a callback that waits for memory: that of batches whose callbacks are behind it."""
+        """For a callback that waits for memory: returns that of batches whose callbacks come later."""
         self._completions.give_memory_back()

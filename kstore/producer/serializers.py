@@ -1,4 +1,4 @@
-"""Serializers: what makes the bytes of a record's key and value."""
+"""Serializers: convert a record's key and value to bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Serialize: TypeAlias = "Callable[[str, HeaderList, Any], Buffer | None]"
 
 
 class Serializer(Protocol):
-    """What a serializer is that is no plain function. It may have ``close()`` too. Used by many threads at once."""
+    """A serializer that is not a plain function. It may also have ``close()``. Many threads use it at once."""
 
     def serialize(self, topic: str, headers: HeaderList, data: Any) -> Buffer | None:
         """The bytes of ``data``, which may be None; headers may be added to ``headers``."""
@@ -30,10 +30,10 @@ class Serializer(Protocol):
 
 
 class Serializers:
-    """Those of a producer's keys and values, from the settings ``key_serializer`` and ``value_serializer``.
+    """The serializers of keys and values, from the settings ``key_serializer`` and ``value_serializer``.
 
-    Each is a name ("bytes", "str", "json"), an object with ``serialize``, or a function of the data alone. For None
-    names and functions are not asked: None stays None, a record without a key or value.
+    Each is a name ("bytes", "str", "json"), an object with ``serialize``, or a function of the data alone. Names and
+    functions are not called for None: None stays None, a record without a key or value.
     """
 
     def __init__(self, key_serializer: Any = "bytes", value_serializer: Any = "bytes") -> None:
@@ -49,7 +49,7 @@ class Serializers:
     def serialize(
         self, topic: str, key: Any, value: Any, headers: Headers | None = ()
     ) -> tuple[bytes | None, bytes | None, tuple[tuple[str, Buffer | None], ...]]:
-        """Key, value and headers of a record as they are sent; what is added to the headers afterwards is lost.
+        """Key, value and headers of a record as sent; later additions to the headers are lost.
 
         Raises: SerializationError.
         """
@@ -59,7 +59,7 @@ class Serializers:
         return key_bytes, value_bytes, tuple(given)
 
     def close(self) -> None:
-        """Closes those that can be closed; what fails is logged."""
+        """Closes those that have ``close``; failures are logged."""
         for name, serializer in self._settings.items():
             try:
                 close = getattr(serializer, "close", None)

@@ -1,7 +1,7 @@
 """``SlowPath``: what the compiled ``send`` (_accumulate) leaves to Python.
 
-That one does what most records need. Here is all else: waits, serializers, partitioners, interceptors, what is wrong
-with a record, and the record that opens the next batch.
+The compiled part handles most records. Here is the rest: waits, serializers, partitioners, interceptors, bad records,
+and the record that opens the next batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["DELIVERED_ERRORS", "SlowPath"]
 
 logger = logging.getLogger(__name__)
 
-# What is wrong with one record, or with the moment: it fails the delivery, and not the call.
+# Errors of one record, or of the moment: they fail the delivery, not the call.
 DELIVERED_ERRORS: Final = (
     RecordTooLargeError,
     TopicNotFoundError,
@@ -51,7 +51,7 @@ DELIVERED_ERRORS: Final = (
 
 
 class SlowPath:
-    """A record's way into the memory of its partition, whatever has to be asked or called for it. Thread-safe."""
+    """A record's way into the memory of its partition, with all the lookups and calls it may need. Thread-safe."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class SlowPath:
         self.interceptors = Interceptors(config.interceptors)
         # How long a record waits for its topic and for memory.
         self.max_block_seconds = config.max_block_ms / 1000
-        # Larger records are looked at more closely.
+        # Larger records are checked more closely.
         self._plain_size_max = min(config.batch_size, config.max_request_size, config.buffer_memory) // 2
-        # Whether nothing has to be asked or called for a record.
+        # Whether a record needs no lookups or calls.
         self.is_plain = (
             not config.interceptors
             and self._partitioner is None
@@ -100,7 +100,7 @@ class SlowPath:
         partition: int | None,
         on_delivery: Callback | None,
     ) -> Delivery:
-        """All that the compiled ``send`` does not do: waits, full batches, and whatever is to be asked or called."""
+        """Everything that the compiled ``send`` does not do: waits, full batches, and all lookups and calls."""
         record = ProducerRecord(topic, value, key, headers or (), timestamp, partition)
         if self.interceptors:
             record = self.interceptors.on_send(record)
@@ -115,7 +115,7 @@ class SlowPath:
         try:
             deadline = self._clock.monotonic() + self.max_block_seconds
             found = self._metadata.get(record.topic, chosen, self.max_block_seconds)
-            # What serializers and partitioners take does not count.
+            # The time in serializers and partitioners does not count.
             left = deadline - self._clock.monotonic()
             key_bytes, value_bytes, given = self._serializers.serialize(
                 record.topic, record.key, record.value, record.headers
@@ -125,7 +125,7 @@ class SlowPath:
                 chosen = self._partition(found, record, key_bytes, value_bytes)
             self._check(found, record, record_headers, key_bytes, value_bytes)
             time_ms = self._clock.now_ms() if record.timestamp is None else record.timestamp
-            # A partitioner that wants to know is asked again where a batch would be opened (KIP-480).
+            # A partitioner with ``on_new_batch`` is called again before a batch would be opened (KIP-480).
             may_open = record.partition is not None or self._on_new_batch is None
             deadline = self._clock.monotonic() + left
             while True:
@@ -166,9 +166,9 @@ class SlowPath:
         on_delivery: Callback | None,
         run_bytes: int = 0,
     ) -> Delivery | None:
-        """What the compiled ``send`` asks for where a batch is full: the record opens the next one.
+        """The compiled ``send`` calls this when a batch is full: the record opens the next one.
 
-        None where there is more to be looked at, for ``send_slowly`` to do.
+        Returns None if more checks are needed, which ``send_slowly`` does.
         """
         size = (0 if value is None else len(value)) + (0 if key is None else len(key))
         if size > self._plain_size_max or headers or self._metadata.has_news(topic.name):
@@ -181,13 +181,13 @@ class SlowPath:
             return self.refused(topic.name, partition, error, on_delivery)
         if done is None:
             return None
-        # Of the larger batches of ``send_many`` fewer are as much.
+        # Fewer of the larger batches of ``send_many`` hold as much.
         is_large = run_bytes >= self._outbox.accumulator.run_bytes_max
         self._outbox.appended(done[1], INLINE_BATCHES // RUN_BATCHES if is_large else INLINE_BATCHES)
         return done[0]
 
     def _partition(self, topic: Topic, record: ProducerRecord, key: bytes | None, value: bytes | None) -> int | None:
-        """The partition of a record that names none; None: where those without a key go now."""
+        """The partition of a record that names none; None: the current one for records without keys."""
         if self._partitioner is not None:
             number = self._partitioner.partition(topic.name, key, value, topic.partition_count)
             if not 0 <= number < topic.partition_count:
@@ -236,7 +236,7 @@ class SlowPath:
         self._life.check()
 
     def close(self) -> None:
-        """Closes interceptors, serializers and the partitioner; what one of them raises is logged."""
+        """Closes interceptors, serializers and the partitioner; their exceptions are logged."""
         self.interceptors.close()
         self._serializers.close()
         close = getattr(self._partitioner, "close", None)

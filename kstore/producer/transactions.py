@@ -1,4 +1,4 @@
-"""What a producer knows of its id and its transaction (Kafka: TransactionManager).
+"""A producer's id and the state of its transaction (Kafka: TransactionManager).
 
 uninitialized -> ready <-> in transaction -> committing | aborting -> ready
                               |-> failed (a record was lost: abort is all that is left) -> aborting
@@ -22,7 +22,7 @@ from kstore.producer.config import ProducerConfig
 __all__ = ["Coordinator", "TransactionManager", "TransactionState"]
 
 NO_PRODUCER = (-1, -1)
-# How long the coordinator's answer counts. Much less than the time after which a log forgets who was fenced.
+# How long the coordinator's answer is valid. Much less than the time after which a log forgets a fenced producer.
 ANSWER_MS = 1000
 
 
@@ -40,7 +40,7 @@ State = TransactionState
 
 
 class Coordinator(Protocol):
-    """Gives out producer ids, and ends transactions: a store's, or a mock's."""
+    """Assigns producer ids, and ends transactions: a store's, or a mock's."""
 
     def init_producer_id(self, transactional_id: str | None, timeout_ms: int = ...) -> tuple[int, int]: ...
 
@@ -63,10 +63,10 @@ class Coordinator(Protocol):
 
 
 class TransactionManager:
-    """The id that a producer's batches have, and where it is in its transaction. Thread-safe."""
+    """The id of a producer's batches, and the state of its transaction. Thread-safe."""
 
     def __init__(self, config: ProducerConfig, coordinator: Callable[[], Coordinator], clock: Clock) -> None:
-        """``coordinator`` gives it at its first use: many producers need none. It raises ClosedError, StorageError."""
+        """``coordinator`` returns it on first use: many producers need none. It raises ClosedError, StorageError."""
         self.state = State.UNINITIALIZED
         self.error: Exception | None = None
         self._config = config
@@ -74,11 +74,11 @@ class TransactionManager:
         self._clock = clock
         self._id = config.transactional_id
         self._lock = threading.RLock()
-        # Guarded by the lock, as is the state.
+        # Guarded by the lock, like the state.
         self._producer = NO_PRODUCER
         self._added: set[tuple[str, int]] = set()
         self._has_offsets = False
-        # By the monotonic clock, when the coordinator was last asked with success.
+        # By the monotonic clock, the last successful call of the coordinator.
         self._asked = 0.0
 
     @property
@@ -90,14 +90,14 @@ class TransactionManager:
         """Producer id and epoch, -1 and -1 while there are none."""
         return self._producer
 
-    # --- what the sender asks ---------------------------------------------------------------------------------------
+    # --- for the sender ---------------------------------------------------------------------------------------
 
     def for_partition(self, topic: str, partition: int) -> tuple[int, int]:
-        """Producer id and epoch of what is to be written there. In a transaction the partition is made part of it,
-        durably, before anything is written: after a crash the coordinator must know where to end it.
+        """Producer id and epoch of what is written there. In a transaction the partition is added to it, durably,
+        before anything is written: after a crash the coordinator must know where to end it.
 
         The coordinator is asked again after ``ANSWER_MS``, because it may have ended the transaction since. A log
-        refuses what comes after that end only until it forgets the producer (``producer_id_expiration_ms``).
+        refuses records after that end only until it forgets the producer (``producer_id_expiration_ms``).
 
         Raises: what the coordinator raises.
         """
@@ -115,7 +115,7 @@ class TransactionManager:
             return self._producer
 
     def renew(self, after: tuple[int, int]) -> bool:
-        """Gives a producer without transactions another id; whether it has another than ``after`` now."""
+        """Gives a producer without transactions another id; returns whether its id now differs from ``after``."""
         with self._lock:
             if self._id is not None:
                 return False
@@ -138,10 +138,10 @@ class TransactionManager:
             elif self.state in (State.IN_TRANSACTION, State.COMMITTING):
                 self.state, self.error = State.ABORTABLE_ERROR, error
 
-    # --- what the user does -----------------------------------------------------------------------------------------
+    # --- for the user -----------------------------------------------------------------------------------------
 
     def init(self) -> None:
-        """Takes the place of any producer with the same transactional id, and ends what that left open."""
+        """Replaces any producer with the same transactional id, and ends its open transaction."""
         with self._lock:
             transactional_id = self._required()
             if self.state is State.READY:
@@ -159,7 +159,7 @@ class TransactionManager:
             self._has_offsets = False
 
     def check_send(self) -> None:
-        """Raises: InvalidTransactionStateError outside of a transaction; what made it impossible to go on."""
+        """Raises: InvalidTransactionStateError outside of a transaction; the error that prevents it from continuing."""
         # Without the lock: the sender may hold it while the coordinator waits for the disk.
         if self._id is None or self.state is State.IN_TRANSACTION:
             return
@@ -167,7 +167,7 @@ class TransactionManager:
             self._expect("send", State.IN_TRANSACTION)
 
     def begin_end(self, *, commit: bool) -> None:
-        """The transaction takes no more records."""
+        """The transaction accepts no more records."""
         with self._lock:
             self._required()
             if commit:
@@ -179,9 +179,9 @@ class TransactionManager:
                 self.state = State.ABORTING
 
     def end(self, *, commit: bool) -> None:
-        """Ends the transaction, when every record of it has a result. May be called again where it failed.
+        """Ends the transaction, when each of its records has a result. May be repeated after a failure.
 
-        Raises: what the records failed with; what the coordinator raises.
+        Raises: the error of failed records; as the coordinator.
         """
         with self._lock:
             if commit:
@@ -198,7 +198,7 @@ class TransactionManager:
             self._has_offsets = False
 
     def add_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
-        """Offsets that a group has done, part of the transaction."""
+        """Makes a group's offsets part of the transaction."""
         with self._lock:
             transactional_id = self._required()
             self._expect("send_offsets", State.IN_TRANSACTION)
@@ -217,7 +217,7 @@ class TransactionManager:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a transaction that was begun and not ended."""
+        """Whether a transaction was begun and not ended."""
         return self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.COMMITTING, State.ABORTING)
 
     # --- inside -----------------------------------------------------------------------------------------------------

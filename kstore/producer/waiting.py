@@ -1,6 +1,6 @@
-"""How threads of a producer, and tasks of asyncio, are woken.
+"""Wakes threads of a producer, and tasks of asyncio.
 
-Tasks: one wake-up of a loop for each batch, however many of its records are awaited.
+Tasks: each batch wakes a loop once, however many of its records are awaited.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Awaited", "Wakeup", "arrived", "awaited", "is_on_loop", "wake"]
 
-# A loop, and what its tasks wait for.
+# A loop, and the future that its tasks await.
 Awaited = tuple["asyncio.AbstractEventLoop", "asyncio.Future[None]"]
 
 
 class Wakeup:
-    """What one thread waits for and others set. ``set`` takes no lock: the collector may call it in any thread."""
+    """One thread waits for it and others set it. ``set`` takes no lock: the garbage collector may call it in any
+    thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
 
     def set(self) -> None:
-        """Ends the wait that there is, or the next one."""
+        """Ends the current wait, or the next one."""
         if self._lock.locked():
             try:
                 self._lock.release()
@@ -38,25 +39,25 @@ class Wakeup:
                 pass  # another thread was faster
 
     def wait(self, timeout: float) -> bool:
-        """Waits until it is set, ``timeout`` seconds at most; it is not set any more then."""
+        """Waits until it is set, up to ``timeout`` seconds; then clears it."""
         return self._lock.acquire(timeout=timeout)
 
 
 def is_on_loop() -> bool:
-    """Whether an event loop runs in this thread: then nothing may be waited for here, neither a disk nor a lock."""
+    """Whether an event loop runs in this thread: then it must wait for neither a disk nor a lock."""
     # A loop runs only in a program that has imported asyncio. The import may be under way in another thread.
     running_loop = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
     return running_loop is not None and running_loop() is not None
 
 
 async def awaited(delivery: Delivery) -> RecordMetadata:
-    """Where the record is; waits for it, and makes it go at once. Raises: what the record failed with."""
+    """The position of the record; waits for it, and sends it at once. Raises: what the record failed with."""
     await arrived(delivery)
     return delivery.result(0)
 
 
 async def arrived(delivery: Delivery) -> None:
-    """Waits until the record has arrived or failed, and makes it go at once. Does not look at which."""
+    """Waits until the record has arrived or failed, and sends it at once. Does not check which."""
     import asyncio
 
     while not delivery.done():
@@ -70,7 +71,7 @@ async def arrived(delivery: Delivery) -> None:
 
 
 def wake(waiters: Iterable[Awaited]) -> None:
-    """Goes on with those that await a batch that was released."""
+    """Continues the tasks that await a batch that was released."""
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for loop, future in waiters:
         by_loop.setdefault(loop, []).append(future)
@@ -78,7 +79,7 @@ def wake(waiters: Iterable[Awaited]) -> None:
         try:
             loop.call_soon_threadsafe(_resolve, futures)
         except RuntimeError:
-            pass  # the loop is closed, and with it all that waited
+            pass  # the loop is closed, and with it all its tasks
 
 
 def _resolve(futures: list[asyncio.Future[None]]) -> None:
