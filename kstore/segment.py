@@ -24,7 +24,7 @@ from kstore.files.fs import File, FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.index import OffsetIndex, TimeIndex, TransactionIndex
-from kstore.indexes.rebuild import WALK_INTERVALS
+from kstore.indexes.rebuild import WALK_INTERVALS, RebuiltIndexes
 from kstore.metrics import LogCounters
 from kstore.record.batch import BATCH_HEADER_BYTES, Batch
 from kstore.record.heads import HEAD_BYTES, StopReason, pass_heads
@@ -129,6 +129,7 @@ class LogSegment:
 
     __slots__ = (
         "_context",
+        "_has_damage",
         "_largest",
         "_retired",
         "_size",
@@ -157,6 +158,7 @@ class LogSegment:
         self.tail: SegmentTail | None = None
         self._size = size
         self._largest: TimestampOffset | None = None
+        self._has_damage = False
 
     def __repr__(self) -> str:
         return f"LogSegment({self.path(LOG_SUFFIX)}, active={self.tail is not None})"
@@ -340,13 +342,13 @@ class LogSegment:
             return False
         return repairs.repair(self)
 
-    def examined(self, largest: TimestampOffset, size: int) -> None:
+    def examined(self, rebuilt: RebuiltIndexes, size: int) -> None:
         """Notes that the indexes are right from now on, and what the scan of ``size`` bytes found. For repairs."""
         self.drop_indexes()
         self.is_examined = True
         self.lacks_index = False
         if size == self._size:
-            self._largest = largest
+            self._largest, self._has_damage = rebuilt.largest, rebuilt.has_damage
 
     def drop_indexes(self) -> None:
         """Has both indexes read again by the next lookup."""
@@ -532,6 +534,11 @@ class LogSegment:
             self._largest = largest
         return largest
 
+    @property
+    def has_damage(self) -> bool:
+        """Whether damage hides timestamps: the search for the largest one, or recovery, has met some."""
+        return self.tail.has_damage if self.tail is not None else self._has_damage
+
     def _is_far(self, found: _TimeEntry | None, stop: int) -> bool:
         """Whether more lies behind the last time entry, which a sealed segment has at its end, than an index leaves
         out."""
@@ -568,7 +575,9 @@ class LogSegment:
         """``known``: what the batches before its offset cannot be above."""
         largest = known.entry if known is not None else TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
         for item in self.walk_from(known.located if known is not None else START, stop):
-            if not isinstance(item, Damage) and item[1].max_timestamp > largest.timestamp:
+            if isinstance(item, Damage):
+                self._has_damage = True
+            elif item[1].max_timestamp > largest.timestamp:
                 largest = TimestampOffset(item[1].max_timestamp, item[1].last_offset)
         return largest
 
@@ -657,6 +666,7 @@ class LogSegment:
         """
         if self.tail is not None:
             self._largest = TimestampOffset(self.tail.max_timestamp, self.tail.offset_of_max_timestamp)
+            self._has_damage = self.tail.has_damage
             self._size = self.tail.position
             self._changed()
             self.tail.seal(sync=sync)

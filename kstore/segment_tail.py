@@ -70,6 +70,7 @@ class SegmentTail:
         "base_offset",
         "created_ms",
         "first_timestamp",
+        "has_damage",
         "index_failed",
         "jitter_ms",
         "max_timestamp",
@@ -103,6 +104,8 @@ class SegmentTail:
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = NO_OFFSET
+        # Whether the greatest timestamp may leave out batches that are damaged, or come after damage.
+        self.has_damage = False
         self.index_failed = False
         self._since_entry = 0
         self._allocated = position
@@ -209,6 +212,7 @@ class SegmentTail:
         size_max = 0
         for item in walk(self.file, start, self.position, next_offset=self.base_offset, chunk_bytes=1 << 16):
             if isinstance(item, Damage):
+                self.has_damage = True
                 return not first  # fenced damage behind a good entry is not the index's fault
             position, batch = item
             if first and start and batch.last_offset != last.offset:
@@ -235,7 +239,7 @@ class SegmentTail:
         self.time_index.truncate()
         self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = NO_OFFSET
-        self.index_failed = False
+        self.index_failed = self.has_damage = False
         self._since_entry = 0
 
     def rebuild(self) -> None:
@@ -370,6 +374,7 @@ class SegmentTail:
     def note_damage(self) -> None:
         """The batch behind it gets an index entry: where more damage follows, nothing else bears that batch out."""
         self._since_entry = self._index_interval_bytes + 1
+        self.has_damage = True
 
     def _note_timestamp(self, last_offset: int, max_timestamp: int) -> None:
         if max_timestamp > self.max_timestamp:
@@ -434,6 +439,7 @@ class SegmentTail:
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, NO_OFFSET
+        self.has_damage = False
         if not self._resume():
             self.rebuild()
 

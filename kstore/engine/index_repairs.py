@@ -137,7 +137,7 @@ class IndexRepairs:
             if segment.change_count != change_count:
                 return  # written to, cut or replaced since: the next lookup looks again
             self._drop(segment)
-            segment.examined(scanned.rebuilt.largest, scanned.size)
+            segment.examined(scanned.rebuilt, scanned.size)
             if indexes:
                 self._kept[segment] = indexes
                 self._kept_bytes += sum(index.memory_bytes for index in indexes.values())

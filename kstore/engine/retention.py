@@ -100,8 +100,9 @@ class Retention:
         files = self._files
         stops = [*files.segments.bases[1:], files.ends.end_offset]
         for segment, stop_offset in zip(files.segments, stops, strict=True):
-            largest, mtime_ms = NO_TIMESTAMP, 0
+            largest, mtime_ms, has_damage = NO_TIMESTAMP, 0, False
             if with_times:
                 mtime_ms = segment.mtime_ms()
                 largest = segment.largest_timestamp(segment.size, repair=repair).timestamp
-            yield SegmentAge(stop_offset, segment.size, largest, mtime_ms)
+                has_damage = segment.has_damage
+            yield SegmentAge(stop_offset, segment.size, largest, mtime_ms, has_damage=has_damage)

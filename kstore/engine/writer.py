@@ -303,7 +303,7 @@ class LogWriter:
                     or not replace_indexes(here, scanned)
                 ):
                     return False
-                here.examined(scanned.rebuilt.largest, scanned.size)
+                here.examined(scanned.rebuilt, scanned.size)
                 return True
         except KstoreError as error:
             # Indexes are hints: the lookup goes on with what is in memory.

@@ -37,6 +37,7 @@ class RebuiltIndexes(NamedTuple):
     has_sound_offsets: bool
     has_sound_times: bool
     largest: TimestampOffset
+    has_damage: bool
 
 
 class IndexBuilder:
@@ -56,7 +57,7 @@ class IndexBuilder:
         self._walk_bytes_max = WALK_INTERVALS * index_interval_bytes
         self._offsets = bytearray()
         self._times = bytearray()
-        self._is_full = False
+        self._is_full = self._has_damage = False
         self._since_entry = 0
         self._largest = TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
         self._last_time = NO_TIMESTAMP
@@ -75,6 +76,7 @@ class IndexBuilder:
 
     def note_damage(self, stop: int, next_offset: int | None) -> None:
         """Adds damage that ends at position ``stop``, where the batch of ``next_offset`` starts, if any."""
+        self._has_damage = True
         self._offset_check.skip(stop)
         self._time_check.skip(stop, next_offset)
         self._since_entry = self._interval + 1
@@ -105,6 +107,7 @@ class IndexBuilder:
             self._offset_check.is_sound(offsets),
             self._time_check.is_sound(times, self._largest.timestamp),
             self._largest,
+            self._has_damage,
         )
 
 

@@ -1,4 +1,4 @@
-"""What retention may delete: decisions over values, Kafka's rules (UnifiedLog.deleteOldSegments) and two guards.
+"""What retention may delete: decisions over values, Kafka's rules (UnifiedLog.deleteOldSegments) and guards.
 
 Oldest first, up to the first segment that is kept:
 
@@ -7,7 +7,8 @@ Oldest first, up to the first segment that is kept:
     time         its greatest timestamp is more than ``retention_ms`` ago
 
 Only segments below the high watermark are deleted and, if retention is bound to consumer groups, only what all of them
-have passed. A segment whose records have no time is as old as its file. Guards: a time in the future blocks nothing for
+have passed. A segment whose records have no time is as old as its file, and one with damage, which hides the times of
+some of its records, is no older than its file. Guards: a time in the future blocks nothing for
 ever, its file's time counts instead; and a clock that jumps ahead deletes nothing early (``TrustedClock``).
 """
 
@@ -33,12 +34,16 @@ FUTURE_MS_MAX = 3_600_000
 
 
 class SegmentAge(NamedTuple):
-    """One segment: offsets below ``stop_offset``, ``size`` in bytes, greatest timestamp and file time in ms."""
+    """One segment: offsets below ``stop_offset``, ``size`` in bytes, greatest timestamp and file time in ms.
+
+    ``has_damage`` says that the greatest timestamp leaves out batches that cannot be read.
+    """
 
     stop_offset: int
     size: int
     largest_timestamp: int
     mtime_ms: int
+    has_damage: bool = False
 
 
 def passed_by_all(groups: Iterable[str], committed: Callable[[str], int | None]) -> int:
@@ -86,6 +91,8 @@ def _is_expired(segment: SegmentAge, retention_ms: int, now_ms: int) -> bool:
     written_ms = segment.largest_timestamp
     if written_ms == NO_TIMESTAMP or written_ms > now_ms + FUTURE_MS_MAX:
         written_ms = segment.mtime_ms
+    elif segment.has_damage:
+        written_ms = max(written_ms, segment.mtime_ms)
     return now_ms - written_ms > retention_ms
 
 

@@ -164,7 +164,7 @@ def _rebuild_indexes(
             continue  # recovery has just rebuilt its indexes
         scanned = scan_segment(segment, stop)
         if scanned.replaced and replace_indexes(segment, scanned):
-            segment.examined(scanned.rebuilt.largest, scanned.size)
+            segment.examined(scanned.rebuilt, scanned.size)
             report.rebuilt += [str(segment.path(suffix)) for suffix in scanned.replaced]
         segment.lacks_index = False
         if advance is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
+from tests.log_cases import flip, killed
 
 DAY = 86_400_000
 
@@ -81,6 +84,80 @@ def test_a_clock_that_jumps_ahead_deletes_nothing(tmp_path: Path) -> None:
         clock.jump(-400 * DAY)
         clock.advance(11 * DAY)
         assert log.apply_retention().segment_count > 0
+
+
+def old_segment_with_a_young_end(path: Path, clock: ManualClock) -> Path:
+    """A sealed segment, ten days old but for its last batch, and one more; the last batch is damaged, and its ``.log``
+    was written to then."""
+    with opened(path, clock) as log:
+        append(log, clock, 3)
+        clock.advance(9 * DAY)
+        append(log, clock, 1)
+        log.roll()
+        append(log, clock, 1)
+    damage_the_end(path, clock)
+    return path
+
+
+def damage_the_end(path: Path, clock: ManualClock) -> None:
+    first = path / f"{0:020d}.log"
+    flip(first, first.stat().st_size - 1)
+    os.utime(first, (clock.now_ms() / 1000,) * 2)
+
+
+def without_indexes(path: Path) -> None:
+    for suffix in ("index", "timeindex"):
+        (path / f"{0:020d}.{suffix}").unlink()
+
+
+@pytest.mark.parametrize("prepare", [lambda path: None, without_indexes], ids=["indexed", "without-indexes"])
+def test_a_segment_whose_youngest_batch_is_damaged_is_as_old_as_its_file(
+    tmp_path: Path, prepare: Callable[[Path], None]
+) -> None:
+    clock = ManualClock()
+    path = old_segment_with_a_young_end(tmp_path / "log", clock)
+    prepare(path)
+    with opened(path, clock, retention_ms=10 * DAY) as log:
+        for day in range(9, 19):
+            assert (day, log.apply_retention().segment_count) == (day, 0)
+            clock.advance(DAY)
+        clock.advance(DAY)
+        assert log.apply_retention().segment_count == 2
+
+
+def test_a_segment_whose_damaged_end_recovery_has_fenced_is_as_old_as_its_file(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with opened(tmp_path / "log", clock) as log:
+        append(log, clock, 3)
+        clock.advance(9 * DAY)
+        append(log, clock, 1)
+        log.flush()
+        path = killed(log, tmp_path / "killed")
+    damage_the_end(path, clock)
+    with opened(path, clock, retention_ms=10 * DAY) as log:
+        assert [(lost.first, lost.last) for lost in log.recovery.corrupt] == [(3, 3)]
+        os.utime(path / f"{0:020d}.log", (clock.now_ms() / 1000,) * 2)
+        clock.advance(5 * DAY)
+        assert log.apply_retention().segment_count == 0
+        append(log, clock, 1)
+        assert bases(path) == [0, 4]
+        os.utime(path / f"{0:020d}.log", (clock.now_ms() / 1000 - 5 * 86_400,) * 2)
+        assert log.apply_retention().segment_count == 0
+        clock.advance(6 * DAY)
+        assert log.apply_retention().segment_count == 1
+
+
+def test_a_torn_tail_that_recovery_has_cut_says_nothing_of_a_segment_s_age(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with opened(tmp_path / "log", clock) as log:
+        append(log, clock, 3)
+        path = killed(log, tmp_path / "killed")
+    with (path / f"{0:020d}.log").open("ab") as file:
+        file.write(b"torn")
+    with opened(path, clock, retention_ms=10 * DAY) as log:
+        assert len(log.recovery.cut) == 1
+        clock.advance(11 * DAY)
+        assert log.apply_retention().segment_count == 1
 
 
 def test_retention_that_fails_stops_no_append(tmp_path: Path) -> None:

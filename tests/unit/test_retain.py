@@ -42,6 +42,13 @@ def test_what_is_older_than_its_time_goes(days: int, expected: int) -> None:
     assert count(retention_ms=days * DAY) == expected
 
 
+def test_one_with_damage_is_no_older_than_its_file() -> None:
+    written = SegmentAge(10, 100, NOW - 9 * DAY, NOW - 2 * DAY)
+    for damaged, days, expected in ((False, 8, 1), (True, 8, 0), (True, 2, 0), (True, 1, 1)):
+        assert count([written._replace(has_damage=damaged), FOUR[3]], retention_ms=days * DAY) == expected
+    assert count([FOUR[0]._replace(mtime_ms=0, has_damage=True), FOUR[3]], retention_ms=9 * DAY) == 0
+
+
 def test_one_that_is_kept_keeps_what_follows() -> None:
     assert count([FOUR[3], *FOUR[:3]], retention_ms=4 * DAY) == 0
 
