@@ -1,1 +1,1 @@
-"""Consumers: reading topics at positions that are remembered, alone or as one of a group."""
+"""Consumers: read topics from stored positions, alone or as members of a group."""

@@ -1,9 +1,9 @@
-"""Who of a group reads which partitions: Kafka's range and round-robin assignors. Pure functions over values.
+"""Which member of a group reads which partitions: Kafka's range and round-robin assignors. Pure functions over values.
 
-    range         topic by topic: each member a run of partitions, the first ones one more
-    round_robin   all partitions of all topics in order, one each, in turn, to the members that want the topic
+    range         per topic: each member gets a run of partitions, the first ones one more
+    round_robin   all partitions of all topics in order, one at a time to the members that want the topic
 
-Members are taken in the order in which they are given, which is that of their joining. What nobody wants nobody gets.
+Members are taken in the given order, which is the order of their joining. A topic that no member wants is not assigned.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kstore.files.paths import TopicPartition
 
 __all__ = ["STRATEGIES", "Assignment", "assign"]
 
-# The members, each with the partitions that it gets, sorted.
+# The members, each with its partitions, sorted.
 Assignment: TypeAlias = dict[str, tuple[TopicPartition, ...]]
 _Wanted: TypeAlias = Mapping[str, Sequence[str]]
 _Partitions: TypeAlias = Mapping[str, Sequence[int]]
 
 
 def assign(strategy: str, wanted: _Wanted, partitions: _Partitions) -> Assignment:
-    """Shares the ``partitions`` of each topic among the members, of whom ``wanted`` says which topics they want."""
+    """Shares the ``partitions`` of each topic among the members; ``wanted`` has the topics that each wants."""
     shares: dict[str, list[TopicPartition]] = {member: [] for member in wanted}
     _STRATEGIES[strategy](wanted, partitions, shares)
     return {member: tuple(sorted(share)) for member, share in shares.items()}

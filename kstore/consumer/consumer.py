@@ -1,7 +1,7 @@
-"""``Consumer``: reads topics of a store, alone or as one of a group, and remembers how far it has come.
+"""``Consumer``: reads topics of a store, alone or as a member of a group, and keeps its positions.
 
-what          wanted       names, a pattern, or partitions; groups and group_state share them out
-reads         reading      fetching reads one partition; pieces is what an iteration has handed out
+what          wanted       names, a pattern, or partitions; groups and group_state share them
+reads         reading      fetching reads one partition; pieces holds what an iteration has handed out
 offsets       offsets      in __consumer_offsets, where a broker keeps them
 """
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["Consumer"]
 
 
-# However often somebody wants to hear of new topics.
+# The shortest interval between two looks for new topics.
 METADATA_SECONDS_MIN = 0.01
 
-# An iteration looks at anything else than its records after so long, and after so many pieces.
+# How often an iteration checks anything other than its records: after this time, and this many pieces.
 QUIET_SECONDS = 0.002
 QUIET_PIECES = 64
 
@@ -52,7 +52,7 @@ Partitions = Collection[TopicPartition]
 
 
 class Consumer(Sharing):
-    """Reads records in the order of their offsets, partition by partition. For one thread; ``wakeup`` is for any.
+    """Reads records in the order of their offsets, per partition. For one thread; ``wakeup`` is for any.
 
     ``with store.consumer("orders", group="billing") as consumer:`` closes it.
     """
@@ -85,11 +85,11 @@ class Consumer(Sharing):
     def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> dict[TopicPartition, list[Any]]:
         """The next records, by partition, at most ``max_records`` (default: ``max_poll_records``).
 
-        Waits ``timeout`` seconds at most for the first of them, for ever with None; {} where none came. They are
+        Waits up to ``timeout`` seconds for the first of them, indefinitely with None; {} if none came. They are
         ``Record``s, and with deserializers ``ConsumerRecord``s.
 
-        Raises: ConsumerStateError (nothing to read was ever said), WakeupError, NoOffsetError, OffsetOutOfRangeError,
-        RecordDeserializationError, CorruptBatchError, StorageError: records before the damage came before it.
+        Raises: ConsumerStateError (no subscription or assignment), WakeupError, NoOffsetError, OffsetOutOfRangeError,
+        RecordDeserializationError, CorruptBatchError, StorageError: records before the damage came first.
         """
         count = _count(self.config.max_poll_records if max_records is None else max_records)
         _check_timeout(timeout)
@@ -115,9 +115,9 @@ class Consumer(Sharing):
         return made
 
     def to_arrow(self, max_records: int = 65_536, timeout: float | None = 0.0, **options: Any) -> pa.Table:
-        """The next records as a ``pyarrow.Table``, in place of ``poll``: columns topic, partition and those of a log.
+        """The next records as a ``pyarrow.Table``, instead of ``poll``: columns topic, partition and those of a log.
 
-        ``options`` are those of ``Log.to_arrow``, without those that say what is read. Deserializers are not asked.
+        ``options`` are those of ``Log.to_arrow``, without those that choose what is read. Deserializers are not called.
 
         Raises: MissingExtraError without pyarrow, and as ``poll``.
         """
@@ -131,16 +131,16 @@ class Consumer(Sharing):
             return table_of(pieces or [], options)
 
     def __iter__(self) -> Iterator[Any]:
-        """The next records, as long as somebody asks, or until none came for ``iteration_timeout_ms``.
+        """The next records, until the caller stops or none came for ``iteration_timeout_ms``.
 
-        Partitions take turns; ``current`` says whose record the last one was. A ``commit`` on the way commits what
-        was handed out, the last record too. Raises: as ``poll``.
+        Partitions take turns; ``current`` has the origin of the last record. A ``commit`` during iteration commits what
+        was handed out, including the last record. Raises: as ``poll``.
         """
         # The chain itself, so that a for loop stays in compiled code from one record to the next.
         return chain.from_iterable(self._pieces(self._next_records, self._deserializers.is_plain))
 
     def values(self) -> Iterator[bytes | None]:
-        """As iteration, for the values only: the fast path for payloads."""
+        """Like iteration, for the values only: the fast path for payloads."""
         return chain.from_iterable(self._pieces(self._next_values, True))
 
     def __next__(self) -> Any:
@@ -155,7 +155,7 @@ class Consumer(Sharing):
 
     @property
     def current(self) -> TopicPartition | None:
-        """Where the record comes from that an iteration gave last."""
+        """The origin of the last record of an iteration."""
         return None if self._piece is None else self._piece.reader.owner
 
     def _pieces(self, following: Callable[[], Piece | None], is_plain: bool) -> Iterator[Iterator[Any]]:
@@ -168,7 +168,7 @@ class Consumer(Sharing):
                 return
             yield piece.items
             if is_plain:
-                # For a moment behind each look nothing else can be worth one.
+                # For a moment after each look, no other partition can be worth one.
                 until, count = self._clock.monotonic() + QUIET_SECONDS, 0
                 while count < QUIET_PIECES and (more := self._more(piece, until)) is not None:
                     piece = more
@@ -176,7 +176,7 @@ class Consumer(Sharing):
                     count += 1
 
     def _more(self, before: Piece, until: float) -> Piece | None:
-        """What the same partition gives behind ``before``; None where that is to be found out with a whole look."""
+        """The same partition's next piece after ``before``; None if only a full look can find it."""
         reader = before.reader
         if self._piece is not before or self._woken or reader.paused or self._clock.monotonic() >= until:
             return None
@@ -194,7 +194,7 @@ class Consumer(Sharing):
         return following
 
     def _next_piece(self, following: Callable[[], Piece | None], before: Piece | None) -> Piece | None:
-        """What comes behind ``before``, all of which was given out."""
+        """The piece after ``before``, all of which was given out."""
         with self._used():
             if self._piece is not None and self._piece is before:
                 self._piece = None
@@ -205,8 +205,8 @@ class Consumer(Sharing):
 
     @property
     def _piece_records(self) -> int:
-        """How many records an iteration hands out before it looks at anything else; no more than a batch has."""
-        # A member of a group must ask in time for more.
+        """How many records an iteration hands out before it checks anything else; at most one batch."""
+        # A member of a group must request more in time.
         return INT32_MAX if self._membership is None else self.config.max_poll_records
 
     def _next_records(self) -> Piece | None:
@@ -228,7 +228,7 @@ class Consumer(Sharing):
         return self._reading.values(self._piece_records)
 
     def _awaited(self, look: Callable[[], Found], timeout: float | None) -> Found | None:
-        """What ``look`` finds, when it finds something; None after ``timeout`` seconds."""
+        """The result of ``look``, once it finds something; None after ``timeout`` seconds."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         self._recall()
         may_find = True
@@ -237,7 +237,7 @@ class Consumer(Sharing):
             try:
                 found = look() if may_find else None
             except ClosedError:
-                # A topic was deleted behind the tick: the next one takes that in.
+                # A topic was deleted after the tick: the next one handles that.
                 if self._closed or self._assigned is not None or not self._news.has_changed:
                     raise
                 continue
@@ -249,7 +249,7 @@ class Consumer(Sharing):
             may_find = self._waiter.wait(self._reading.ready(), min(rest, self._wait_seconds()))
 
     def _wait_seconds(self) -> float:
-        """How long nothing else is to be done."""
+        """How long there is nothing else to do."""
         seconds = WAIT_SECONDS_MAX
         if not self._topics.tells_changes:
             seconds = max(min(self.config.metadata_max_age_ms / 1000, seconds), METADATA_SECONDS_MIN)
@@ -258,7 +258,7 @@ class Consumer(Sharing):
         return seconds if self._membership is None else min(self._membership.wait_seconds, seconds)
 
     def _tick(self) -> None:
-        """What comes before each look for records."""
+        """The work before each look for records."""
         self._check_woken()
         if self._assigned is None and not self._wanted:
             raise ConsumerStateError("nothing to read: subscribe to topics, or assign partitions")
@@ -279,9 +279,9 @@ class Consumer(Sharing):
             return self._position(self._reading.reader(topic_partition(partition)))
 
     def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
-        """Goes on at ``offset`` in a partition. See ``seek_to_time`` too.
+        """Continues at ``offset`` in a partition. See also ``seek_to_time``.
 
-        Nothing is looked at before the next poll: that goes by ``auto_offset_reset`` where there is no such offset.
+        The next poll checks it first: if there is no such offset, ``auto_offset_reset`` decides.
         Raises: ConsumerStateError, ConfigError.
         """
         number = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
@@ -291,11 +291,11 @@ class Consumer(Sharing):
             reader.seek(number)
 
     def skip_damage(self, error: CorruptBatchError) -> TopicPartition:
-        """Goes on after the damaged or lost records that ``error``, raised by this consumer, is about.
+        """Continues after the damaged or lost records that ``error``, raised by this consumer, is about.
 
-        Returns their partition. It is for this consumer only, until its next commit makes it its group's;
-        ``Log.accept_loss`` is for every reader. Raises: ConsumerStateError where the error is about no partition that
-        it reads.
+        Returns their partition. Affects only this consumer, until its next commit makes it the group's;
+        ``Log.accept_loss`` affects every reader. Raises: ConsumerStateError if the error is about none of its
+        partitions.
         """
         directory = None if error.path is None else Path(error.path).parent
         for reader in self._chosen(()):
@@ -306,25 +306,25 @@ class Consumer(Sharing):
         raise ConsumerStateError(f"{error.path} is in no partition of this consumer")
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Goes on at the first record of these partitions, of all where none are given."""
+        """Continues at the first record of these partitions, of all if none are given."""
         for reader in self._chosen(partitions):
             reader.seek(reader.log.start_offset)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Goes on behind the last record of these partitions, of all where none are given."""
+        """Continues after the last record of these partitions, of all if none are given."""
         for reader in self._chosen(partitions):
             reader.seek(reader.end_offset())
 
     def seek_to_time(self, when: TimePoint, *partitions: TopicPartition) -> None:
-        """Goes on at the first record at or after ``when`` (see ``Log.offset_for_time``), or at the end."""
+        """Continues at the first record at or after ``when`` (see ``Log.offset_for_time``), or at the end."""
         for reader in self._chosen(partitions):
             found = reader.log.offset_for_time(when)
             reader.seek(reader.end_offset() if found is None else min(found, reader.end_offset()))
 
     def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Goes on where the group has committed in these partitions, in all where none are given: as after a restart.
+        """Continues from the committed offsets of these partitions, of all if none are given: as after a restart.
 
-        So what a transaction had read that was aborted is read again. Raises: ConsumerStateError.
+        So what an aborted transaction had read is read again. Raises: ConsumerStateError.
         """
         self._required_group()
         for reader in self._chosen(partitions):
@@ -336,7 +336,7 @@ class Consumer(Sharing):
             return self._reading.chosen(partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Reads nothing of these partitions, of all where none are given, until ``resume``; they stay its own."""
+        """Reads nothing from these partitions, from all if none are given, until ``resume``; they stay assigned."""
         for reader in self._chosen(partitions):
             reader.paused = True
 
@@ -349,7 +349,7 @@ class Consumer(Sharing):
         return {owner for owner, reader in self._reading.readers.items() if reader.paused}
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets lie before it in each of its partitions. Raises: as ``position``."""
+        """The number of unread offsets in each of its partitions. Raises: as ``position``."""
         with self._used():
             return {
                 owner: max(reader.end_offset() - self._position(reader), 0)
@@ -361,7 +361,7 @@ class Consumer(Sharing):
         return {owner: self._log(owner).start_offset for owner in topic_partitions(partitions)}
 
     def end_offsets(self, partitions: Collection[tuple[str, int]]) -> dict[TopicPartition, int]:
-        """Where any partitions end: their high watermark, with "read_committed" their last stable offset."""
+        """The ends of any partitions: their high watermark, with "read_committed" their last stable offset."""
         committed = self.config.isolation_level == "read_committed"
         return {
             owner: self._log(owner).last_stable_offset if committed else self._log(owner).high_watermark
@@ -382,19 +382,19 @@ class Consumer(Sharing):
     # --- commit -----------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: Offsets | None = None, *, producer: Producer | None = None) -> None:
-        """Commits where the group goes on: after what was handed out of each partition, or the ``offsets`` given.
+        """Commits the group's positions: after what was handed out of each partition, or the given ``offsets``.
 
         On return they are as durable as the store's setting says; all of them or none. With a ``producer`` they are
-        part of its transaction, and count when that commits.
+        part of its transaction, and take effect when that commits.
 
-        Raises: ConsumerStateError (no group, or not its partition), CommitFailedError (the group has given them to
+        Raises: ConsumerStateError (no group, or not its partition), CommitFailedError (the group has assigned them to
         others), ReadOnlyError, ConfigError, DiskFullError, StorageError.
         """
         with self._used():
             self._commit(offsets, None, producer)
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed: of these partitions, of its own where none are given; those without are left
+        """The group's committed offsets: of these partitions, of its own if none are given; those without one are left
         out. Raises: ConsumerStateError without a group, StorageError."""
         self._check_open()
         found = self._groups.offsets.committed(self._required_group())
@@ -408,18 +408,18 @@ class Consumer(Sharing):
         return self._topics.path
 
     def metrics(self) -> dict[str, float]:
-        """What it has counted, and what is so now: see ``kstore.metrics.CONSUMER_METRICS``. For any thread."""
+        """Its counters and current values: see ``kstore.metrics.CONSUMER_METRICS``. For any thread."""
         readers = list(self._reading.readers.values())
         return consumer_metrics(self._counters, self._reading.counters, readers, self._clock.monotonic())
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, float]]:
-        """The same of each partition: see ``kstore.metrics.CONSUMER_PARTITION_METRICS``. For any thread."""
+        """The same for each partition: see ``kstore.metrics.CONSUMER_PARTITION_METRICS``. For any thread."""
         return partition_metrics(list(self._reading.readers.values()))
 
     # --- end --------------------------------------------------------------------------------------------------------
 
     def wakeup(self) -> None:
-        """Has the poll or iteration that waits, or else the next one, raise WakeupError.
+        """Makes the poll or iteration that waits, or else the next one, raise WakeupError.
 
         For any thread, and for signal handlers.
         """
@@ -433,13 +433,13 @@ class Consumer(Sharing):
     def close(self, *, commit: bool = True) -> None:
         """Leaves the group; with ``enable_auto_commit`` commits first, unless ``commit`` is False.
 
-        A second call does nothing. Raises: StorageError: it is closed all the same.
+        A second call does nothing. Raises: StorageError: it is closed nevertheless.
         """
         if self._closed:
             return
         if self._guard.forked:
             self._closed = True
-            return  # its place in the group is the parent's
+            return  # its place in the group belongs to the parent
         if closed_elsewhere(lambda: self.close(commit=commit), self):
             return
         with self._used():
@@ -458,7 +458,7 @@ class Consumer(Sharing):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What was handed out when something went wrong may not be done: it is not committed, and comes again.
+        # Records handed out before an error may not be processed: they are not committed, and are read again.
         self.close(commit=error is None)
 
     def __repr__(self) -> str:
@@ -480,4 +480,4 @@ def _count(max_records: int) -> int:
 def _check_timeout(timeout: float | None) -> None:
     """Raises: ConfigError."""
     if timeout is not None and (not isinstance(timeout, (int, float)) or timeout != timeout):
-        raise ConfigError(f"timeout is {timeout!r:.80}, expected seconds, or None for as long as it takes")
+        raise ConfigError(f"timeout is {timeout!r:.80}, expected seconds, or None for no limit")

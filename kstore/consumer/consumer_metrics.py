@@ -1,4 +1,4 @@
-"""What a consumer counts, and what its metrics are at the moment; any thread may ask."""
+"""A consumer's counters, and the current values of its metrics; any thread may read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ConsumerCounters", "consumer_metrics", "partition_metrics"]
 
 
 class ConsumerCounters:
-    """What is counted beside the reading, by the consumer's own thread."""
+    """The counters other than those of reading, updated by the consumer's own thread."""
 
     def __init__(self, now: float) -> None:
         self.commits = self.commit_errors = self.rebalances = 0
@@ -44,7 +44,7 @@ def consumer_metrics(
 
 
 def partition_metrics(readers: Collection[PartitionReader]) -> dict[TopicPartition, dict[str, float]]:
-    """Every metric of ``CONSUMER_PARTITION_METRICS`` by partition; none of one that is closed, or not begun."""
+    """Every metric of ``CONSUMER_PARTITION_METRICS`` by partition; without those that are closed, or not begun."""
     found: dict[TopicPartition, dict[str, float]] = {}
     for reader in readers:
         position = reader.known_position()

@@ -1,4 +1,4 @@
-"""Deserializers: what is made of the bytes of a record's key and value, and the record that holds what they made."""
+"""Deserializers: convert the bytes of a record's key and value, and the record that holds the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Deserialize: TypeAlias = "Callable[[str, Headers, bytes | None], Any]"
 
 
 class ConsumerRecord(NamedTuple):
-    """A record as deserializers have made it: fields as in ``Record``, and where it comes from."""
+    """A record with deserialized key and value: fields as in ``Record``, and its origin."""
 
     topic: str
     partition: int
@@ -33,10 +33,10 @@ class ConsumerRecord(NamedTuple):
 
 
 class Deserializer(Protocol):
-    """What a deserializer is that is no plain function. It may have ``close()`` too."""
+    """A deserializer that is not a plain function. It may also have ``close()``."""
 
     def deserialize(self, topic: str, headers: Headers, data: bytes | None) -> Any:
-        """What ``data``, which may be None, stands for."""
+        """The value of ``data``, which may be None."""
         ...
 
 
@@ -48,9 +48,9 @@ DESERIALIZERS: dict[str, Callable[[bytes], Any]] = {
 
 
 class Deserializers:
-    """Those of a consumer's keys and values: each a name, an object with ``deserialize``, or a function of bytes.
+    """The deserializers of keys and values: each a name, an object with ``deserialize``, or a function of bytes.
 
-    For None names and functions are not asked: None stays None.
+    Names and functions are not called for None: None stays None.
     """
 
     def __init__(self, key_deserializer: Any = "bytes", value_deserializer: Any = "bytes") -> None:
@@ -60,13 +60,13 @@ class Deserializers:
 
     @property
     def is_plain(self) -> bool:
-        """Whether keys and values stay bytes, and records as they were read."""
+        """Whether keys and values stay bytes, and records are returned as read."""
         return self._settings == ("bytes", "bytes")
 
     def records(
         self, owner: TopicPartition, records: Iterable[Record]
     ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
-        """What is made of ``records``, up to the first of which nothing can be made; and what was wrong with that."""
+        """The deserialized ``records``, up to the first that fails, and its error."""
         topic, partition = owner
         key, value = self._key, self._value
         made: list[ConsumerRecord] = []
@@ -97,7 +97,7 @@ class Deserializers:
         return made, None
 
     def close(self) -> None:
-        """Closes those that can be closed; what they raise is passed over."""
+        """Closes those that have ``close``; their exceptions are ignored."""
         for setting in self._settings:
             close = getattr(setting, "close", None)
             if close is not None:

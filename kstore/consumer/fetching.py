@@ -1,7 +1,7 @@
-"""Reading one partition from a position on, in pieces of as many records as are wanted.
+"""Reads one partition from a position on, in pieces of the number of records wanted.
 
-Python runs once for each batch of the log and once for each piece: what is in between is compiled. What a reader has of
-a batch that was not asked for yet it keeps, up to the end of its turn.
+Python runs once for each batch of the log and once for each piece: what is in between is compiled. A reader keeps the
+rest of a batch that was not requested yet, up to the end of its turn.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["PartitionReader"]
 
 
-# Each that is open may keep a megabyte of its log.
+# Each open one may keep a megabyte of its log.
 OPEN_READERS_MAX = 8
 
 
-# A way of decoding as the others are, which has no function of its own.
+# A way of decoding like the others, but without a function of its own.
 _COLUMNS = object()
 
 
 class _Run(NamedTuple):
-    """What is wanted of one batch, of ``size`` bytes; behind it reading goes on at ``next_offset``."""
+    """The wanted part of one batch, of ``size`` bytes; after it reading continues at ``next_offset``."""
 
     items: Iterable[Any]
     next_offset: int
@@ -45,7 +45,7 @@ class _Run(NamedTuple):
 class PartitionReader:
     """One partition of a consumer; for one thread. ``position`` is the offset of the next record, None: not known yet.
 
-    ``has_turn_ended``: it has given what one turn is.
+    ``has_turn_ended``: it has given the amount of one turn.
     """
 
     __slots__ = (
@@ -91,26 +91,26 @@ class PartitionReader:
         self.on_corrupt = on_corrupt
         self.turn_bytes = turn_bytes
         self.paused = False
-        # So many other partitions its consumer reads.
+        # How many other partitions its consumer reads.
         self.sibling_count = 0
         self.position: int | None = None
-        # The offset that was last committed.
+        # The last committed offset.
         self.committed: int | None = None
         self.has_turn_ended = False
         self._size = 0
-        # The rest of a batch, behind which reading goes on at _next_offset; the offsets of values.
+        # The rest of a batch, after which reading continues at _next_offset; the offsets of values.
         self._items: Iterator[Any] | None = None
         self._offsets: Sequence[int] = ()
-        # The values of a batch of which none was given yet.
+        # The values of a batch from which none was given yet.
         self._whole: Any = None
-        # What gives records of that batch to somebody else.
+        # The source of records of that batch that were lent.
         self._lent: RecordCursor | None = None
         self._lent_from = 0
         self._decode: Any = None
         self._next_offset = 0
         self._runs: Iterator[_Run] | None = None
         self._end = 0
-        # Columns: of what there is, the rest of a piece, and how they were asked for.
+        # Columns: the rest of a piece, and the options they were requested with.
         self._arrow: Iterator[pa.RecordBatch] | None = None
         self._columns: pa.RecordBatch | None = None
         self._options: dict[str, Any] = {}
@@ -122,19 +122,19 @@ class PartitionReader:
         self.stop()
 
     def leave(self, offset: int, unused_count: int = 0) -> None:
-        """Of what was lent, or given, it was used what lies below ``offset``; reading goes on there."""
+        """The records below ``offset``, lent or given, were used; reading continues there."""
         if self._lent is not None:
             self._counters.records += offset - self._lent_from
         self._counters.records -= unused_count
         self.seek(offset)
 
     def known_position(self) -> int | None:
-        """The position, within what is lent too; any thread may ask."""
+        """The position, even within lent records; any thread may ask."""
         cursor = self._lent
         return self.position if cursor is None else cursor.next_offset
 
     def stop(self) -> None:
-        """Lets go of what was read ahead; reading goes on at ``position``."""
+        """Drops what was read ahead; reading continues at ``position``."""
         self._items = self._whole = self._lent = self._runs = self._arrow = self._columns = None
         self._size = 0
 
@@ -143,7 +143,7 @@ class PartitionReader:
         return self.log.last_stable_offset if self.isolation_level == "read_committed" else self.log.high_watermark
 
     def has_more(self) -> bool:
-        """Whether there is something to read, as far as can be told without reading it."""
+        """Whether there is something to read, as far as is known without reading it."""
         return self.is_ahead or (self.position is not None and self.end_offset() > self.position)
 
     @property
@@ -154,7 +154,7 @@ class PartitionReader:
     # --- records ----------------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> list[Record]:
-        """The next records, at most ``count``, and of no more than one batch; none at the end of what can be read.
+        """The next records, at most ``count``, of at most one batch; none at the end of what can be read.
 
         Raises: OffsetOutOfRangeError, CorruptBatchError, StorageError: the position stays where it is.
         """
@@ -173,7 +173,7 @@ class PartitionReader:
                 return []
 
     def lend(self, count: int) -> Piece | None:
-        """As ``take``, for records that are not made before somebody asks for them: see ``settle``."""
+        """Like ``take``, for records that are made only on request: see ``settle``."""
         self.settle()
         if self._items is None and not self._open_run(_records):
             return None
@@ -188,7 +188,7 @@ class PartitionReader:
         return ListPiece(self, records) if records else None
 
     def settle(self) -> None:
-        """The position is where whoever was lent records has come to."""
+        """Moves the position to where the user of lent records has come."""
         cursor, self._lent = self._lent, None
         if cursor is not None:
             self.position = cursor.next_offset
@@ -198,7 +198,7 @@ class PartitionReader:
                 self.position = self._next_offset
 
     def lend_values(self, count: int) -> Piece | None:
-        """As ``lend``, for the values only."""
+        """Like ``lend``, for the values only."""
         found, offsets = self._take_values(count)
         return ListPiece(self, found, offsets) if found else None
 
@@ -232,10 +232,10 @@ class PartitionReader:
             self._decode = decode
 
     def _open_run(self, decode: Any) -> bool:
-        """Goes on with the next batch; False where there is none now, or the turn has ended."""
+        """Continues with the next batch; False if there is none now, or the turn has ended."""
         self._switch_to(decode)
         if self._runs is not None and self._size >= self.turn_bytes and self.sibling_count:
-            # Others come first. What it had read ahead is read again later, where many are read.
+            # Others come first. What it had read ahead is read again later, if many are read.
             if self.sibling_count >= OPEN_READERS_MAX:
                 self._runs = None
             self._size = 0
@@ -251,7 +251,7 @@ class PartitionReader:
         return True
 
     def _next_run(self, decode: Any) -> _Run | None:
-        """The next batch; None where there is none now."""
+        """The next batch; None if there is none now."""
         for _ in range(2):
             if self._runs is None:
                 self._end = self.end_offset()
@@ -264,7 +264,7 @@ class PartitionReader:
             try:
                 run = next(self._runs, None)
             except CorruptBatchError as error:
-                # What lies before the damage has been given: a seek leaves out the damage, and nothing else.
+                # The records before the damage have been given: a seek skips only the damage.
                 if error.first_offset > self.position:  # type: ignore[operator]
                     self.position = error.first_offset
                 self._runs = None
@@ -316,7 +316,7 @@ class PartitionReader:
             raise
         if batch is None:
             self._arrow = None
-            # Not back, where it lies behind what an open transaction holds up.
+            # Not back, if it lies after what an open transaction holds up.
             self.position = max(self.position or 0, self._end)
             return None
         self._size += batch.nbytes
@@ -335,7 +335,7 @@ def _values(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> It
     if isinstance(batch, RecordBatch) and batch.record_count == batch.last_offset - batch.base_offset + 1:
         offsets: Sequence[int] = range(first, next_offset)
         return (_Run(batch.values(first_offset, stop_offset, limit), next_offset, batch.size, offsets),)
-    # Compacted: which offsets are left only the records tell.
+    # Compacted: only the records tell which offsets are left.
     records = list(batch.records(first_offset, stop_offset, limit))
     found = [record.value for record in records], [record.offset for record in records]
     return (_Run(found[0], next_offset, batch.size, found[1]),)

@@ -1,15 +1,16 @@
-"""A group whose members are in several processes that share a store: where they meet is a few small files.
+"""A group whose members are in several processes that share a store: they meet in a few small files.
 
 They lie in the partition of ``__consumer_offsets`` that keeps the group's offsets, in ``kstore.groups/<hash of name>``:
 
     members        the group's state: a line with a CRC, then JSON; replaced as a whole
-    lock           locked by who changes the state, shared by those who commit
-    gate           locked by who waits to change it, and for a moment by who begins to commit: nobody is overtaken
-    <uuid>/.lock   held by a member while it lives; its directory's time says when it last beat, by the monotonic clock
+    lock           locked by a process that changes the state, shared by those that commit
+    gate           locked by one that waits to change it, and briefly by one that begins to commit: none overtakes
+    <uuid>/.lock   held by a living member; its directory's time is that of its last beat, by the monotonic clock
 
-The system gives a lock up when its process dies, however that comes: so who is dead is known, and not guessed. A member
-that lives and asks for nothing is found by its beat. None of the files needs to outlive the machine: after a restart
-no lock is held. A state that cannot be read is an empty one; its members find that they are not in it, and join anew.
+The system releases a lock when its process dies, however that happens: so a member's death is known, not guessed. A
+member that lives but requests nothing is found by its beat. None of the files needs to survive a reboot: after a
+restart no lock is held. A state that cannot be read is an empty one; its members find that they are not in it, and join
+again.
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ GROUP_LOCK = "lock"
 GATE = "gate"
 STATE_SIZE_MAX = 16 << 20
 FORM = CheckedText("kstore.group", 1)
-# What a member's id ends with: its directory's name.
+# The end of a member's id: its directory's name.
 UUID_LENGTH = 36
 MEMBER_ID = re.compile(r".*-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.DOTALL)
-# Nobody tells of changes: members look so often while they wait.
+# There is no notification of changes: waiting members look this often.
 LOOK_SECONDS = 0.1
-# A beat is written so often at most.
+# A beat is written at most this often.
 BEAT_SECONDS = 0.25
 
 
 def group_directory(partition: Path, group: str) -> Path:
-    """Where the members of ``group`` meet, in the partition that keeps its offsets."""
+    """The directory in which the members of ``group`` meet, in the partition that keeps its offsets."""
     return partition / KSTORE_GROUPS / hashlib.sha256(group.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class FileGroup:
-    """A group in files. Thread-safe, and safe among processes; one object a process is enough."""
+    """A group in files. Thread-safe, and safe among processes; one object per process is enough."""
 
     look_seconds = LOOK_SECONDS
 
@@ -73,7 +74,7 @@ class FileGroup:
         file_mode: int = 0o600,
         create: bool = True,
     ) -> None:
-        """Makes ``directory`` if need be, whose parent's parent is there; not without ``create``, to look only.
+        """Creates ``directory`` if necessary, whose parent's parent exists; not without ``create``, to look only.
 
         Raises: StorageError.
         """
@@ -83,11 +84,11 @@ class FileGroup:
         self._clock = clock
         self._mode = file_mode
         self._directory_mode = file_mode | (file_mode & 0o444) >> 2
-        # Guards what follows.
+        # Guards the following.
         self._mutex = threading.RLock()
         self._version = 0
-        # The file whose content the state is, and what it looked like. While it is open no other gets its inode: so
-        # whether it was replaced is certain, however fast, and whatever the clock of the file system.
+        # The file that holds the state, and its stat. While it is open no other gets its inode: so a replacement is
+        # always noticed, however fast, and whatever the clock of the file system.
         self._seen: tuple[File, FileStat] | None = None
         self._state = GroupState()
         self._locks: dict[str, DirectoryLock] = {}
@@ -109,7 +110,7 @@ class FileGroup:
             return self._version, self._state
 
     def _read(self) -> None:
-        """Takes in the file, if it is another one than before. Needs the mutex."""
+        """Reads the file, if it was replaced. Needs the mutex."""
         path = self._path / MEMBERS
         try:
             if self._seen is not None and self._seen[1] == self._fs.stat(path):
@@ -120,7 +121,7 @@ class FileGroup:
                 self._set(None, GroupState())
 
     def _show(self, file: File) -> None:
-        """Takes in the content of ``file``."""
+        """Applies the content of ``file``."""
         path = self._path / MEMBERS
         seen = file, file.stat()
         try:
@@ -129,8 +130,8 @@ class FileGroup:
                 raise CorruptFileError(f"over {STATE_SIZE_MAX} bytes, which no such file has", path=path)
             state = decode_state(data, path)
         except CorruptFileError as error:
-            logger.warning("group %r is shared anew: %s", self._name, error)
-            # Generations go on rising for whoever has seen the last one.
+            logger.warning("group %r is shared again: %s", self._name, error)
+            # Generations keep rising for members that have seen the last one.
             state = GroupState(self._state.generation + 1)
         self._set(seen, state)
 
@@ -165,7 +166,7 @@ class FileGroup:
             yield state
 
     def _write(self, state: GroupState) -> None:
-        """Whole or not at all, whoever is killed; that it survives the machine is not needed."""
+        """Complete or not at all, whichever process is killed; it need not survive a crash of the machine."""
         path = self._path / MEMBERS
         temporary = Path(f"{path}{TEMPORARY_SUFFIX}")
         with suppress(FileNotFoundError):
@@ -236,7 +237,7 @@ class FileGroup:
         return self._exited
 
     def _tidy(self, member_id: str) -> None:
-        """Removes what is left of a member that does not live."""
+        """Removes the files of a member that is dead."""
         home = self._home(member_id)
         try:
             if not self._is_locked(home):
@@ -285,7 +286,7 @@ def decode_state(data: bytes, path: Path) -> GroupState:
 
 
 def _member_id(name: object) -> str:
-    """Raises: ValueError: its end is no UUID, and so no name of a directory here."""
+    """Raises: ValueError: its end is not a UUID, and so not the name of a directory here."""
     if not isinstance(name, str) or not MEMBER_ID.fullmatch(name):
         raise ValueError(f"{name!r:.80} is no id of a member")
     return name

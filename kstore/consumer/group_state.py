@@ -1,9 +1,9 @@
-"""What a group of consumers is at a moment, and how it goes on from there: values and pure functions.
+"""The state of a group of consumers at a moment, and its changes: values and pure functions.
 
-Every change of who is in the group, or of what there is to read, makes a new *generation* with a new *target*: which
-member is to have which partitions. What a member *owns* follows: it gives up what is not in its target when it next
-asks for records, and takes what is in it once nobody else owns that. So no partition ever has two owners, and those
-that stay where they are are read on meanwhile.
+Every change of the members, or of what there is to read, makes a new *generation* with a new *target*: which member
+gets which partitions. What a member *owns* follows: it gives up what is not in its target at its next request for
+records, and takes what is in it once no other member owns that. So no partition ever has two owners, and those that do
+not move are read without a pause.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class GroupState:
     members: Mapping[str, GroupMember] = field(default_factory=dict)
     target: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
 
-    # --- who is in it ------------------------------------------------------------------------------------------------
+    # --- its members ------------------------------------------------------------------------------------------------
 
     def joined(self, member_id: str, member: GroupMember, partitions: Partitions) -> GroupState:
-        """With another member, or with one that wants other topics now. Raises: ConfigError."""
+        """With another member, or with one that now wants other topics. Raises: ConfigError."""
         for other_id, other in self.members.items():
             if other_id != member_id and other.strategy != member.strategy:
                 raise ConfigError(
@@ -52,12 +52,12 @@ class GroupState:
         return self._with({**self.members, member_id: member}, partitions)
 
     def without(self, member_ids: Collection[str], partitions: Partitions) -> GroupState:
-        """After these members have left, or are known to be dead."""
+        """After these members have left, or have died."""
         kept = {name: member for name, member in self.members.items() if name not in member_ids}
         return self if len(kept) == len(self.members) else self._with(kept, partitions)
 
     def shared_anew(self, partitions: Partitions) -> GroupState:
-        """By what there is to read now; the same where that makes no difference."""
+        """With what there is to read now; unchanged if that makes no difference."""
         changed = self._with(dict(self.members), partitions)
         return self if changed.target == self.target else changed
 
@@ -66,21 +66,21 @@ class GroupState:
         strategy = next((member.strategy for member in members.values()), "range")
         return GroupState(self.generation + 1, members, assign(strategy, wanted, partitions))
 
-    # --- who has what ------------------------------------------------------------------------------------------------
+    # --- their partitions ---------------------------------------------------------------------------------------------
 
     def surplus(self, member_id: str) -> frozenset[TopicPartition]:
-        """What a member owns and is to give up."""
+        """What a member owns and must give up."""
         return self.members[member_id].owned - frozenset(self.target[member_id])
 
     def due(self, member_id: str) -> frozenset[TopicPartition]:
-        """What a member is to have, and may take: nobody else owns it."""
+        """What a member should have, and may take: no other member owns it."""
         wanted = frozenset(self.target[member_id]) - self.members[member_id].owned
         for member in self.members.values() if wanted else ():
             wanted -= member.owned
         return wanted
 
     def is_settled(self, member_id: str) -> bool:
-        """Whether a member owns just what it is to have."""
+        """Whether a member owns exactly what it should have."""
         return self.members[member_id].owned == frozenset(self.target[member_id])
 
     def released(self, member_id: str, partitions: Iterable[TopicPartition]) -> GroupState:

@@ -1,4 +1,4 @@
-"""Where the members of a group meet, and what each of them does there.
+"""The place where the members of a group meet, and what each of them does there.
 
 A ``GroupBox`` keeps the ``GroupState`` of one group: in memory for the consumers of one process (``MemoryGroup``), in
 files for those of several (``group_files``). A ``Membership`` is one consumer's side of it.
@@ -20,7 +20,7 @@ from kstore.files.paths import TopicPartition
 __all__ = ["Draft", "GroupBox", "GroupChange", "Membership", "MemoryGroup"]
 
 NOTHING: frozenset[TopicPartition] = frozenset()
-# A member looks at this many others at each heartbeat, in turn: a look must not cost more in a larger group.
+# A member checks this many others at each heartbeat, in turn: a check must not cost more in a larger group.
 LOOK_COUNT = 16
 
 
@@ -34,29 +34,29 @@ class Draft:
 
 
 class GroupBox(Protocol):
-    """The state of one group, and who of it lives. Thread-safe."""
+    """The state of one group, and which members live. Thread-safe."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def look_seconds(self) -> float:
-        """So often a member has to look whether the state has changed, since nobody tells."""
+        """How often a member must check whether the state has changed, since there is no notification."""
         ...
 
     def look(self) -> tuple[int, GroupState]:
-        """The state as it is, with a number that differs whenever anything may have changed."""
+        """The current state, with a number that differs whenever anything may have changed."""
         ...
 
     def changing(self) -> AbstractContextManager[Draft]:
-        """Nobody else changes the state, or commits, meanwhile; what the draft holds at the end is the new one.
+        """No other member changes the state, or commits, meanwhile; the draft's content at the end is the new state.
 
-        Who waits to change it keeps new commits from beginning: however many commit, it waits for those under way.
+        A member that waits to change it keeps new commits from beginning: it waits only for those under way.
         """
         ...
 
     def committing(self) -> AbstractContextManager[GroupState]:
-        """Nobody changes the state meanwhile; others may commit."""
+        """No member changes the state meanwhile; others may commit."""
         ...
 
     def enter(self, member_id: str, wake: Callable[[], None]) -> None:
@@ -68,16 +68,16 @@ class GroupBox(Protocol):
         ...
 
     def dead(self, members: Mapping[str, GroupMember]) -> set[str]:
-        """Those of them that do not live any more, or have not beaten for longer than they may."""
+        """Those of them that no longer live, or have not beaten for longer than allowed."""
         ...
 
     def exit(self, member_id: str) -> None:
-        """The member lives no more. May be called from anywhere, also by the garbage collector."""
+        """The member no longer lives. May be called from anywhere, even by the garbage collector."""
         ...
 
     @property
     def exited(self) -> Set[str]:
-        """Members that are known to live no more without a look, as they were in this process."""
+        """Members that are known to be dead without a check, because they were in this process."""
         ...
 
 
@@ -89,15 +89,15 @@ class MemoryGroup:
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
         self._clock = clock
-        # Guards what follows. Reentrant: a garbage collection inside may end a member's life.
+        # Guards the following. Reentrant: a garbage collection inside may end a member's life.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._state = GroupState()
         self._version = 0
         self._changing_count = 0
-        # One token for each commit that is under way.
+        # One token for each commit under way.
         self._committing: set[object] = set()
-        # Of each member that lives: how to wake it, and when it last beat.
+        # For each living member: how to wake it, and the time of its last beat.
         self._wakes: dict[str, Callable[[], None]] = {}
         self._beats: dict[str, float] = {}
         self._exited: frozenset[str] = frozenset()
@@ -142,7 +142,7 @@ class MemoryGroup:
                 raise
 
     def _committed(self, token: object) -> None:
-        """Lets changes go on; again does nothing."""
+        """Lets changes continue; a second call does nothing."""
         with self._lock:
             self._committing.discard(token)
             self._changed.notify_all()
@@ -183,7 +183,7 @@ class MemoryGroup:
 
 
 class GroupChange(NamedTuple):
-    """What became of a member's partitions: ``lost`` are others' already, ``surplus`` it is to give up."""
+    """The change of a member's partitions: ``lost`` are others' already, ``surplus`` must be given up."""
 
     lost: frozenset[TopicPartition] = NOTHING
     surplus: frozenset[TopicPartition] = NOTHING
@@ -214,13 +214,13 @@ class Membership:
         self._limit_ms = limit_ms
         self._version = -1
         self._look_at = 0.0
-        # Behind which of the members the next look at others begins.
+        # The member after which the next check of others begins.
         self._looked_at = ""
         self._topics: tuple[str, ...] = ()
         self.member_id = ""
         self.generation = -1
         self.owned = NOTHING
-        # Whether it owns just what it is to have.
+        # Whether it owns exactly what it should have.
         self.is_settled = False
 
     @property
@@ -229,11 +229,11 @@ class Membership:
 
     @property
     def wait_seconds(self) -> float:
-        """How long it may sleep before it looks what has become of the others."""
+        """How long it may sleep before it checks the others."""
         return min(self._heartbeat_seconds, self._limit_ms / 2000, self._box.look_seconds)
 
     def join(self, topics: Collection[str]) -> None:
-        """Enters the group, or says that it wants other topics now. Raises: ConfigError, StorageError."""
+        """Joins the group, or changes the topics that it wants. Raises: ConfigError, StorageError."""
         self._topics = tuple(sorted(topics))
         if not self.member_id:
             self.member_id = f"{self._client_id}-{uuid.uuid4()}"
@@ -241,7 +241,7 @@ class Membership:
         try:
             with self._box.changing() as draft:
                 draft.state = self._without_dead(draft.state)
-                # Whoever has been taken for dead since it last looked owns nothing: others may have taken that.
+                # A member that was declared dead since its last check owns nothing: others may have taken that.
                 owned = self.owned if self.member_id in draft.state.members else NOTHING
                 me = GroupMember(self._client_id, self._topics, self._strategy, self._limit_ms, owned)
                 draft.state = draft.state.joined(self.member_id, me, self._partitions(draft.state))
@@ -253,9 +253,9 @@ class Membership:
             raise
 
     def sync(self, topics: Collection[str], *, has_changed: bool = False) -> GroupChange:
-        """Says that this member lives, and looks what has become of the group.
+        """Reports that this member lives, and reads the state of the group.
 
-        ``has_changed``: there may be other partitions than before.
+        ``has_changed``: the partitions may differ from before.
         """
         self._box.beat(self.member_id)
         now = self._clock.monotonic()
@@ -270,7 +270,7 @@ class Membership:
             version, state = self._box.look()
         lost = NOTHING
         if self.member_id and self.member_id not in state.members:
-            # The others have taken it for dead.
+            # The others have declared it dead.
             lost, self.owned = self.owned, NOTHING
             self._box.exit(self.member_id)
             self.member_id = ""
@@ -282,16 +282,16 @@ class Membership:
         self._version = version
         self.generation = state.generation
         if self.member_id not in state.members:
-            self._version = -1  # somebody was faster: the next look will tell
+            self._version = -1  # another member was faster: the next check will tell
             return GroupChange(lost)
         self.is_settled = state.is_settled(self.member_id)
         return GroupChange(lost, state.surplus(self.member_id))
 
     def _suspects(self, state: GroupState) -> dict[str, GroupMember]:
-        """Some of the others, at each call the next ones, and those that are known to be dead.
+        """Some of the others, the next ones at each call, and those that are known to be dead.
 
-        The first are those that joined after this one, so that members which look at the same time look at different
-        ones, and all together at each of them.
+        The first are those that joined after this one, so that members which check at the same time check different
+        ones, and all together check each of them.
         """
         names = list(state.members)
         after = self._looked_at if self._looked_at in state.members else self.member_id
@@ -326,7 +326,7 @@ class Membership:
         self.owned -= frozenset(partitions)
 
     def take(self) -> frozenset[TopicPartition]:
-        """Takes what it is to have and nobody else owns; returns what is new."""
+        """Takes what it should have and no other member owns; returns what is new."""
         _, state = self._box.look()
         if self.member_id not in state.members or not state.due(self.member_id):
             return NOTHING
@@ -341,7 +341,7 @@ class Membership:
 
     @contextmanager
     def fenced(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
-        """Meanwhile ``partitions`` are certainly this member's. Raises: CommitFailedError where they are not."""
+        """Meanwhile ``partitions`` certainly belong to this member. Raises: CommitFailedError if they do not."""
         with self._box.committing() as state:
             me = state.members.get(self.member_id)
             if me is None:
@@ -367,7 +367,7 @@ class Membership:
             self.abandon()
 
     def abandon(self) -> None:
-        """Is dead from now on; the others see it soon."""
+        """Is dead from now on; the others notice soon."""
         name, self.member_id, self.owned = self.member_id, "", NOTHING
         if name:
             self._box.exit(name)

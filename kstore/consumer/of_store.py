@@ -1,4 +1,4 @@
-"""The groups of a store: where their members meet, and what they have committed."""
+"""The groups of a store: where their members meet, and their committed offsets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StoreGroups:
     # --- members ----------------------------------------------------------------------------------------------------
 
     def box(self, name: str) -> GroupBox:
-        """Where the members of a group meet. Raises: ReadOnlyError, ClosedError."""
+        """The place where the members of a group meet. Raises: ReadOnlyError, ClosedError."""
         self._check_writable()
         with self._lock:
             box = self._boxes.get(name)
@@ -50,7 +50,7 @@ class StoreGroups:
             return box
 
     def members(self, name: str) -> dict[TopicPartition, str]:
-        """Which member of a group reads which partition now, by member id: a client's id with a UUID after it."""
+        """The current partitions of each member of a group, by member id: a client's id with a UUID after it."""
         box = self._boxes.get(name) or self._found_files(name)
         if box is None:
             return {}
@@ -60,7 +60,7 @@ class StoreGroups:
         return {owner: name for name in living for owner in state.members[name].owned}
 
     def _files(self, name: str) -> FileGroup:
-        """Where its members meet if other processes have the store open too; created if need be."""
+        """The place where its members meet if other processes have the store open too; created if necessary."""
         return self._file_group(name, self.offsets.place(name), create=True)
 
     def _found_files(self, name: str) -> FileGroup | None:
@@ -82,7 +82,7 @@ class StoreGroups:
 
     @property
     def offsets(self) -> GroupOffsets:
-        """What groups have committed. Raises: ClosedError."""
+        """The committed offsets of groups. Raises: ClosedError."""
         self._topics.life.check()
         return self._offsets
 
@@ -92,9 +92,9 @@ class StoreGroups:
         self.offsets.commit(group, offsets)
 
     def set_back(self, recovered: Collection[TopicPartition]) -> list[SetBack]:
-        """Sets committed offsets of logs that were recovered back to where these end, and says which.
+        """Sets committed offsets of recovered logs back to the ends of the logs, and returns which.
 
-        Nothing is committed in a broker's directory that no group of kstore's has used.
+        Nothing is committed in a broker's directory that no group of kstore has used.
         """
         owners = [owner for owner in recovered if not is_internal(owner.topic)]
         if not owners or not self._topics.directory.is_used(OFFSETS.name):
@@ -108,7 +108,7 @@ class StoreGroups:
 
                 return set_back(self._borrowed(stack), owners, end_of)
         except KstoreError as error:
-            # What could not be set back is left to the consumers, which never begin above the end.
+            # Offsets that could not be set back are left to the consumers, which never begin above the end.
             logger.warning(
                 "%s: committed offsets cannot be compared with the ends of their logs: %s",
                 self._topics.directory.path,
@@ -117,8 +117,8 @@ class StoreGroups:
             return []
 
     def forget(self, topic: str) -> None:
-        """Removes what groups have committed of ``topic``, which is about to be deleted: a later topic of its name has
-        other records. A failure is logged."""
+        """Removes the committed offsets of ``topic``, which is about to be deleted: a later topic of its name has other
+        records. A failure is logged."""
         directory = self._topics.directory
         if not directory.numbers(OFFSETS.name) or not directory.numbers(topic) or is_internal(topic):
             return

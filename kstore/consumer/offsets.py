@@ -1,4 +1,4 @@
-"""Committed offsets: what a position is taken from, and what is wrong with some of them.
+"""Committed offsets: the source of positions, and what can be wrong with them.
 
 A committed offset is the next record that its group reads. It lies in ``__consumer_offsets``, which a broker reads and
 writes too (``transactions.group_offsets``), and which can be read of a store that is open for reading, or of the
@@ -7,9 +7,9 @@ directory of a broker, dead or alive::
     offsets = store.consumer_offsets                       # a GroupOffsets
     offsets.committed("billing")                           # {TopicPartition("orders", 0): OffsetAndMetadata(42, ...)}
 
-After a crash a log may end below what was committed: with durability "interval" or "os" the offsets may be on disk
-before the records are. The offset would then pass over what is appended next, so it is set back when the store is
-opened, and said in ``store.notes``.
+After a crash a log may end below a committed offset: with durability "interval" or "os" the offsets may reach the disk
+before the records. The offset would then skip what is appended next, so it is set back when the store is opened, and
+reported in ``store.notes``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["OffsetAndMetadata", "Offsets", "SetBack", "offsets_above_end", "set_
 
 logger = logging.getLogger(__name__)
 
-# What a caller gives: a number, or one with metadata.
+# The input: a number, or one with metadata.
 Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
@@ -48,7 +48,7 @@ class SetBack(NamedTuple):
 def offsets_above_end(
     offsets: GroupOffsets, owners: Iterable[TopicPartition], end_of: Callable[[TopicPartition], int]
 ) -> list[SetBack]:
-    """The committed offsets of ``owners`` that lie above where the logs end. Raises: StorageError."""
+    """The committed offsets of ``owners`` above the ends of their logs. Raises: StorageError."""
     ends: dict[TopicPartition, int] = {}
     wanted = set(owners)
     found = []
@@ -66,7 +66,7 @@ def offsets_above_end(
 def set_back(
     offsets: GroupOffsets, owners: Iterable[TopicPartition], end_of: Callable[[TopicPartition], int]
 ) -> list[SetBack]:
-    """Commits the end of the log in the place of each offset above it, and warns; returns what was set back.
+    """Commits the end of the log instead of each offset above it, and warns; returns what was set back.
 
     Raises: StorageError.
     """

@@ -1,4 +1,4 @@
-"""What an iteration has handed to compiled code, and how far that has come: nobody calls Python for each record."""
+"""What an iteration has handed to compiled code, and how far that has come: no Python call per record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ListPiece", "Piece", "RecordPiece"]
 
 
 class Reader(Protocol):
-    """The partition that a piece is of."""
+    """The partition that a piece belongs to."""
 
     @property
     def owner(self) -> TopicPartition: ...
@@ -27,7 +27,7 @@ class Reader(Protocol):
     def lend(self, count: int) -> Piece | None: ...
     def lend_values(self, count: int) -> Piece | None: ...
     def settle(self) -> None:
-        """All that was lent was given out, or ended."""
+        """All lent records were given out, or ended."""
         ...
 
 
@@ -41,25 +41,25 @@ class Piece(Protocol):
     def items(self) -> Iterator[Any]: ...
 
     def position(self) -> int | None:
-        """The offset behind the last item that was given out."""
+        """The offset after the last item that was given out."""
         ...
 
     def end(self) -> None:
-        """Gives out no more; the reader goes on behind what was given out."""
+        """Gives out no more; the reader continues after what was given out."""
         ...
 
     def following(self, count: int) -> Piece | None:
-        """When all of it was given out: the next ones of the same kind and partition; None where there are none now."""
+        """When all of it was given out: the next piece of the same kind and partition; None if there is none now."""
         ...
 
 
 class RecordPiece:
-    """Records that are made when they are asked for."""
+    """Records that are made on request."""
 
     __slots__ = ("_cursor", "items", "reader")
 
     def __init__(self, reader: Reader, cursor: RecordCursor, count: int | None) -> None:
-        """``count``: so many at most; None: all of them, with nothing between the cursor and who asks."""
+        """``count``: the most; None: all of them, with nothing between the cursor and the caller."""
         self.reader = reader
         self._cursor = cursor
         self.items: Iterator[Any] = cursor if count is None else islice(cursor, count)
@@ -80,7 +80,7 @@ class RecordPiece:
 
 
 class ListPiece:
-    """Items that were all made; ``offsets`` of them, where they do not have their own."""
+    """Items that are all made; ``offsets`` of them, if they do not have their own."""
 
     __slots__ = ("_items", "_offsets", "items", "reader")
 
@@ -104,6 +104,6 @@ class ListPiece:
         if rest := length_hint(self.items):
             offset = self.position()
             assert offset is not None
-            # Beyond the last one: what holds the iterator finds it exhausted.
+            # Beyond the last one: the holder of the iterator finds it exhausted.
             self.items.__setstate__(len(self._items))  # type: ignore[attr-defined]
             self.reader.leave(offset, rest)

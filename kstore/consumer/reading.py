@@ -1,4 +1,4 @@
-"""The partitions that a consumer reads: where it is in each, whose turn it is, and where reading begins."""
+"""The partitions that a consumer reads: the position in each, whose turn it is, and where reading begins."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 
 class Reading:
-    """What a consumer has, by partition; for one thread."""
+    """A consumer's partitions; for one thread."""
 
     def __init__(self, topics: Topics, groups: StoreGroups, config: ConsumerConfig, group: str | None) -> None:
         self._topics = topics
         self._groups = groups
         self._config = config
         self._group = group
-        # In the order in which they have their turns.
+        # In the order of their turns.
         self.readers: dict[TopicPartition, PartitionReader] = {}
         self.counters = ReadingCounters()
 
@@ -73,7 +73,7 @@ class Reading:
         return found
 
     def chosen(self, owners: Collection[TopicPartition] | None) -> list[PartitionReader]:
-        """Those of ``owners``; of all where none are given. Raises: ConsumerStateError."""
+        """Those of ``owners``; all if none are given. Raises: ConsumerStateError."""
         if not owners:
             return list(self.readers.values())
         return [self.reader(topic_partition(owner)) for owner in owners]
@@ -81,7 +81,7 @@ class Reading:
     # --- where ------------------------------------------------------------------------------------------------------
 
     def begin(self, reader: PartitionReader) -> bool:
-        """Finds out where reading begins, if nobody has said so; False where that is not known yet.
+        """Determines where reading begins, unless that was set; False if it is not known yet.
 
         Raises: NoOffsetError, StorageError.
         """
@@ -131,11 +131,11 @@ class Reading:
     # --- what -------------------------------------------------------------------------------------------------------
 
     def ready(self) -> list[PartitionReader]:
-        """Those that are read now. Raises: NoOffsetError, StorageError."""
+        """The partitions that are read now. Raises: NoOffsetError, StorageError."""
         return [reader for reader in self.readers.values() if not reader.paused and self.begin(reader)]
 
     def _turns(self) -> Iterator[PartitionReader]:
-        """Each in its turn, and again while some have more; whoever has had its turn comes last, also the next time."""
+        """Each in turn, and again while some have more; one that has had its turn comes last, also the next time."""
         for reader in [reader for reader in self.readers.values() if reader.has_turn_ended]:
             # Noted by an iteration, which did not look further.
             reader.has_turn_ended = False
@@ -151,7 +151,7 @@ class Reading:
                 self.readers[reader.owner] = self.readers.pop(reader.owner)
 
     def lent(self, count: int) -> Piece | None:
-        """The next records of one partition, at most ``count``; None where there are none now."""
+        """The next records of one partition, at most ``count``; None if there are none now."""
         for reader in self._turns():
             try:
                 found = reader.lend(count)
@@ -188,7 +188,7 @@ class Reading:
                     taken = self._taken(reader, count)
                 except Exception:
                     if found:
-                        return found  # what came before it comes first; it will be raised again
+                        return found  # the records before it come first; it will be raised again
                     raise
                 if not taken:
                     break
@@ -203,7 +203,7 @@ class Reading:
         return found
 
     def values(self, count: int) -> Piece | None:
-        """As ``lent``, for values."""
+        """Like ``lent``, for values."""
         for reader in self._turns():
             try:
                 found = reader.lend_values(count)
@@ -224,7 +224,7 @@ class Reading:
                     batch = self._taken_columns(reader, count, options)
                 except Exception:
                     if found:
-                        return found  # what came before it comes first; it will be raised again
+                        return found  # the records before it come first; it will be raised again
                     raise
                 if batch is None:
                     break

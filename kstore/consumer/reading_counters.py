@@ -1,4 +1,4 @@
-"""What is counted where a consumer reads: once a batch and once a piece, never record by record."""
+"""The counters of a consumer's reading: updated once per batch and once per piece, never per record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["ReadingCounters"]
 
 
 class ReadingCounters:
-    """Of all partitions that a consumer reads, or has read."""
+    """For all partitions that a consumer reads, or has read."""
 
     __slots__ = ("bytes", "records")
 

@@ -1,4 +1,4 @@
-"""What a consumer is to read, whom it shares that with, and what it commits: all of ``Consumer`` but the reading."""
+"""What a consumer reads, with whom it shares that, and what it commits: all of ``Consumer`` except reading."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = ["GroupMetadata", "Sharing"]
 
 logger = logging.getLogger(__name__)
 
-# So long a consumer sleeps at most before it looks whether there is something else to do.
+# The longest sleep of a consumer before it checks whether there is something else to do.
 WAIT_SECONDS_MAX = 60.0
-# A transaction that is open decides about an offset: it ends without telling.
+# An open transaction decides about an offset: there is no notification of its end.
 UNSTABLE_WAIT_SECONDS = 0.05
 
 
 class GroupMetadata(NamedTuple):
-    """Which member of which group a consumer is: ``member_id`` is "", ``generation`` -1 before it has joined."""
+    """A consumer's place in its group: ``member_id`` is "", ``generation`` -1 before it has joined."""
 
     group: str
     generation: int
@@ -46,7 +46,7 @@ class GroupMetadata(NamedTuple):
 
 
 class _TopicNews:
-    """Hears of changes of topics. The store has it, and not the consumer, which may be forgotten."""
+    """Receives changes of topics. The store holds it instead of the consumer, which may be forgotten."""
 
     def __init__(self, waiter: LogWaiter) -> None:
         self.has_changed = True
@@ -58,7 +58,7 @@ class _TopicNews:
 
 
 class Sharing:
-    """The state of a consumer, and all of it that is no reading. One thread at a time."""
+    """The state of a consumer, and everything except reading. One thread at a time."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Sharing:
         # What an iteration has handed out.
         self._piece: Piece | None = None
         self._news = _TopicNews(self._waiter)
-        # What it subscribes to, as there is now.
+        # The subscribed topics that exist now.
         self._topics_now: tuple[str, ...] = ()
         self._looked_at = 0.0
         self._commit_due = self._clock.monotonic() + self.config.auto_commit_interval_ms / 1000
@@ -103,7 +103,7 @@ class Sharing:
         self._closed = False
 
     def _made_waiter(self) -> LogWaiter:
-        """What wakes it."""
+        """Wakes it."""
         return LogWaiter(self._clock)
 
     # --- what it reads ----------------------------------------------------------------------------------------------
@@ -115,13 +115,13 @@ class Sharing:
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Reads these topics from now on, or those whose whole name fits ``pattern``, also ones that come later.
+        """Reads these topics from now on, or those whose whole name matches ``pattern``, including later ones.
 
-        Without a group all partitions are this consumer's. With one they are shared with its other members: each
-        polls, or iterates, before it gives up what is another's.
+        Without a group all partitions are this consumer's. With one they are shared with its other members: each must
+        poll, or iterate, before it gives up another's partitions.
 
-        Raises: ConfigError, TopicNotFoundError, ConsumerStateError (it was told its partitions: ``unsubscribe``
-        first), ReadOnlyError (a group's members must be able to commit).
+        Raises: ConfigError, TopicNotFoundError, ConsumerStateError (partitions are assigned: ``unsubscribe`` first),
+        ReadOnlyError (a group's members must be able to commit).
         """
         with self._used():
             if self._assigned is not None:
@@ -141,9 +141,9 @@ class Sharing:
             self._share()
 
     def assign(self, partitions: Collection[tuple[str, int]]) -> None:
-        """Reads just these partitions from now on, none for nothing; what others of the group read is their affair.
+        """Reads exactly these partitions from now on, none for nothing; ignores what others of the group read.
 
-        Those that stay go on where they are. Raises: ConfigError, TopicNotFoundError, ConsumerStateError.
+        Partitions that stay keep their position. Raises: ConfigError, TopicNotFoundError, ConsumerStateError.
         """
         with self._used():
             if self._wanted:
@@ -156,7 +156,7 @@ class Sharing:
             self._listen()
 
     def unsubscribe(self) -> None:
-        """Reads nothing any more, and leaves the group."""
+        """Stops reading, and leaves the group."""
         with self._used():
             self._recall()
             self._auto_commit()
@@ -169,11 +169,11 @@ class Sharing:
                 self._listen()
 
     def subscription(self) -> set[str]:
-        """The topics that it subscribes to, as there are now."""
+        """The subscribed topics that exist now."""
         return set(self._wanted.topics(self._topics))
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that it has; in a group they may be others after each poll."""
+        """Its partitions; in a group they may change at each poll."""
         return set(self._reading.readers)
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
@@ -202,7 +202,7 @@ class Sharing:
     # --- sharing ----------------------------------------------------------------------------------------------------
 
     def _share(self) -> None:
-        """Takes in what has become of the topics, and of the group."""
+        """Applies changes of the topics, and of the group."""
         has_changed = self._news.has_changed
         if not self._topics.tells_changes:
             now = self._clock.monotonic()
@@ -213,14 +213,14 @@ class Sharing:
         try:
             self._share_now(has_changed=has_changed)
         except BaseException:
-            # What could not be taken in, such as a log that cannot be opened, is tried again by the next one.
+            # A change that failed, such as a log that cannot be opened, is tried again by the next call.
             self._news.has_changed = True
             raise
 
     def _share_now(self, *, has_changed: bool) -> None:
         if has_changed:
             self._topics_now = self._wanted.topics(self._topics)
-            # Of a topic that was deleted, and perhaps made anew since.
+            # Of a topic that was deleted, and perhaps created again since.
             closed = [owner for owner, reader in self._reading.readers.items() if reader.log.closed]
             if closed:
                 self._reading.drop(closed)
@@ -353,7 +353,7 @@ class Sharing:
         self._waiter.close()
 
     def abandon(self) -> None:
-        """The store is closed, or nobody has this any more: it reads nothing, and its place in the group is free."""
+        """The store is closed, or this object was dropped: it reads nothing, and its place in the group is free."""
         self._closed = True
         self._topics.unwatch(self._news.note)
         if self._membership is not None:

@@ -1,4 +1,4 @@
-"""Waiting for any of several logs to grow, or for somebody to call: one event for all that may happen."""
+"""Waits for any of several logs to grow, or for a call: one event for everything that may happen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kstore.log import Log
 
 __all__ = ["LogWaiter"]
 
-# One watch may tell while the others are armed, and is armed again then; so often at most.
+# A watch may fire while the others are armed, and is then armed again; at most this often.
 ARM_TRIES_MAX = 4
 
 
@@ -24,11 +24,11 @@ class LogWaiter:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._event = Bell()
-        # The event alone may be cleared by a watch that is armed.
+        # Besides the event, which a watch may clear when it is armed.
         self._is_woken = False
-        # What tells of each log: of an own one its writer, of others the system.
+        # The notifier of each log: for an own one its writer, for others the system.
         self._heard: dict[Log, tuple[LogWriter | None, DirectoryWatch | None]] = {}
-        # Those that had nothing at the last look: until then, and until something is told, they have nothing.
+        # The logs that had nothing at the last look: until then, and until a notification, they have nothing.
         self._quiet: list[PartitionReader] | None = None
         self._quiet_until = 0.0
 
@@ -39,7 +39,7 @@ class LogWaiter:
             self._event.set()
 
     def listen(self, logs: Iterable[Log]) -> None:
-        """Hears of these logs from now on, and of no others."""
+        """Listens to exactly these logs from now on."""
         self._quiet = None
         wanted = set(logs)
         for log in self._heard.keys() - wanted:
@@ -62,13 +62,13 @@ class LogWaiter:
         deadline = self._clock.monotonic() + seconds
         pause = POLL_SECONDS_MIN
         if wanted == self._quiet and not self._is_woken:
-            # Who waits in short turns does not look at a thousand logs for each.
+            # A caller that waits in short turns does not look at a thousand logs for each.
             quiet_seconds = self._quiet_until - self._clock.monotonic()
             if quiet_seconds > 0 and not self._event.wait(min(seconds, quiet_seconds)) and seconds < quiet_seconds:
                 return False
         self._quiet = None
         while True:
-            # What was told before is seen by the look that follows.
+            # Anything notified before is seen by the following look.
             self._event.clear()
             is_notified = self._arm()
             if self._is_woken or any(reader.has_more() for reader in wanted):
@@ -85,7 +85,7 @@ class LogWaiter:
             self._event.wait(min(deadline - now, longest))
 
     def _arm(self) -> bool:
-        """Has the system tell of what others write from now on; False where it does not, for one log at least."""
+        """Makes the system notify of what others write from now on; False if it does not, for at least one log."""
         watches = [watch for _, watch in self._heard.values() if watch is not None]
         for _ in range(ARM_TRIES_MAX):
             if not all(watch.arm() for watch in watches):
@@ -95,7 +95,7 @@ class LogWaiter:
         return False
 
     def _is_lagging(self) -> bool:
-        """Whether there is what is not known to be durable yet: that it is will not be told."""
+        """Whether some records are not known to be durable yet: there is no notification when they are."""
         bounds = (log.read_bound(committed=False) for log, (_, watch) in self._heard.items() if watch is not None)
         return any(bound.end_offset > bound.high_watermark for bound in bounds)
 

@@ -1,4 +1,4 @@
-"""What a consumer is to read: topics that it subscribes to, by name or pattern, or partitions that it is told."""
+"""What a consumer reads: topics that it subscribes to, by name or pattern, or partitions assigned to it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["RebalanceListener", "Wanted", "topic_partition", "topic_partitions"]
 
 
 class RebalanceListener(Protocol):
-    """What is told when partitions come and go; in the consumer's thread, which may commit and seek in it."""
+    """Called when partitions come and go; in the consumer's thread, which may commit and seek in it."""
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """They are about to be others': the last moment to commit."""
+        """They are about to move to others: the last moment to commit."""
         ...
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
@@ -26,7 +26,7 @@ class RebalanceListener(Protocol):
         ...
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """They are others' already: nothing of them can be committed."""
+        """They have already moved to others: they cannot be committed."""
         ...
 
 
@@ -63,7 +63,7 @@ class Wanted:
         return bool(self._topics) or self.pattern is not None
 
     def topics(self, store: Topics) -> tuple[str, ...]:
-        """The topics as there are now, sorted. Of those that were named, one that was deleted is left out."""
+        """The topics that exist now, sorted. A named one that was deleted is left out."""
         if self.pattern is not None:
             return tuple(topic for topic in store.names() if self.pattern.fullmatch(topic))
         return tuple(sorted(self._topics))
@@ -77,6 +77,6 @@ class Wanted:
         return found
 
     def ensure_found(self, store: Topics) -> None:
-        """Raises: TopicNotFoundError for a topic that was named and is not there."""
+        """Raises: TopicNotFoundError for a named topic that does not exist."""
         for topic in self._topics:
             store.partitions(topic)
