@@ -15,6 +15,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED = {
     "kstore.record._codec": ["kstore/record/_codec.pyx"],
     "kstore.producer._accumulate": ["kstore/producer/_accumulate.pyx"],
+    "kstore.record._runs": ["kstore/record/_runs.pyx"],
     "kstore.record._rows": ["kstore/record/_rows.pyx"],
     "kstore.record._compact": ["kstore/record/_compact.pyx"],
     "kstore.record._columns": ["kstore/record/_columns.pyx"],

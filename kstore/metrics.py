@@ -10,6 +10,7 @@ Counters are plain numbers in one ``LogCounters`` for each log: counting is one 
 from __future__ import annotations
 
 import threading
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 __all__ = [
     "CONSUMER_METRICS",
     "CONSUMER_PARTITION_METRICS",
+    "DELIVERED_BATCHES",
+    "DELIVERED_BYTES",
+    "DELIVERED_RECORDS",
     "METRICS",
     "PRODUCER_METRICS",
     "PRODUCER_TOPIC_METRICS",
@@ -64,6 +68,9 @@ SYNC_SECONDS_BOUNDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 GROUP_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
 # The label of an error that is not kstore's own: the name of a caller's class means nothing here.
 OTHER_ERROR = "other"
+# By their place in ``LogCounters.delivered``.
+DELIVERED = ("read_batches", "read_records", "read_bytes")
+DELIVERED_BATCHES, DELIVERED_RECORDS, DELIVERED_BYTES = range(len(DELIVERED))
 BUILTIN_ERRORS = frozenset({"MemoryError", "OSError", "OverflowError", "TypeError", "ValueError"})
 
 
@@ -107,12 +114,10 @@ class LogCounters:
         "compaction_seconds",
         "compactions",
         "corrupt_ranges",
+        "delivered",
         "group_appends",
         "index_failures",
         "last_compaction_timestamp_seconds",
-        "read_batches",
-        "read_bytes",
-        "read_records",
         "reads",
         "retention_deleted_bytes",
         "retention_segments",
@@ -126,7 +131,9 @@ class LogCounters:
     def __init__(self) -> None:
         self.appends = self.append_batches = self.append_records = self.append_bytes = self.append_duplicates = 0
         self.rolls = self.truncations = self.segments_deleted = self.segments_compacted = self.index_failures = 0
-        self.reads = self.read_batches = self.read_records = self.read_bytes = self.corrupt_ranges = 0
+        self.reads = self.corrupt_ranges = 0
+        # The numbers named by DELIVERED: in an array, so that compiled readers can count each batch.
+        self.delivered = array("q", [0] * len(DELIVERED))
         self.retention_segments = self.retention_deleted_bytes = 0
         self.compactions = self.compaction_records_read = self.compaction_records_removed = self.compaction_damaged = 0
         self.compaction_seconds: float = 0
@@ -139,7 +146,7 @@ class LogCounters:
     def fetched(self, size: int) -> None:
         """Counts a requested slice of ``size`` bytes."""
         self.reads += 1
-        self.read_bytes += size
+        self.delivered[DELIVERED_BYTES] += size
 
     def retained(self, segment_count: int, size: int) -> None:
         """Counts what retention has deleted. Needs the log's lock."""
@@ -166,15 +173,17 @@ class LogCounters:
     def read(self) -> dict[str, MetricValue]:
         """The present value of every counter."""
         values: dict[str, MetricValue] = {}
-        for name in COUNTED:
+        for name in FIELDS:
             value = getattr(self, name)
             values[name] = value.read() if isinstance(value, HistogramCounter) else value
+        values.update(zip(DELIVERED, self.delivered, strict=True))
         with self._errors_lock:
             values["append_errors"] = dict(self.append_errors)
         return values
 
 
-COUNTED = tuple(name for name in LogCounters.__slots__ if not name.startswith("_"))
+FIELDS = tuple(name for name in LogCounters.__slots__ if not name.startswith("_") and name != "delivered")
+COUNTED = FIELDS + DELIVERED
 assert set(COUNTED) < {metric.name for metric in METRICS}, "a counter without a row"
 
 

@@ -26,9 +26,10 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_
 from kstore.index import OffsetIndex, TimeIndex, TransactionIndex
 from kstore.indexes.rebuild import WALK_INTERVALS, RebuiltIndexes
 from kstore.metrics import LogCounters
+from kstore.record._runs import Run
 from kstore.record.batch import BATCH_HEADER_BYTES, Batch
 from kstore.record.heads import HEAD_BYTES, StopReason, pass_heads
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import Damage, walk, walk_runs
 from kstore.segment_tail import SegmentTail, TailState
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, AbortedTransaction, OffsetPosition, TimestampOffset
 
@@ -462,6 +463,21 @@ class LogSegment:
             offset_stop=offset_stop,
             hints=lambda: self.positions_behind(located.position),
             chunk_bytes=chunk_bytes,
+        )
+
+    def runs_from(
+        self, located: Located, stop: int, *, offset_stop: int, base_stop: int
+    ) -> Iterator[Run | tuple[int, Batch] | Damage]:
+        """As ``walk_from``, with runs of the plain batches that begin below ``base_stop`` (``walk_runs``)."""
+        return walk_runs(
+            self.log_file(),
+            located.position,
+            stop,
+            next_offset=max(located.next_offset, self.base_offset),
+            offset_stop=offset_stop,
+            base_stop=base_stop,
+            hints=lambda: self.positions_behind(located.position),
+            chunk_bytes=CHUNK_BYTES,
         )
 
     def _entry_for(self, target: int) -> OffsetPosition | None:

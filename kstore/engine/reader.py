@@ -1,21 +1,23 @@
 """Reading a range of offsets: the iterators behind ``Log.read`` and ``Log.read_values``.
 
-The per-record work is compiled: each batch becomes a compiled cursor (or a list of values), and ``itertools.chain``
-strings them together, so that Python runs once a batch. A reader takes no lock. It works on what was published when it
-last looked, and looks again when it has read that far.
+The per-record work is compiled: a run of plain batches becomes one compiled cursor; any other batch becomes a cursor
+(or a list of values) of its own. ``itertools.chain`` strings them together, so that Python runs once a run. A reader
+takes no lock. It works on what was published when it last looked, and looks again when it has read that far.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from kstore.engine.ends import Ends
 from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.files.fs import File
-from kstore.metrics import LogCounters
+from kstore.metrics import DELIVERED_BATCHES, DELIVERED_BYTES, DELIVERED_RECORDS, LogCounters
+from kstore.record._runs import Run
 from kstore.record.batch import MAGIC_V2, Batch
 from kstore.record.compression import NO_CODEC
 from kstore.record.parse import parse_batch
@@ -27,6 +29,8 @@ from kstore.types import AbortedTransaction, CorruptRange, OnCorrupt
 __all__ = ["LogReader", "Readable"]
 
 Item = TypeVar("Item")
+# What is made of a run: ``Run.records``, ``Run.values``.
+RunDecoder: TypeAlias = "Callable[[Run, int, int, array[int], array[int] | None], Iterable[Item]]"
 
 # So often a segment may go away while it is read before its absence is an error.
 MISSING_MAX = 10
@@ -87,6 +91,7 @@ class LogReader(Generic[Item]):
         self,
         log: Readable,
         decode: Callable[[Batch, int, int], Iterable[Item]],
+        decode_run: RunDecoder[Item] | None,
         counters: LogCounters,
         start: int,
         stop: int,
@@ -97,8 +102,12 @@ class LogReader(Generic[Item]):
         timeout: float | None,
         is_current: bool,
     ) -> None:
-        """``is_current``: what is known of the log is enough to end at; else it looks again behind the first batch."""
-        plan = _ReadPlan(log, decode, counters, start, stop, committed, on_corrupt, follow, timeout, is_current)
+        """``decode_run`` makes the same of a run as ``decode`` of its batches; None: there is only ``decode``.
+
+        ``is_current``: what is known of the log is enough to end at; else it looks again behind the first batch."""
+        plan = _ReadPlan(
+            log, decode, decode_run, counters, start, stop, committed, on_corrupt, follow, timeout, is_current
+        )
         self.corrupt = plan.corrupt
         # The plan must not know its reader: a cycle would keep the batch that was read last until the garbage
         # collector runs, and with it the memory that the next lookup would take, still warm.
@@ -119,6 +128,7 @@ class _ReadPlan(Generic[Item]):
         "_committed",
         "_counters",
         "_decode",
+        "_decode_run",
         "_follow",
         "_is_current",
         "_log",
@@ -134,6 +144,7 @@ class _ReadPlan(Generic[Item]):
         self,
         log: Readable,
         decode: Callable[[Batch, int, int], Iterable[Item]],
+        decode_run: RunDecoder[Item] | None,
         counters: LogCounters,
         start: int,
         stop: int,
@@ -146,6 +157,7 @@ class _ReadPlan(Generic[Item]):
         self.corrupt: list[CorruptRange] = []
         self._log = log
         self._decode = decode
+        self._decode_run = decode_run
         self._counters = counters
         self._offset = start
         self._stop = stop
@@ -279,31 +291,43 @@ class _ReadPlan(Generic[Item]):
         path = segment.log_file().path
         checked: object = None
         has_losses = False
-        for item in self._walk(segment, limit, end):
+        for item in self._walk(segment, limit, end, stop):
             if isinstance(item, Damage):
                 last = item.next_offset - 1 if item.next_offset is not None else end - 1
                 lost = CorruptRange(max(item.first_offset, self._offset), last, item.position, item.reason, str(path))
                 yield from self._leave_out(lost, stop)
+                continue
+            run: Run | None = None
+            batches: Iterable[tuple[int, Batch]]
+            if isinstance(item, Run):
+                run, batches, has_gap = item, item.batches(), item.has_gap
             else:
-                position, batch = item
-                if batch.base_offset > self._offset:
-                    # No record there, or one that was cut while this read was on its way. What was read together was
-                    # there together, so that it is asked once for each chunk of a compacted log.
-                    chunk = batch.data.obj
-                    if chunk is not checked:
-                        self._log.refresh()
-                        self._ensure_not_cut()
-                        checked = chunk
-                        has_losses = bool(self._log.losses.lost)
-                    if has_losses:
-                        yield from self._leave_out_missing(min(batch.base_offset, stop), position, path)
+                batches, has_gap = (item,), item[1].base_offset > self._offset
+            if has_gap:
+                # No record there, or one that was cut while this read was on its way. What was read together was there
+                # together, so that it is asked once for each chunk of a compacted log.
+                chunk = item.data if isinstance(item, Run) else item[1].data.obj
+                if chunk is not checked:
+                    self._log.refresh()
+                    self._ensure_not_cut()
+                    checked = chunk
+                    has_losses = bool(self._log.losses.lost)
+            if run is not None and self._decode_run is not None and not (has_gap and has_losses):
+                rows = aborted.rows if aborted is not None else None
+                yield self._decode_run(run, self._offset, stop, self._counters.delivered, rows)
+                self._offset = max(self._offset, min(run.next_offset, stop))
+                continue
+            for position, batch in batches:
+                if has_losses and batch.base_offset > self._offset:
+                    yield from self._leave_out_missing(min(batch.base_offset, stop), position, path)
                 if batch.base_offset >= stop:
                     self._offset = stop
                     return
                 wanted = batch.last_offset >= self._offset and not batch.is_control
                 if wanted and not (aborted is not None and aborted.holds(batch)):
                     yield from self._whole(position, batch, stop, path)
-                # The end may lie within a batch, behind which something else follows later: a log begun anew there.
+                # The end may lie within a batch, after which something else follows later: a log that starts again
+                # there.
                 self._offset = max(self._offset, min(batch.last_offset + 1, stop))
         if self._offset < min(end, stop):
             # In the middle of a cut the segments may be others already, and the bound that of before.
@@ -321,14 +345,14 @@ class _ReadPlan(Generic[Item]):
         if self._log.truncation_count != self._truncation_count:
             raise _TruncatedError
 
-    def _walk(self, segment: LogSegment, limit: int, end: int) -> Iterator[tuple[int, Batch] | Damage]:
+    def _walk(self, segment: LogSegment, limit: int, end: int, stop: int) -> Iterator[Run | tuple[int, Batch] | Damage]:
         # A read that goes on from the segment before needs no index, and does not wait for one to be rebuilt.
         located = segment.locate(self._offset, limit, repair=self._offset > segment.base_offset)
-        items = segment.walk_from(located, limit, offset_stop=end)
+        items = segment.runs_from(located, limit, offset_stop=end, base_stop=stop)
         first = next(items, None)
         if isinstance(first, Damage) and located.position:
             # A damaged index, or a damaged header on the way from its entry, may have led here: walk from the start.
-            items = segment.walk_from(START, limit, offset_stop=end)
+            items = segment.runs_from(START, limit, offset_stop=end, base_stop=stop)
             first = next(items, None)
         if first is not None:
             yield first
@@ -349,7 +373,6 @@ class _ReadPlan(Generic[Item]):
 
     def _count(self, batch: Batch, stop: int) -> None:
         """Counts a batch of which the records from ``self._offset`` to below ``stop`` are handed out."""
-        counters, size = self._counters, batch.size
         count = stop - self._offset
         if count > 1:
             last = batch.last_offset
@@ -360,9 +383,10 @@ class _ReadPlan(Generic[Item]):
             else:
                 # To ask a compressed message set of version 0 or 1 for its count is to decompress it once more.
                 count = min(last + 1, stop) - self._offset
-        counters.read_batches += 1
-        counters.read_records += count
-        counters.read_bytes += size
+        delivered, size = self._counters.delivered, batch.size
+        delivered[DELIVERED_BATCHES] += 1
+        delivered[DELIVERED_RECORDS] += count
+        delivered[DELIVERED_BYTES] += size
 
     def _leave_out(self, lost: CorruptRange, stop: int) -> Iterator[Iterable[Item]]:
         """Deals with damage as the caller asked; what lies outside the range that is read is no loss."""
@@ -397,6 +421,11 @@ class Aborted:
             firsts, lasts = self._by_producer.setdefault(producer_id, ([], []))
             firsts.append(first_offset)
             lasts.append(max(last_offset, lasts[-1]) if lasts else last_offset)
+        # The same for compiled code (``Run.records``).
+        self.rows = array("q")
+        for producer_id in sorted(self._by_producer):
+            for first, last in zip(*self._by_producer[producer_id], strict=True):
+                self.rows.extend((producer_id, first, last))
 
     def holds(self, batch: Batch) -> bool:
         """Whether ``batch`` is data of one of them."""

@@ -17,6 +17,7 @@ from kstore.engine.source import LogSource
 from kstore.engine.times import first_at, latest_record
 from kstore.errors import CorruptIndexError, OffsetOutOfRangeError
 from kstore.record._codec import Record
+from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.rules.arguments import milliseconds, one_of
 from kstore.rules.losses import LossRanges
@@ -92,7 +93,9 @@ class LogReads:
         def decode(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[Record]:
             return batch.records(first_offset, stop_offset, limit)
 
-        return self._reader(source, decode, start, stop, isolation_level, on_corrupt, follow, timeout)
+        return self._reader(
+            source, decode, start, stop, isolation_level, on_corrupt, follow, timeout, decode_run=Run.records
+        )
 
     def read_values(
         self,
@@ -111,7 +114,9 @@ class LogReads:
         def decode(batch: Batch, first_offset: int, stop_offset: int) -> Iterable[bytes | None]:
             return batch.values(first_offset, stop_offset, limit)
 
-        return self._reader(source, decode, start, stop, isolation_level, on_corrupt, follow, timeout)
+        return self._reader(
+            source, decode, start, stop, isolation_level, on_corrupt, follow, timeout, decode_run=Run.values
+        )
 
     def read_runs(
         self,
@@ -144,6 +149,8 @@ class LogReads:
         on_corrupt: OnCorrupt,
         follow: bool = False,
         timeout: float | None = None,
+        *,
+        decode_run: object = None,
     ) -> LogReader:  # type: ignore[type-arg]  # the two callers name it
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         one_of("on_corrupt", on_corrupt, ON_CORRUPT)
@@ -166,6 +173,7 @@ class LogReads:
         return LogReader(
             self,
             decode,  # type: ignore[arg-type]
+            decode_run,  # type: ignore[arg-type]
             counters,
             start,
             stop,

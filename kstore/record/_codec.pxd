@@ -1,6 +1,20 @@
 """What other compiled modules may call in the codec without a Python call between."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+cimport cython
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+
+
+@cython.final
+cdef class Record:
+    cdef readonly int64_t offset
+    cdef readonly int64_t timestamp
+    cdef readonly bytes key
+    cdef readonly bytes value
+    cdef readonly tuple headers
+    cdef readonly int32_t leader_epoch
+    cdef int8_t timestamp_type_index
+
+    cdef tuple fields(self)
 
 
 cdef class BatchBuffer:

@@ -8,7 +8,7 @@
     header    key length varint (>= 0) | UTF-8 | value length varint (negative: null) | bytes
 
 One module in several files, so that the compiler sees all of it: varints and the hash (_codec_varint.pxi), a record as
-an object (_record), checking (_read), making objects (_decode), the buffer (_buffer), writing (_write).
+an object (_record), checking (_read), making objects (_objects, _decode), the buffer (_buffer), writing (_write).
 
 Everything that is read may be hostile: a length is compared with the bytes that remain before it is used, and each
 pass over records does so again, because the bytes of a mutable buffer may have changed since an earlier pass. Nothing
@@ -100,6 +100,7 @@ assert TIMESTAMP_TYPES[LOG_APPEND_TIME] == "LogAppendTime"
 include "_codec_varint.pxi"
 include "_codec_record.pxi"
 include "_codec_read.pxi"
+include "_codec_objects.pxi"
 include "_codec_decode.pxi"
 include "_codec_buffer.pxi"
 include "_codec_write.pxi"

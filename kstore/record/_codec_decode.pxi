@@ -3,32 +3,6 @@
 cdef array.array INT64_TEMPLATE = _array("q")
 
 
-cdef inline bytes field_object(const uint8_t* data, Py_ssize_t size):
-    return None if size < 0 else PyBytes_FromStringAndSize(<const char*>data, size)
-
-
-cdef tuple header_objects(RecordView* record):
-    """The headers of a record that ``next_record`` has just checked."""
-    cdef tuple headers = PyTuple_New(record.header_count)
-    cdef const uint8_t* at = record.headers
-    cdef const uint8_t* value = NULL
-    cdef Py_ssize_t value_size = 0
-    cdef int32_t i, key_size = 0
-    for i in range(record.header_count):
-        # Making these objects may run the garbage collector, and so code that changes the buffer: checked once more.
-        at = get_varint(at, record.stop, &key_size)
-        if at == NULL or key_size < 0 or key_size > record.stop - at:
-            raise CorruptRecordError(f"header {i} changed while it was read")
-        key = PyUnicode_DecodeUTF8(<const char*>at, key_size, NULL)
-        at = get_field(record, at + key_size, record.stop, &value, &value_size)
-        if at == NULL:
-            raise CorruptRecordError(f"header {i} changed while it was read")
-        pair = (key, field_object(value, value_size))
-        Py_INCREF(pair)
-        PyTuple_SET_ITEM(headers, i, pair)
-    return headers
-
-
 cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil:
     """``offset`` relative to ``base_offset`` (0 or more), never negative."""
     return offset - base_offset if offset > base_offset else 0

@@ -36,7 +36,6 @@ cdef tuple checked_headers(object headers):
     return tuple([checked_header(pair) for pair in headers])
 
 
-@cython.final
 @cython.no_gc
 @cython.freelist(64)
 cdef class Record:
@@ -49,14 +48,6 @@ cdef class Record:
     It has no garbage-collector header, which makes reading twice as fast. That is safe because its fields are of
     exactly these types, and so it can be part of no cycle.
     """
-
-    cdef readonly int64_t offset
-    cdef readonly int64_t timestamp
-    cdef readonly bytes key
-    cdef readonly bytes value
-    cdef readonly tuple headers
-    cdef readonly int32_t leader_epoch
-    cdef int8_t timestamp_type_index
 
     def __init__(
         self,

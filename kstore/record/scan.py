@@ -14,6 +14,7 @@ from heapq import merge
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from kstore.errors import CorruptBatchError, CorruptDataError
+from kstore.record._runs import Run, walk_run
 from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC_V2, Batch
 from kstore.record.legacy import SIZE_MIN, has_size_of_fields
 from kstore.record.parse import MAGIC_POSITION, SIZE_POSITION, parse_batch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchScan",
     "BufferSource",
+    "RunBounds",
     "ScanStop",
     "SearchBudget",
     "Source",
@@ -36,6 +38,10 @@ __all__ = [
 
 # Long reads in chunks of this size: a larger one leaves the processor's cache before it is decoded.
 CHUNK_BYTES = 1 << 20
+# What a run is checked for at first, since a reader may stop after a few records, and at most: it is read a second time
+# when its records are made, from the processor's cache.
+RUN_BYTES_FIRST = 1 << 12
+RUN_BYTES_MAX = 1 << 18
 # Offset, size, epoch or CRC, and the magic that selects the parser.
 PREFIX_BYTES = MAGIC_POSITION + 1
 # After damage, a batch may start at any byte: this much is searched at a time, at first less, since it may be near.
@@ -86,6 +92,15 @@ class ScanStop(NamedTuple):
     entry_size: int = 0
 
 
+class RunBounds(NamedTuple):
+    """Which batches may be part of a run: ``offset_stop`` and ``known_end`` as in ``walk``; ``base_stop``: those that
+    begin below it."""
+
+    offset_stop: int = OFFSET_MAX
+    known_end: int = 0
+    base_stop: int = OFFSET_MAX
+
+
 class _ByteBudget:
     """At most ``size`` bytes that may be checksummed; ``is_spent`` once more were asked for."""
 
@@ -127,7 +142,7 @@ class SearchBudget:
 class BatchScan:
     """An iterator over (position, batch), for one thread; ``stop`` says why it ended, once it has.
 
-    A batch is a view over a chunk of its own, so it may be kept.
+    A batch is a view over a chunk of its own, so it may be kept. With ``runs`` its ``steps`` are runs too.
     """
 
     def __init__(
@@ -141,8 +156,10 @@ class BatchScan:
         next_offset: int,
         chunk_bytes: int,
         first_bytes: int,
+        runs: RunBounds | None,
     ) -> None:
         self.stop: ScanStop | None = None
+        self._runs = runs
         self._source = source
         self._position = start
         self._end = stop
@@ -151,25 +168,33 @@ class BatchScan:
         self._next_offset = next_offset
         self._chunk_bytes = chunk_bytes
         self._first_bytes = first_bytes
-        self._steps = self._scan()
+        self.steps = self._scan()
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
-        return self._steps
+        return self.steps  # type: ignore[return-value]  # who asked for runs takes the steps
 
     def __next__(self) -> tuple[int, Batch]:
-        return next(self._steps)
+        return next(self.steps)  # type: ignore[return-value]
 
     def close(self) -> None:
         """Ends it: one that is only dropped keeps its chunk, and its file, until the garbage collector runs."""
-        self._steps.close()
+        self.steps.close()
 
-    def _scan(self) -> Generator[tuple[int, Batch], None, None]:
+    def _scan(self) -> Generator[tuple[int, Batch] | Run, None, None]:
         position, end, check_crc, check_order = self._position, self._end, self._check_crc, self._check_order
         next_offset, pread, wanted = self._next_offset, self._source.pread, self._first_bytes
+        runs, run_bytes = self._runs, RUN_BYTES_FIRST
         while position < end:
             chunk = pread(min(wanted, end - position), position)
             at = 0
             while True:
+                if runs is not None:
+                    run = walk_run(chunk, at, end - position - at, position, next_offset, run_bytes, *runs)
+                    if run.batch_count:
+                        yield run
+                        next_offset, at = run.next_offset, run.stop
+                        run_bytes = min(4 * run_bytes, RUN_BYTES_MAX)
+                        continue
                 rest = len(chunk) - at
                 needed = PREFIX_BYTES
                 if rest < needed:
@@ -214,6 +239,7 @@ def scan(
     next_offset: int = 0,
     chunk_bytes: int = CHUNK_BYTES,
     first_bytes: int | None = None,
+    runs: RunBounds | None = None,
 ) -> BatchScan:
     """The batches in bytes ``start`` to ``stop`` of ``source``, starting at an entry.
 
@@ -223,6 +249,7 @@ def scan(
         next_offset: where offsets start.
         chunk_bytes: how much is read at a time; a larger entry is read whole.
         first_bytes: how much is read first, if the scan may end early; ``chunk_bytes`` by default.
+        runs: have the steps of the result be runs where that is possible; for a scan that checks CRCs and order.
 
     Raises: errors of the source.
     """
@@ -235,6 +262,7 @@ def scan(
         next_offset=next_offset,
         chunk_bytes=chunk_bytes,
         first_bytes=chunk_bytes if first_bytes is None else min(first_bytes, chunk_bytes),
+        runs=runs,
     )
 
 

@@ -11,15 +11,16 @@ entry: no batch reaches across that offset either.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from kstore.errors import CorruptDataError
+from kstore.record._runs import Run
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch
 from kstore.record.parse import parse_batch
-from kstore.record.scan import SearchBudget, Source, find_next_batch, scan
+from kstore.record.scan import RunBounds, SearchBudget, Source, find_next_batch, scan
 from kstore.types import OFFSET_MAX, RELATIVE_OFFSET_MAX
 
-__all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "walk"]
+__all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "walk", "walk_runs"]
 
 # The offsets of a segment are stored relative to its base, as int32.
 OFFSET_COUNT_MAX = RELATIVE_OFFSET_MAX + 1
@@ -66,22 +67,64 @@ def walk(
 
     Whatever the damage, the bytes that are checksummed for it are bounded (``SearchBudget``).
     """
+    items = _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, None)
+    return cast("Iterator[tuple[int, Batch] | Damage]", items)
+
+
+def walk_runs(
+    source: Source,
+    start: int,
+    stop: int,
+    *,
+    next_offset: int,
+    offset_stop: int = OFFSET_MAX,
+    base_stop: int = OFFSET_MAX,
+    known_end: int = 0,
+    hints: Callable[[], Sequence[int]] = tuple,
+    chunk_bytes: int = 1 << 20,
+) -> Iterator[Run | tuple[int, Batch] | Damage]:
+    """As ``walk``, with runs in place of the plain batches that begin below ``base_stop``.
+
+    The source's ``pread`` returns memory that nothing else changes.
+    """
+    runs = RunBounds(offset_stop, known_end, base_stop)
+    return _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, runs)
+
+
+def _walk(
+    source: Source,
+    start: int,
+    stop: int,
+    next_offset: int,
+    offset_stop: int,
+    known_end: int,
+    hints: Callable[[], Sequence[int]],
+    chunk_bytes: int,
+    runs: RunBounds | None,
+) -> Iterator[Run | tuple[int, Batch] | Damage]:
     budget = SearchBudget(stop - start)
     positions: Sequence[int] | None = None
     first_bytes = chunk_bytes
     while True:
-        scanned = scan(source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes, first_bytes=first_bytes)
+        scanned = scan(
+            source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes, first_bytes=first_bytes, runs=runs
+        )
         wasted_bytes = 0
         damage: tuple[int, str, bool] | None = None
         try:
-            for position, batch in scanned:
+            for step in scanned.steps:
+                if isinstance(step, Run):
+                    yield step
+                    next_offset = step.next_offset
+                    continue
+                position, batch = step
                 if batch.base_offset != next_offset or batch.last_offset >= offset_stop:
                     reason = _misplaced(source, position, stop, batch, next_offset, offset_stop, known_end)
                     if reason:
                         damage = (position, reason, False)
                         wasted_bytes = batch.size
                         break
-                yield position, batch
+                yield step
                 next_offset = batch.last_offset + 1
             else:
                 end = scanned.stop

@@ -22,6 +22,7 @@ from kstore.metrics import (
     CONSUMER_METRICS,
     CONSUMER_PARTITION_METRICS,
     COUNTED,
+    DELIVERED_RECORDS,
     METRICS,
     PRODUCER_METRICS,
     PRODUCER_TOPIC_METRICS,
@@ -328,14 +329,16 @@ def test_no_count_is_lost_between_threads() -> None:
     def count() -> None:
         one = 1
         for _ in range(100_000):
-            counters.read_records += one
+            counters.append_records += one
+            counters.delivered[DELIVERED_RECORDS] += one
 
     threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert counters.read_records == 400_000
+    assert counters.append_records == 400_000
+    assert counters.delivered[DELIVERED_RECORDS] == 400_000
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------

@@ -5,20 +5,23 @@ A target catches the errors that are allowed where they occur; any other excepti
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from ctypes import c_ubyte
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import pairwise, product
+from typing import Any, NamedTuple
 
 from kstore.config import CompressionType, LogConfig
 from kstore.errors import CorruptDataError, KstoreError
+from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.record.compression import CODECS
 from kstore.record.parse import parse_batch
 from kstore.record.scan import BufferSource, find_next_batch, parse_batches, scan
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import Damage, walk, walk_runs
 from kstore.rules.validate import split_batches, validate
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
+from kstore.types import OFFSET_MAX
 from tools.fuzz import directory, files, seeds
 from tools.fuzz.batches import mend_snapshot, mend_state, mutate_batches
 from tools.fuzz.findings import UNCOMPRESSED_BYTES_MAX, expect, within_memory
@@ -141,6 +144,42 @@ def scanner(data: bytes) -> None:
             expect(parse_batch(data, at_next).is_valid(), f"no whole batch at {at_next}")
 
 
+def runs(data: bytes) -> None:
+    """The walk over runs finds what the walk over single batches finds, and makes the same records of it."""
+    source = BufferSource(data)
+    for known_end, chunk_bytes in product((0, 1 << 20), (SMALL_CHUNK_BYTES, 1 << 20)):
+        bounds: dict[str, Any] = {"offset_stop": OFFSET_STOP, "known_end": known_end, "chunk_bytes": chunk_bytes}
+        found: list[tuple[int, Batch] | Damage] = []
+        for item in walk_runs(source, 0, len(data), next_offset=0, **bounds):
+            if isinstance(item, Run):
+                check_run(item)
+                found += item.batches()
+            else:
+                found.append(item)
+        expected = [_told(each) for each in walk(source, 0, len(data), next_offset=0, **bounds)]
+        expect([_told(each) for each in found] == expected, "another walk over runs")
+
+
+def _told(item: tuple[int, Batch] | Damage) -> object:
+    return item if isinstance(item, Damage) else (item[0], item[1].size, item[1].base_offset, item[1].last_offset)
+
+
+def check_run(run: Run) -> None:
+    """A run is never empty, and gives the records of its batches; nothing of it is damaged."""
+    batches = [batch for _, batch in run.batches()]
+    expect(len(batches) == run.batch_count > 0, "another count of batches")
+    expect(all(batch.is_valid() for batch in batches), "a batch with a wrong CRC")
+    expect((run.base_offset, run.next_offset) == (batches[0].base_offset, batches[-1].last_offset + 1), "other offsets")
+    wanted = [record for batch in batches if not batch.is_control for record in batch.records()]
+    counts = array("q", [0, 0, 0])
+    expect(list(run.records(0, OFFSET_MAX, counts)) == wanted, "other records than those of its batches")
+    expect(counts[1] == len(wanted), "another count of records")
+    expect(list(run.values(0, OFFSET_MAX, counts)) == [record.value for record in wanted], "other values")
+    if wanted:
+        middle = wanted[len(wanted) // 2].offset
+        expect([each.offset for each in run.records(middle, middle + 1, counts)] == [middle], "another window")
+
+
 def foreign(data: bytes) -> None:
     """Batches that somebody asks to append: what is accepted can be read back, and holds the same records."""
     for assign_offsets in (True, False):
@@ -183,6 +222,7 @@ TARGETS: dict[str, Target] = {
     "records": Target(records, seeds.batch_seeds, mutate_batches, compiled=True),
     "foreign": Target(foreign, seeds.batch_seeds, mutate_batches, compiled=True),
     "codecs": Target(codecs, seeds.codec_seeds, mutate),
+    "runs": Target(runs, seeds.batch_seeds, mutate_batches, compiled=True),
     "scanner": Target(scanner, seeds.batch_seeds, mutate_batches),
     "offset-index": Target(files.offset_index, lambda: seeds.file_seeds("*.index"), mutate),
     "time-index": Target(files.time_index, lambda: seeds.file_seeds("*.timeindex"), mutate),

@@ -1,0 +1,170 @@
+"""The walk over runs is held against the walk over single batches: damaged, hostile and mixed bytes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import crc32c
+import pytest
+
+from kstore.errors import CorruptDataError
+from kstore.record._runs import Run
+from kstore.record.batch import Batch
+from kstore.record.scan import BufferSource
+from kstore.record.walk import Damage, walk, walk_runs
+from kstore.types import OFFSET_MAX
+from tests.foreign_batches import tampered
+from tests.oracle_legacy import message, wrapper
+from tests.run_helpers import TIME, small_batch, tally
+from tests.selection import tries
+
+pytestmark = pytest.mark.promise("hostile file", "bytes")
+
+# Only one byte in this many is tried in a quick run.
+ONE_IN = tries(1, quick=5)
+CHUNKS = tries(3000, quick=300)
+
+
+def as_batches(
+    items: Iterator[Run | tuple[int, Batch] | Damage],
+) -> Iterator[tuple[int, Batch] | Damage]:
+    for item in items:
+        if isinstance(item, Run):
+            assert item.batch_count
+            yield from item.batches()
+        else:
+            yield item
+
+
+def told(item: tuple[int, Batch] | Damage) -> object:
+    return item if isinstance(item, Damage) else (item[0], bytes(item[1].data))
+
+
+def assert_alike(data: bytes, *, next_offset: int = 0, chunk_bytes: int = 1 << 20, **bounds: Any) -> None:
+    """Walks ``data`` both ways; what runs make of records is what their batches make of them."""
+    source = BufferSource(data)
+    expected = list(walk(source, 0, len(data), next_offset=next_offset, chunk_bytes=chunk_bytes, **bounds))
+    for base_stop in (OFFSET_MAX, 5):
+        found = list(
+            walk_runs(
+                source, 0, len(data), next_offset=next_offset, chunk_bytes=chunk_bytes, base_stop=base_stop, **bounds
+            )
+        )
+        assert [told(item) for item in as_batches(iter(found))] == [told(item) for item in expected]
+    for item in found:
+        if isinstance(item, Run):
+            wanted = [one for _, each in item.batches() if not each.is_control for one in each.records()]
+            assert list(item.records(0, OFFSET_MAX, tally())) == wanted
+            assert list(item.values(0, OFFSET_MAX, tally())) == [one.value for one in wanted]
+
+
+def chunk_of_small_batches() -> bytes:
+    return small_batch(0, 1) + small_batch(1, 2) + small_batch(6, 1) + small_batch(7, 2) + small_batch(9, 1)
+
+
+@pytest.mark.parametrize("bounds", [{}, {"offset_stop": 20}, {"known_end": 4}], ids=["open", "bounded", "known end"])
+def test_every_flipped_bit(bounds: dict[str, int]) -> None:
+    data = bytearray(chunk_of_small_batches())
+    for position in range(0, len(data), ONE_IN):
+        for bit in range(8):
+            data[position] ^= 1 << bit
+            assert_alike(bytes(data), **bounds)
+            data[position] ^= 1 << bit
+
+
+def test_every_flipped_bit_with_a_crc_that_agrees() -> None:
+    """What the CRC would hide: fields of headers and records that no writer produces."""
+    parts = [small_batch(0, 1), small_batch(1, 3), small_batch(4, 1)]
+    for position in range(21, len(parts[1]), ONE_IN):
+        for bit in range(8):
+            changed = bytearray(parts[1])
+            changed[position] ^= 1 << bit
+            changed[17:21] = crc32c.crc32c(bytes(changed[21:])).to_bytes(4, "big")
+            data = parts[0] + bytes(changed) + parts[2]
+            assert_alike_or_corrupt(data)
+
+
+def assert_alike_or_corrupt(data: bytes) -> None:
+    """As ``assert_alike``; a batch that no run holds is one that the walk gives and that cannot be read."""
+    source = BufferSource(data)
+    for item in walk_runs(source, 0, len(data), next_offset=0):
+        if isinstance(item, tuple) and not isinstance(item, Damage):
+            with pytest.raises(CorruptDataError):
+                item[1].records()
+    assert_alike(data)
+
+
+def test_every_cut() -> None:
+    data = chunk_of_small_batches()
+    for size in range(len(data)):
+        assert_alike(data[:size])
+        assert_alike(data[:size], chunk_bytes=100)
+
+
+def mixed(generator: random.Random) -> bytes:
+    """Batches of every version, codec and producer, gaps, control batches, empty ones, offsets that are wrong."""
+    parts, offset = [], generator.choice([0, 0, 3, 2**33])
+    for _ in range(generator.randrange(1, 12)):
+        kind = generator.randrange(12)
+        count = generator.choice([1, 1, 2, 5, 40])
+        if generator.random() < 0.2:
+            offset = max(offset + generator.choice([-1, 1, 7, 2**31]), 0)
+        if kind == 0:
+            parts.append(message(offset, b"old", magic=generator.randrange(2), timestamp=TIME))
+            count = 1
+        elif kind == 1:
+            inner = [message(number, b"x", magic=1, timestamp=TIME) for number in range(2)]
+            parts.append(wrapper(inner, offset=offset + 1, codec="gzip", magic=1))
+            count = 2
+        elif kind == 2:
+            parts.append(small_batch(offset, count, codec=generator.choice(["gzip", "snappy", "lz4", "zstd"])))
+        elif kind == 3:
+            owned: dict[str, Any] = {
+                "producer_id": 5,
+                "producer_epoch": 1,
+                "base_sequence": 0,
+                "is_transactional": True,
+            }
+            parts.append(small_batch(offset, count, is_control=generator.random() < 0.5, **owned))
+        elif kind == 4:
+            parts.append(small_batch(offset, count, size=generator.choice([0, 300, 5000])))
+        elif kind == 5:
+            wide = tampered(small_batch(offset, count), last_offset_delta=count + 3)
+            parts.append(wide)
+            count += 4
+        else:
+            parts.append(
+                small_batch(offset, count, producer_id=generator.randrange(3), producer_epoch=0, base_sequence=0)
+            )
+        offset += count
+    return b"".join(parts)
+
+
+def damaged(data: bytes, generator: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(generator.choice([0, 0, 1, 1, 3])):
+        at = generator.randrange(len(changed))
+        match generator.randrange(4):
+            case 0:
+                changed[at] ^= 1 << generator.randrange(8)
+            case 1:
+                changed[at : at + 4] = generator.randbytes(4)
+            case 2:
+                del changed[at : at + generator.randrange(1, 80)]
+            case _:
+                changed[at:at] = bytes(changed[: generator.randrange(1, 120)])
+        if not changed:
+            break
+    return bytes(changed)
+
+
+def test_random_damaged_and_hostile_chunks(seed: int) -> None:
+    generator = random.Random(seed)
+    for _ in range(CHUNKS):
+        data = damaged(mixed(generator), generator)
+        bounds = generator.choice([{}, {}, {"offset_stop": 30}, {"known_end": 12}])
+        assert_alike(
+            data, next_offset=generator.choice([0, 0, 3]), chunk_bytes=generator.choice([80, 700, 1 << 20]), **bounds
+        )
