@@ -28,7 +28,7 @@ from tools.bench.producer_memory import producer_memory
 from tools.bench.producer_peer_lines import producer_peers, producer_peers_synced
 from tools.bench.producers_table import producers
 from tools.bench.queue_lines import queue
-from tools.bench.read_lines import read, read_values
+from tools.bench.read_lines import read, read_small, read_values
 from tools.bench.report import report
 from tools.bench.spark_lines import spark, spark_growth
 from tools.bench.store_lines import retention, store
@@ -40,6 +40,7 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         append_one,
         read,
         read_values,
+        read_small,
         arrow,
         lookup_small,
         lookup_large,

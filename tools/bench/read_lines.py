@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import kstore
-from tools.bench.logs import RECORD_BYTES, RECORDS, fill, fresh
+from tools.bench.logs import BATCH_COUNT, RECORD_BYTES, RECORDS, fill, fresh, values
 from tools.bench.measure import MILLION, Line, Run, in_turn, rate_line, seconds_of
+from tools.bench.peers import LmdbTree
 
-__all__ = ["read", "read_values"]
+__all__ = ["read", "read_small", "read_values"]
 
 CHUNK_BYTES = 1 << 20
+# Records in a batch, as many producers make them, and what is asked of each as a share of the rate of batches of 1,000.
+SMALL_COUNTS = {1: None, 3: None, 10: 0.6, 149: None}
+SMALL_RECORDS = 149_000
 
 
 def read(run: Run) -> list[Line]:
@@ -22,6 +27,47 @@ def read(run: Run) -> list[Line]:
 
 def read_values(run: Run) -> list[Line]:
     return [_read(run, "read_values, CRC checked", lambda log: log.read_values(), 14 * MILLION)]
+
+
+def read_small(run: Run) -> list[Line]:
+    """Small batches beside batches of 1,000, and batches of one beside lmdb's cursor."""
+    lines = []
+    for method in ("read", "read_values"):
+        for count, ratio_min in SMALL_COUNTS.items():
+            name = f"{method}, batches of {count}"
+            with fresh(run.root, "small") as small, fresh(run.root, "large") as large:
+                fill(small, SMALL_RECORDS // count * count, count)
+                fill(large, SMALL_RECORDS // BATCH_COUNT * BATCH_COUNT)
+                with kstore.Log(small, read_only=True) as one, kstore.Log(large, read_only=True) as other:
+                    rates = in_turn(partial(_rate, one, method), partial(_rate, other, method), rounds=run.rounds)
+            lines.append(rate_line(name, *rates, "batches of 1,000", ratio_min=ratio_min))
+    return [*lines, _beside_lmdb(run)]
+
+
+def _beside_lmdb(run: Run) -> Line:
+    with fresh(run.root, "small") as path, fresh(run.root, "lmdb") as tree_path:
+        fill(path, SMALL_RECORDS, 1)
+        tree = LmdbTree(tree_path, synced=False)
+        for _ in range(SMALL_RECORDS // BATCH_COUNT):
+            tree.append_many(values())
+        with kstore.Log(path, read_only=True) as log:
+            rates = in_turn(
+                lambda: _rate(log, "read"),
+                lambda: SMALL_RECORDS / seconds_of(lambda: deque(tree.values(), maxlen=0)),
+                rounds=run.rounds,
+            )
+        tree.close()
+    return rate_line("read, batches of 1, beside a cursor", *rates, "lmdb's cursor", ratio_min=0.8)
+
+
+def _rate(log: kstore.Log, method: str) -> float:
+    """Records a second of one pass over the log."""
+
+    def loop() -> None:
+        for _ in getattr(log, method)():
+            pass
+
+    return log.end_offset / seconds_of(loop)
 
 
 def _read(run: Run, name: str, items: Callable[[kstore.Log], Iterable[object]], rate_min: float) -> Line:
