@@ -29,7 +29,7 @@ from kstore.engine.index_repairs import IndexRepairs
 from kstore.engine.opening import ensure_directory
 from kstore.engine.pending import PendingAppend
 from kstore.engine.reads import LogReads, TimePoint, looked_up
-from kstore.engine.transactions import LogTransactions
+from kstore.engine.transactions import end_transaction, open_transactions, producers, transaction_of
 from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter, StoreTies, open_writer
 from kstore.errors import ClosedError, ConfigError, LogNotFoundError, ReadOnlyError
@@ -48,6 +48,8 @@ from kstore.types import (
     NO_TIMESTAMP,
     AppendInfo,
     Durability,
+    OpenTransaction,
+    ProducerInfo,
     RecoveryReport,
     RetentionResult,
 )
@@ -67,7 +69,7 @@ TABLE_RECORDS = 1 << 20
 TABLE_BYTES = 16 << 20
 
 
-class Log(LogReads, LogTransactions):
+class Log(LogReads):
     """An open log. Thread-safe: any thread may append and read; an iterator that it gives is for one thread.
 
     ``with Log(path) as log:`` closes it. A log that is only forgotten loses nothing that was acknowledged, but the next
@@ -466,6 +468,74 @@ class Log(LogReads, LogTransactions):
         that jumps ahead while the log is open deletes nothing early. Raises: as ``append_many``.
         """
         return self._writing.apply_retention()
+
+    # --- producers and transactions ---------------------------------------------------------------------------------
+
+    def end_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int = 0,
+        timestamp: int | None = None,
+    ) -> int:
+        """Appends the end of a producer's transaction, its commit or its abort; returns the end marker's offset.
+
+        A transaction begins by itself with the producer's first transactional batch (``append_batches``); where none is
+        open the marker ends nothing. A newer ``producer_epoch`` than that of the batches fences their producer. On
+        return the marker is as durable as the log's setting says. ``timestamp`` is in ms since the epoch, now by
+        default.
+
+        Raises: TypeError, ValueError, ProducerFencedError (an older epoch), TransactionCoordinatorFencedError, and as
+        ``append_many``.
+        """
+        return end_transaction(
+            self._writing,
+            producer_id,
+            producer_epoch,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=timestamp,
+        )
+
+    def producers(self) -> list[ProducerInfo]:
+        """What the log knows of each producer that has written to it and is not forgotten, in the order of their ids.
+
+        Raises: StorageError.
+        """
+        return producers(self._source)
+
+    def transactions(self, *, hanging_ms: int = 0) -> list[OpenTransaction]:
+        """The open transactions, the oldest first; with ``hanging_ms`` those whose producers are silent for so long.
+
+        Who reads committed records waits for the oldest of them. ``end_transaction`` ends one that nobody else will.
+
+        Raises: StorageError.
+        """
+        return open_transactions(self._source, hanging_ms)
+
+    def abort_transaction(self, producer_id: int, *, hanging_ms: int = 0) -> int:
+        """Ends an open transaction that nobody else will end; returns the offset of its end marker.
+
+        Raises: InvalidTransactionStateError where the producer has none open, or is silent for less than
+        ``hanging_ms``; and as ``end_transaction``.
+        """
+        found = transaction_of(self._source, producer_id, hanging_ms)
+        # As its coordinator would: of a later epoch than the last one, none is known.
+        coordinator_epoch = max(found.coordinator_epoch, 0)
+        return self.end_transaction(
+            producer_id, found.producer_epoch, commit=False, coordinator_epoch=coordinator_epoch
+        )
+
+    def expire_producers(self) -> int:
+        """Forgets producers that have written nothing for ``producer_id_expiration_ms``; returns how many.
+
+        Appends of producers do so too, every ten minutes. Who has a transaction open is not forgotten.
+
+        Raises: as ``append_many``.
+        """
+        return self._writing.expire_producers()
 
     # --- look after it ----------------------------------------------------------------------------------------------
 

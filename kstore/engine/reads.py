@@ -10,9 +10,8 @@ from datetime import datetime
 from typing import Literal, TypeVar
 
 from kstore.engine.ends import Ends
-from kstore.engine.fetch import FetchSlice
+from kstore.engine.fetch import FetchSlice, fetch_slice
 from kstore.engine.reader import MISSING_MAX, LogReader
-from kstore.engine.slicing import fetch_slice
 from kstore.engine.source import LogSource
 from kstore.engine.times import first_at, latest_record
 from kstore.errors import CorruptIndexError, OffsetOutOfRangeError
