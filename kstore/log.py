@@ -1,13 +1,13 @@
 """``Log``: one partition, an append-only sequence of records in a directory of segments.
 
-What it stands on is in ``engine/``:
+Its parts are in ``engine/``:
 
 writes        writer    the lock, offsets, roll, flush, truncate; group_commit shares syncs
 opening       opening   believe or recover; view opens for reading
 reads         reads     over what was published, without a lock, by reader; columns gives Arrow
 transactions  transactions
 
-What only some programs use (columns, compaction, logs that several processes share) is loaded when it is first used.
+Parts that only some programs use (columns, compaction, logs that several processes share) are loaded on first use.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ if TYPE_CHECKING:
     from kstore.compaction.blocks import CompactionReport
     from kstore.engine.columns import ArrowBatches, ArrowOptions, ReadOptions
 
-# A table's chunks may be larger than what is handed on at once, but memory above 32 MiB is the system's each time anew.
+# A table's chunks may be larger than the pieces handed on, but above 32 MiB memory comes from the system each time.
 TABLE_RECORDS = 1 << 20
 TABLE_BYTES = 16 << 20
 
 
 class Log(LogReads):
-    """An open log. Thread-safe: any thread may append and read; an iterator that it gives is for one thread.
+    """An open log. Thread-safe: any thread may append and read; an iterator is for one thread.
 
-    ``with Log(path) as log:`` closes it. A log that is only forgotten loses nothing that was acknowledged, but the next
-    open has to recover it.
+    ``with Log(path) as log:`` closes it. A log that is dropped without a close loses nothing that was acknowledged, but
+    the next open must recover it.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class Log(LogReads):
         _counters: LogCounters | None = None,
         **settings: Any,
     ) -> None:
-        """Opens the log in directory ``path``; creates it where the path is missing or an empty directory.
+        """Opens the log in directory ``path``; creates it if the path is missing or an empty directory.
 
         Args:
             path: the directory of one partition, kstore's or a Kafka broker's.
             read_only: take no lock and never write; the log must exist.
-            shared: write beside other processes that share it too. Linux only, on a file system of this machine's own
-                (else StorageError); all with one durability. Such a log is not compacted, and takes no transactions
+            shared: write beside other processes that share it too. Linux only, on a local file system (else
+                StorageError); all with the same durability. Such a log is not compacted, and accepts no transactions
                 (SharedLogError).
-            durability: when an append returns: "sync", its bytes are on disk; "interval", they are written and a
-                thread syncs every ``flush_ms``; "os", they are written, as with Kafka. Of both a thread syncs each
-                segment when it is sealed.
+            durability: when an append returns. "sync": its bytes are on disk. "interval": they are written, and a
+                thread syncs every ``flush_ms``. "os": they are written, as with Kafka. With the last two, a thread
+                syncs each segment when it is sealed.
             fs, clock: for tests.
             settings: Kafka's topic settings in snake_case (see ``LogConfig``).
 
@@ -148,16 +148,16 @@ class Log(LogReads):
     def _writing(self) -> LogWriter:
         writer = self._writer
         if writer is None or self._closed or self._guard.forked:
-            self._source  # noqa: B018  # says that the log is closed, or another process's
+            self._source  # noqa: B018  # raises if the log is closed, or another process's
             raise ReadOnlyError(errno.EROFS, "the log is open for reading", str(self.path))
         return writer
 
     @property
     def writer(self) -> LogWriter:
-        """What writes. For the store. Raises: ReadOnlyError, ClosedError."""
+        """The writing part. For the store. Raises: ReadOnlyError, ClosedError."""
         return self._writing
 
-    # --- what it is -------------------------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------
 
     @property
     def recovery(self) -> RecoveryReport:
@@ -209,7 +209,7 @@ class Log(LogReads):
         return info.first_offset
 
     def append_single(self, value: bytes | None, key: bytes | None = None) -> tuple[int, int] | None:
-        """``append`` where that is plain: its offset and timestamp; None, with nothing done, where it is not.
+        """``append`` in the simple case: its offset and timestamp; else None, and nothing is done.
 
         Raises: as ``append``.
         """
@@ -257,15 +257,15 @@ class Log(LogReads):
     def append_batches(self, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool = True) -> AppendInfo:
         """Appends foreign batches: validated as Kafka's LogValidator does, v0 and v1 rebuilt as v2.
 
-        Trailing bytes that are no whole batch are left off. With ``assign_offsets`` False the batches keep their
-        offsets, which must rise and lie at or above the log's end (replication, restore); nothing is rebuilt then.
-        All or nothing, and as durable as ``append_many``.
+        Trailing bytes that are not a whole batch are dropped. With ``assign_offsets`` False the batches keep their
+        offsets, which must rise and be at or above the log's end (replication, restore); nothing is rebuilt then. All
+        or nothing, and as durable as ``append_many``.
 
-        A producer's batches are checked by epoch and sequence, unless they keep their offsets. What repeats one of the
-        producer's last five batches is not appended again: the result then ``is_duplicate``, with the old offsets.
+        A producer's batches are checked by epoch and sequence, unless they keep their offsets. A repetition of one of
+        the producer's last five batches is not appended again: the result then ``is_duplicate``, with the old offsets.
         A log forgets a producer that has been idle for ``producer_id_expiration_ms``, and with it the epoch that fenced
-        it: a transactional batch that comes later begins a transaction that stays open. A caller that appends such
-        batches first asks the store's coordinator, as ``Store.producer`` does.
+        it: a later transactional batch then begins a transaction that stays open. A caller that appends such batches
+        must first ask the store's coordinator, as ``Store.producer`` does.
 
         Raises: CorruptBatchError, InvalidRecordError (``record_errors`` lists each), InvalidTimestampError,
         InvalidOffsetError, RecordTooLargeError, UnsupportedCodecError; OutOfOrderSequenceError,
@@ -302,11 +302,11 @@ class Log(LogReads):
         return append.result
 
     def append_arrow(self, data: Any) -> AppendInfo:
-        """Appends the rows of ``data``: a ``pyarrow.RecordBatch`` or ``Table``, or what has Arrow's C interface.
+        """Appends the rows of ``data``: a ``pyarrow.RecordBatch`` or ``Table``, or an object with Arrow's C interface.
 
-        Columns: ``value`` (binary or string), and if they are there ``key``, ``timestamp`` (a timestamp, or ms as whole
-        numbers; null is now) and ``headers`` (a list of structs of key and value, or a map). Those that an append gives
-        anew (offset, timestampType, topic, partition) are passed over. All of it or nothing, as ``append_many``.
+        Columns: ``value`` (binary or string), and optionally ``key``, ``timestamp`` (a timestamp, or ms as whole
+        numbers; null is now) and ``headers`` (a list of structs of key and value, or a map). Columns that an append
+        assigns (offset, timestampType, topic, partition) are ignored. All or nothing, as ``append_many``.
 
         Raises: MissingExtraError without pyarrow; InvalidRecordError for other columns; and as ``append_many``.
         """
@@ -323,8 +323,7 @@ class Log(LogReads):
         It ends at the high watermark. Control records are left out.
 
         Args:
-            columns: which of key, value, offset, timestamp, timestampType, headers; default: all. What is not asked
-                for is not built.
+            columns: which of key, value, offset, timestamp, timestampType, headers; default: all. Only these are built.
             isolation_level: "read_committed" leaves out aborted transactions and stops at the last stable offset.
             on_corrupt: at a damaged batch "raise" a CorruptBatchError (default), or "skip" it.
             headers_type: "list", of structs (default), or "map".
@@ -340,12 +339,12 @@ class Log(LogReads):
     def to_arrow_batches(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ArrowOptions]
     ) -> ArrowBatches:
-        """As ``to_arrow``, a ``pyarrow.RecordBatch`` after the other: for more than memory holds.
+        """Like ``to_arrow``, one ``pyarrow.RecordBatch`` after another: for more than fits into memory.
 
-        A record batch has at most ``max_records`` (default 65,536) records and ``max_bytes`` (4 MiB) bytes; one record
-        that is larger has a batch of its own. Beside it no more is kept than the batch of the log that is being read.
+        A record batch has at most ``max_records`` (default 65,536) records and ``max_bytes`` (4 MiB) bytes; a larger
+        record has a batch of its own. Besides it, only the current batch of the log is kept in memory.
 
-        Raises: as ``to_arrow``, what comes of damage or of the disk while it runs, behind the records in front of it.
+        Raises: as ``to_arrow``; errors of damage or of the disk come during iteration, after the records before them.
         """
         from kstore.engine.columns import arrow_batches
 
@@ -356,7 +355,8 @@ class Log(LogReads):
     def to_pandas(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
     ) -> pd.DataFrame:
-        """As ``to_arrow``, as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, and as ``to_arrow``."""
+        """Like ``to_arrow``, as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, and as
+        ``to_arrow``."""
         from kstore.engine.columns import to_pandas
 
         return to_pandas(lambda: self.to_arrow(start, stop, **options))
@@ -364,13 +364,15 @@ class Log(LogReads):
     def to_polars(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
     ) -> pl.DataFrame:
-        """As ``to_arrow``, as a ``polars.DataFrame``. Raises: MissingExtraError without polars, and as ``to_arrow``."""
+        """Like ``to_arrow``, as a ``polars.DataFrame``. Raises: MissingExtraError without polars, and as
+        ``to_arrow``."""
         from kstore.engine.columns import to_polars
 
         return to_polars(lambda: self.to_arrow(start, stop, **options))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The whole log as a stream of columns, for what reads these: ``polars.DataFrame(log)``, DuckDB, pyarrow."""
+        """The whole log as a stream of columns, for libraries that read these: ``polars.DataFrame(log)``, DuckDB,
+        pyarrow."""
         return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
 
     # --- change -----------------------------------------------------------------------------------------------------
@@ -397,21 +399,21 @@ class Log(LogReads):
         self._writing.truncate_fully_and_start_at(offset)
 
     def delete_records(self, before: int) -> int:
-        """Raises the log's start to ``before``, durably, and removes the segments that lie wholly below it.
+        """Raises the log's start to ``before``, durably, and removes the segments that are entirely below it.
 
         Returns the new start. Raises: OffsetOutOfRangeError (above the high watermark), and as ``append_many``.
         """
         return self._writing.delete_records(before)
 
     def accept_loss(self, first: int, last: int) -> None:
-        """Lets reads pass over offsets ``first`` to ``last`` (both inclusive), which are damaged or lost.
+        """Lets reads skip offsets ``first`` to ``last`` (both inclusive), which are damaged or lost.
 
-        The decision is durable on return, and no read honours it before. It holds for every reader of this directory
-        and for mirrors of it; another copy of the log still reports the damage. Nothing is removed from the files; a
-        compaction no longer spares the damaged bytes. The decision ends when the offsets are truncated, deleted or
-        compacted. A range that is accepted already stays accepted.
+        The decision is durable on return, and takes effect only then. It holds for every reader of this directory and
+        for mirrors of it; another copy of the log still reports the damage. Nothing is removed from the files;
+        compactions no longer spare the damaged bytes. The decision ends when the offsets are truncated, deleted or
+        compacted. Accepting a range again has no effect.
 
-        Raises: NotLostError, where a record, or an offset that was never given out, is among them; InvalidOffsetError;
+        Raises: NotLostError, if a record, or an offset that was never assigned, is among them; InvalidOffsetError;
         LossLimitError; and as ``append_many``. Thread-safe.
         """
         accept_loss(self._writing, first, last)
@@ -424,19 +426,20 @@ class Log(LogReads):
         map_bytes: int = MAP_BYTES,
         bytes_per_second: float | None = None,
     ) -> CompactionReport:
-        """Removes, from the sealed segments, the records whose key has a later one. Appends and reads go on meanwhile.
+        """Removes, from the sealed segments, the records whose key has a later one. Appends and reads continue
+        meanwhile.
 
-        Whatever ``cleanup_policy`` says: who calls it wants it. Tombstones, and markers of
-        transactions, stay for ``delete_retention_ms`` after the first compaction that meets them. The active segment is
-        never compacted (``roll()`` seals it), nor records younger than ``min_compaction_lag_ms``, nor what lies behind
-        an open transaction. A truncation or a close meanwhile ends it early, and the report says so.
+        It ignores ``cleanup_policy``. Tombstones, and markers of transactions, stay for ``delete_retention_ms`` after
+        the first compaction that meets them. The active segment is never compacted (``roll()`` seals it), nor are
+        records younger than ``min_compaction_lag_ms``, nor anything after the start of an open transaction. A
+        truncation or a close ends it early, and the report says so.
 
         Args:
-            whole: also what earlier compactions have been through, as if it were new.
-            keep_keyless: whether records without a key stay; by default they do unless the policy is "compact", under
-                which none is taken in.
-            map_bytes: the memory for the keys, 24 bytes each; what it does not hold waits for the next call.
-            bytes_per_second: a bound for what is read and written.
+            whole: compact again what earlier compactions have processed.
+            keep_keyless: whether records without a key stay; by default they do unless the policy is "compact", which
+                accepts none.
+            map_bytes: the memory for the keys, 24 bytes each; keys that do not fit wait for the next call.
+            bytes_per_second: a limit for reading and writing.
 
         Raises: as ``append_many``.
         """
@@ -462,10 +465,10 @@ class Log(LogReads):
         return looked_up(source, measured)
 
     def apply_retention(self) -> RetentionResult:
-        """Deletes the oldest segments that ``retention_ms`` and ``retention_bytes`` give up, durably.
+        """Deletes the oldest segments that ``retention_ms`` and ``retention_bytes`` no longer cover, durably.
 
-        A log with such settings does so by itself when it rolls. Nothing above the high watermark goes, and a clock
-        that jumps ahead while the log is open deletes nothing early. Raises: as ``append_many``.
+        A log with such settings does this by itself when it rolls. Nothing above the high watermark is deleted, and a
+        clock that jumps ahead while the log is open deletes nothing early. Raises: as ``append_many``.
         """
         return self._writing.apply_retention()
 
@@ -537,12 +540,12 @@ class Log(LogReads):
         """
         return self._writing.expire_producers()
 
-    # --- look after it ----------------------------------------------------------------------------------------------
+    # --- maintenance ----------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, MetricValue]:
-        """What the log has done since it was opened, and how it is, by name: see ``kstore.metrics.METRICS``.
+        """The log's counters since it was opened, and its current state, by name: see ``kstore.metrics.METRICS``.
 
-        A log that is open for reading knows nothing of its writer's. Raises: StorageError.
+        A log that is open for reading does not know its writer's. Raises: StorageError.
         """
         segment_count, size = self.segment_count_and_size()
         return log_metrics(self._source, self.recovery, segment_count, size, self._writer)
@@ -557,7 +560,8 @@ class Log(LogReads):
         return check_batches(source)
 
     def check(self) -> None:
-        """Asserts the invariants of the log, its segments and indexes; raises AssertionError. For tests and doubt."""
+        """Asserts the invariants of the log, its segments and indexes; raises AssertionError. For tests and
+        diagnosis."""
         source = self._source
         source.segments.check()
         ends = source.ends
@@ -568,14 +572,14 @@ class Log(LogReads):
             segment.check()
 
     def close(self) -> None:
-        """Flushes and closes in order, so that the next open scans nothing. A second close does nothing.
+        """Flushes and closes cleanly, so that the next open scans nothing. A second close does nothing.
 
-        Raises: SyncFailedError, StorageError: the log is closed all the same, and recovers when it is next opened.
+        Raises: SyncFailedError, StorageError: the log is closed nevertheless, and recovers when it is next opened.
         """
         self._closed = True
         if self._guard.forked:
-            return  # the files are the parent's
-        # Also where it was closed: an interrupt may have come before they were.
+            return  # the files belong to the parent
+        # Even if it was closed: an interrupt may have come before they were.
         if self._writer is not None:
             self._writer.close()
         if self._view is not None:

@@ -4,9 +4,9 @@ A segment is *sealed* (its files are opened when first read, through the log's b
 (it has a ``SegmentTail``, the writer's open files). Only the log's writer, under the log's lock, changes a segment;
 reads take no lock: they use positions that were published before.
 
-An index is a hint. A lookup checks what it returns against the batch header found there. If an index is missing or
-turns out to be wrong, the lookup has it rebuilt (``engine.index_repairs``); if that fails, it walks the segment from
-its start. Lookups under the log's lock say ``repair=False``: a repair may take that lock, and scans the segment.
+An index is a hint. A lookup checks its result against the batch header found there. If an index is missing or wrong,
+the lookup has it rebuilt (``engine.index_repairs``); if that fails, it walks the segment from its start. Lookups under
+the log's lock pass ``repair=False``: a repair may take that lock, and scans the segment.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, AbortedTransaction
 
 __all__ = ["UNINDEXED_BYTES", "LogSegment", "SegmentContext"]
 
-# What a step of a header walk reads: a few small batches, or the header of a large one.
+# One step of a header walk reads this much: a few small batches, or the header of a large one.
 HEADER_BLOCK_BYTES = 1024
 # A long read; a short one is for a few batches.
 CHUNK_BYTES = 1 << 20
 SHORT_CHUNK_BYTES = 1 << 14
-# Where the log ends is known: below that a gap of any size is believed.
+# The end of the log is known: below it a gap of any size is believed.
 KNOWN_STOP = OFFSET_MAX - 1
-# So few bytes are walked faster than an index is opened.
+# Walking this few bytes is faster than opening an index.
 UNINDEXED_BYTES = 4096
-# As far as an index entry reaches in most logs; beyond it a walk over headers reads less.
+# The span of an index entry in most logs; beyond it a walk over headers reads less.
 INDEXED_BYTES_MAX = 1 << 18
 
 
 class Repairs(Protocol):
-    """What rebuilds indexes (``engine.index_repairs.IndexRepairs``)."""
+    """Rebuilds indexes (``engine.index_repairs.IndexRepairs``)."""
 
     def repair(self, segment: LogSegment) -> bool: ...
 
@@ -59,7 +59,7 @@ class Repairs(Protocol):
 
 
 class SegmentContext(NamedTuple):
-    """What all segments of one log share. Without ``repairs`` indexes stay as they are."""
+    """The state that all segments of one log share. Without ``repairs`` indexes are never rebuilt."""
 
     fs: FileSystem
     directory: Path
@@ -73,7 +73,7 @@ class SegmentContext(NamedTuple):
 class Located(NamedTuple):
     """A position to read from, where no batch can begin below ``next_offset``.
 
-    ``size`` is that of the batch there, if its offsets follow those before it; 0 where that is not sure.
+    ``size`` is that of the batch there, if its offsets follow those before it; 0 if that is not certain.
     """
 
     position: int
@@ -93,9 +93,9 @@ class BatchPosition(NamedTuple):
 
 
 class SegmentEnd(NamedTuple):
-    """The next ``offset`` and the ``position`` behind the last whole batch.
+    """The next ``offset`` and the ``position`` after the last whole batch.
 
-    It begins at ``batch_position``, with the bytes ``batch_head``: as they were when it was found to be whole.
+    That batch begins at ``batch_position``, with the bytes ``batch_head``, as read when it was found to be whole.
     """
 
     offset: int
@@ -105,7 +105,7 @@ class SegmentEnd(NamedTuple):
 
     @classmethod
     def behind(cls, position: int, batch: Batch) -> SegmentEnd:
-        """The end of a segment of which ``batch``, at ``position``, is the last one."""
+        """The end of a segment whose last batch is ``batch``, at ``position``."""
         return cls(batch.last_offset + 1, position + batch.size, position, bytes(batch.data[:HEAD_BYTES]))
 
 
@@ -117,7 +117,7 @@ class IndexedBatch(NamedTuple):
 
 
 class _TimeEntry(NamedTuple):
-    """A time index entry that its batch bears out: ``size`` bytes at ``position``, reached from ``located``."""
+    """A time index entry that its batch confirms: ``size`` bytes at ``position``, reached from ``located``."""
 
     entry: TimestampOffset
     position: int
@@ -148,9 +148,9 @@ class LogSegment:
         """``lacks_index``: a listing of the directory shows that one of its two searched indexes is missing."""
         self._context = context
         self.lacks_index = lacks_index
-        # Whether its indexes were held against its batches, which is done once. Guarded by the repairs.
+        # Whether its indexes were checked against its batches, which is done once. Guarded by the repairs.
         self.is_examined = False
-        # Counts whatever makes another segment of it, for a scan that is under way.
+        # Counts the changes that make it another segment, for a scan that is under way.
         self.change_count = 0
         self.base_offset = base_offset
         # One more suffix of all its files' names: ".cleaned" while it is written, ".swap" while it is swapped in.
@@ -170,7 +170,7 @@ class LogSegment:
         return self._context.directory / segment_name(self.base_offset, suffix + self.state)
 
     def _path_text(self, suffix: str) -> str:
-        # Joining Paths costs as much as the open that the result is for.
+        # Joining Paths costs as much as the open that needs the result.
         return f"{self._context.directory}/{segment_name(self.base_offset, suffix)}{self.state}"
 
     def create(self) -> None:
@@ -196,7 +196,7 @@ class LogSegment:
         return self.tail
 
     def rebuild(self) -> SegmentTail:
-        """Opens the segment for appending, with indexes made from the log."""
+        """Opens the segment for appending, with indexes built from the log."""
         assert self.tail is None, "open, with indexes that are in use"
         context = self._context
         tail = SegmentTail.open(context.fs, self, context.config, context.clock, context.counters, empty_indexes=True)
@@ -206,8 +206,8 @@ class LogSegment:
         return tail
 
     def join(self, position: int, known: TailState) -> SegmentTail:
-        """Opens the segment for appending beside other processes, at the end that they tell of; see
-        ``SegmentTail.join``, also for what it raises."""
+        """Opens the segment for appending beside other processes, at the end that they announce; see
+        ``SegmentTail.join``, also for its errors."""
         assert self.tail is None, "a tail that is open takes in what others tell"
         context = self._context
         tail = SegmentTail.join(
@@ -234,13 +234,14 @@ class LogSegment:
         return stat.mtime_ns // 1_000_000
 
     def size_in(self, file: File) -> int:
-        """``size``, for who has the ``.log`` open: asking an open file is cheaper than asking for its name."""
+        """``size``, for a caller that has the ``.log`` open: asking an open file is cheaper than asking for its
+        name."""
         if self.tail is None and self._size < 0:
             self._size = file.size()
         return self.size
 
     def resize(self, size: int) -> None:
-        """Takes in what another process, the writer, has made of the file: its size, -1 to look when it is needed."""
+        """Applies the writer process's changes of the file: its size, -1 to look when it is needed."""
         if size != self._size:
             self._largest = None
             # The indexes have grown with it.
@@ -249,7 +250,7 @@ class LogSegment:
         self._size = size
 
     def forget(self) -> None:
-        """Drops all that is known and open: the file of this name is another one now, or was left half done."""
+        """Drops everything known and open: the file of this name is another one now, or was left unfinished."""
         self._release()
         self._size = -1
         self._largest = None
@@ -298,17 +299,18 @@ class LogSegment:
         )
 
     def retire(self) -> None:
-        """Its names are about to become another segment's: who has its files open goes on, nobody gets them anew."""
+        """Its names are about to become another segment's: users of its open files continue, but it opens none
+        again."""
         self._retired = True
         self._drop_handles()
 
     def _replaced(self) -> FileMissingError:
-        # Asked for after the file was opened, which may have been the new one of that name.
+        # Requested after the file was opened, which may have been the new one of that name.
         path = self._path_text(LOG_SUFFIX)
         return FileMissingError(errno.ENOENT, "the segment was replaced by a compacted one", path)
 
     def transaction_index(self, *, writable: bool = False) -> TransactionIndex:
-        """The index of aborted transactions, opened anew; its file exists only after the first of them."""
+        """The index of aborted transactions, opened on each call; its file exists only after the first of them."""
         context = self._context
         return TransactionIndex.open(
             context.fs,
@@ -319,7 +321,7 @@ class LogSegment:
         )
 
     def replace_transaction_index(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """Puts an index of ``aborted`` in place of the one that stands there, durably."""
+        """Replaces the existing index with one of ``aborted``, durably."""
         context = self._context
         data = TransactionIndex.encode(aborted)
         replace_file(context.fs, self.path(TXN_INDEX_SUFFIX), data, mode=context.config.file_mode)
@@ -328,7 +330,7 @@ class LogSegment:
 
     @property
     def context(self) -> SegmentContext:
-        """What it shares with the other segments of its log."""
+        """The state that it shares with the other segments of its log."""
         return self._context
 
     def _kept(self, suffix: str) -> OffsetIndex | TimeIndex | None:
@@ -337,14 +339,14 @@ class LogSegment:
         return repairs.kept(self, suffix) if repairs is not None else None
 
     def _repair(self) -> bool:
-        """Has the indexes examined, and rebuilt where they are wrong; False where that was done, or cannot be."""
+        """Has the indexes examined, and rebuilt if they are wrong; False if that was done before, or is impossible."""
         repairs = self._context.repairs
         if repairs is None or self.is_examined or self.tail is not None:
             return False
         return repairs.repair(self)
 
     def examined(self, rebuilt: RebuiltIndexes, size: int) -> None:
-        """Notes that the indexes are right from now on, and what the scan of ``size`` bytes found. For repairs."""
+        """Records that the indexes are right from now on, and what the scan of ``size`` bytes found. For repairs."""
         self.drop_indexes()
         self.is_examined = True
         self.lacks_index = False
@@ -352,18 +354,18 @@ class LogSegment:
             self._largest, self._has_damage = rebuilt.largest, rebuilt.has_damage
 
     def drop_indexes(self) -> None:
-        """Has both indexes read again by the next lookup."""
+        """Makes the next lookup read both indexes again."""
         self._context.handles.drop((self.base_offset, INDEX_SUFFIX))
         self._context.handles.drop((self.base_offset, TIME_INDEX_SUFFIX))
 
     def _changed(self) -> None:
-        """It is not the segment any more that was, or is just being, examined."""
+        """It is no longer the segment that was, or is being, examined."""
         self.change_count += 1
         if self._context.repairs is not None:
             self._context.repairs.forget(self)
 
     def use(self, context: SegmentContext) -> None:
-        """Goes on with other settings. The caller has the log's lock."""
+        """Applies other settings. The caller has the log's lock."""
         self._context = context
         if self.tail is not None:
             self.tail.use(context.config)
@@ -375,10 +377,10 @@ class LogSegment:
     ) -> Located:
         """Where a walk meets every batch that ends at or above offset ``target``.
 
-        Walks headers only, from the index entry for ``target`` on, up to position ``stop``, where a batch ends. Where a
-        header cannot be right the answer is the segment's start: nothing on the way can be believed without its CRC.
+        Walks headers only, from the index entry for ``target`` on, up to position ``stop``, where a batch ends. If a
+        header cannot be right the result is the segment's start: no header on the way can be believed without its CRC.
 
-        ``repair``: an index that is missing or wrong is rebuilt, once, unless the caller holds the log's lock.
+        ``repair``: a missing or wrong index is rebuilt, once, unless the caller holds the log's lock.
         """
         if use_index and stop > UNINDEXED_BYTES:
             found = self._entry_for(target)
@@ -394,7 +396,7 @@ class LogSegment:
             entry = OffsetPosition(self.base_offset, 0)
         position = entry.position
         if position >= stop:
-            # While a writer is at work its entries may be ahead of what was published.
+            # While a writer is active its entries may be ahead of what was published.
             if repair and position >= self.size and self._repair():
                 return self.locate(target, stop, file=file, repair=False)
             return self._locate_unaided(target, stop) if position else Located(stop, 0, target)
@@ -413,7 +415,7 @@ class LogSegment:
             if stopped.reason is StopReason.DAMAGED:
                 if not hinted or stopped.at:
                     return Located(0, 0, self.base_offset)
-                # The index lied, or the batch there is damaged.
+                # The index was wrong, or the batch there is damaged.
                 if repair and self._repair():
                     return self.locate(target, stop, file=file, repair=False)
                 return self._locate_unaided(target, stop)
@@ -437,8 +439,8 @@ class LogSegment:
         return self.locate(target, stop, use_index=False, repair=False)
 
     def indexed_batch(self, target: int, stop: int, file: File) -> IndexedBatch | None:
-        """What is stored where the index entry at or above offset ``target`` points: where every batch is indexed, the
-        batch that holds it. None where that is not to be had in one read. The caller holds it against the entry."""
+        """The stored bytes at the index entry at or above offset ``target``: if every batch is indexed, the batch that
+        holds it. None if that takes more than one read. The caller checks it against the entry."""
         if stop <= UNINDEXED_BYTES:
             return None
         try:
@@ -481,17 +483,17 @@ class LogSegment:
         )
 
     def _entry_for(self, target: int) -> OffsetPosition | None:
-        """The index entry to begin with, None where there is no index that can be read."""
+        """The index entry to begin with, None if there is no readable index."""
         try:
             return self.offset_index().lookup(target)
         except (StorageError, CorruptDataError):
             return None
 
     def end(self, stop: int, *, offset_stop: int = OFFSET_MAX, known_end: int = 0) -> SegmentEnd:
-        """The end of the last whole batch up to position ``stop``, below ``offset_stop``; damage is passed over.
+        """The end of the last whole batch up to position ``stop``, below ``offset_stop``; damage is skipped.
 
-        Walks from the last index entry on, if a whole batch stands there, else from the start. ``known_end``: where
-        the log is known to have ended once (``walk``).
+        Walks from the last index entry on, if a whole batch is there, else from the start. ``known_end``: an end that
+        the log once had (``walk``).
         """
         for start in (self._last_indexed(stop), START):
             last = None
@@ -506,23 +508,23 @@ class LogSegment:
                 if not isinstance(item, Damage):
                     last = item
                 elif start.position and last is None:
-                    break  # the entry led into damage: what lies before it is not known
+                    break  # the entry led into damage: what comes before it is not known
             if last is not None:
                 return SegmentEnd.behind(*last)
         return SegmentEnd(self.base_offset, 0, 0)
 
     def _last_indexed(self, stop: int) -> Located:
-        """The batch of the last index entry, if it stands there; else the segment's start."""
+        """The batch of the last index entry, if it is there; else the segment's start."""
         try:
             entry = self.offset_index().last_entry
         except (StorageError, CorruptDataError):
             return START
-        # A lookup for the entry's own offset checks the header that stands there.
+        # A lookup for the entry's own offset checks the header there.
         found = self.locate(entry.offset, stop, repair=False)
         return found if found.position == entry.position < stop else START
 
     def positions_behind(self, position: int) -> Sequence[int]:
-        """The indexed positions above ``position``: where batches may begin behind damage."""
+        """The indexed positions above ``position``: where batches may begin after damage."""
         try:
             return [entry.position for entry in self.offset_index().entries() if entry.position > position]
         except (StorageError, CorruptDataError):
@@ -531,10 +533,10 @@ class LogSegment:
     def largest_timestamp(self, stop: int, *, repair: bool = True) -> TimestampOffset:
         """The greatest timestamp up to position ``stop``, with the last offset of the batch that first had it.
 
-        (NO_TIMESTAMP, NO_OFFSET) where no record has one. Taken from the last time index entry if the batch it names
-        agrees, and from a walk over what it does not cover, which is remembered: while a segment is written to, and
-        where its last entry is damaged, later batches have none. ``repair`` as in ``locate``: then a walk that would be
-        long examines the indexes on its way.
+        (NO_TIMESTAMP, NO_OFFSET) if no record has one. Taken from the last time index entry if its batch agrees, and
+        from a walk over what it does not cover, which is remembered: while a segment is written to, or if its last
+        entry is damaged, later batches have no entry. ``repair`` as in ``locate``: then a walk that would be long
+        examines the indexes as well.
         """
         tail = self.tail
         if tail is not None:
@@ -556,8 +558,7 @@ class LogSegment:
         return self.tail.has_damage if self.tail is not None else self._has_damage
 
     def _is_far(self, found: _TimeEntry | None, stop: int) -> bool:
-        """Whether more lies behind the last time entry, which a sealed segment has at its end, than an index leaves
-        out."""
+        """Whether more follows the last time entry, which a sealed segment has at its end, than an index leaves out."""
         if found is None:
             return True
         interval = self._context.config.index_interval_bytes
@@ -576,7 +577,7 @@ class LogSegment:
             return None
 
     def _bears_out(self, entry: TimestampOffset, stop: int, *, repair: bool) -> _TimeEntry | None:
-        """Where the batch is that holds the entry's offset, if it has the entry's timestamp."""
+        """Where the batch with the entry's offset is, if it has the entry's timestamp."""
         located = self.locate(entry.offset, stop, repair=repair)
         for item in self.walk_from(located, stop, chunk_bytes=SHORT_CHUNK_BYTES):
             if isinstance(item, Damage):
@@ -588,7 +589,7 @@ class LogSegment:
         return None
 
     def _walk_for_largest(self, stop: int, known: _TimeEntry | None) -> TimestampOffset:
-        """``known``: what the batches before its offset cannot be above."""
+        """``known``: an upper bound for the batches before its offset."""
         largest = known.entry if known is not None else TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
         for item in self.walk_from(known.located if known is not None else START, stop):
             if isinstance(item, Damage):
@@ -600,7 +601,7 @@ class LogSegment:
     def find_offset_by_timestamp(self, timestamp: int, start_offset: int, stop: int) -> TimestampOffset | None:
         """The first record at or above ``start_offset`` whose timestamp is at least ``timestamp`` (LogSegment).
 
-        Damaged batches are passed over. None where no record up to position ``stop`` fits.
+        Damaged batches are skipped. None if no record up to position ``stop`` fits.
         """
         limit = self._context.config.max_batch_bytes_uncompressed
         located = self.locate(max(self._indexed_offset(timestamp, stop), start_offset), stop)
@@ -622,9 +623,9 @@ class LogSegment:
         return None
 
     def latest_record(self, start_offset: int, stop_offset: int, stop: int) -> TimestampOffset | None:
-        """The first record of those with the greatest timestamp, from ``start_offset`` to below ``stop_offset``.
+        """The first of the records with the greatest timestamp, from ``start_offset`` to below ``stop_offset``.
 
-        By a walk up to position ``stop``, past damaged batches. None where no record there has a timestamp.
+        Walks up to position ``stop``, past damaged batches. None if no record there has a timestamp.
         """
         limit = self._context.config.max_batch_bytes_uncompressed
         latest = TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
@@ -661,7 +662,7 @@ class LogSegment:
         return NO_TIMESTAMP
 
     def batch_at(self, offset: int, stop: int, *, repair: bool = True) -> BatchPosition | None:
-        """Where the batch is that holds ``offset``, or else the first one after it; None at the end."""
+        """The position of the batch that holds ``offset``, or else of the next one; None at the end."""
         located = self.locate(offset, stop, repair=repair)
         for item in self.walk_from(located, stop, chunk_bytes=SHORT_CHUNK_BYTES):
             if isinstance(item, Damage):
@@ -676,9 +677,9 @@ class LogSegment:
     # --- change -----------------------------------------------------------------------------------------------------
 
     def seal(self, *, sync: bool = False) -> None:
-        """Makes the active segment a sealed one: last time index entry, indexes trimmed, spare blocks given back.
+        """Seals the active segment: last time index entry, indexes trimmed, spare blocks released.
 
-        ``sync`` puts the indexes on disk too: who has forgotten the segment's doubt never looks at them again.
+        ``sync`` puts the indexes on disk too: a caller that has cleared the segment's doubt never checks them again.
         """
         if self.tail is not None:
             self._largest = TimestampOffset(self.tail.max_timestamp, self.tail.offset_of_max_timestamp)
@@ -706,10 +707,10 @@ class LogSegment:
             try:
                 fs.unlink(self._path_text(suffix))
             except FileNotFoundError:
-                pass  # a transaction index mostly does not exist, and a crash may have left fewer files
+                pass  # there is rarely a transaction index, and a crash may have left fewer files
 
     def set_aside(self, path: Path) -> None:
-        """Renames the ``.log`` to ``path``, which is no segment's name, and removes its indexes; not yet durable."""
+        """Renames the ``.log`` to ``path``, which is not a segment's name, and removes its indexes; not yet durable."""
         self._release()
         self._context.fs.rename(self.path(LOG_SUFFIX), path)
         self.delete()

@@ -1,7 +1,7 @@
 """The end of the active segment: the writer's open ``.log`` and its two growing indexes.
 
-Everything here happens under the log's lock. An index that cannot be written never fails an append: it is given up
-until the segment is opened again, and readers find their way without its last entries.
+Everything here happens under the log's lock. An index that cannot be written never fails an append: it is not written
+again until the segment is reopened, and readers work without its last entries.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["SegmentTail", "TailState"]
 
 logger = logging.getLogger(__name__)
 
-# What is told of a tail to other processes: its first timestamp; the greatest one, and the last offset of the batch
-# that has it; the bytes since the last index entry; the entries of the offset index, and of the time index.
+# What other processes are told of a tail: its first timestamp; the greatest one, and the last offset of the batch with
+# it; the bytes since the last index entry; the entries of the offset index, and of the time index.
 TailState = tuple[int, int, int, int, int, int]
 
-# The .log gets blocks this far ahead of its end (its size stays exact): a write then need not look for space.
+# The .log gets blocks this far ahead of its end (its size stays exact): a write then need not search for space.
 ALLOCATE_BYTES = 4 << 20
-# One that was opened again gets no blocks ahead before it has grown by this: it may soon be parked again, which would
-# have to give them back.
+# A reopened one gets no blocks ahead before it has grown by this: it may soon be parked again, which would release
+# them.
 REOPENED_BYTES = 64 << 10
 
 
@@ -45,7 +45,7 @@ class _Segment(Protocol):
 
 
 class _Parked(NamedTuple):
-    """How a tail that was closed for others is opened again: the ``.log`` must be the same file."""
+    """How a parked tail is opened again: the ``.log`` must be the same file."""
 
     fs: FileSystem
     path: str
@@ -54,7 +54,7 @@ class _Parked(NamedTuple):
 
 
 class SegmentTail:
-    """The writable end of one segment. Not thread-safe: the log's lock guards it, but for what readers look up."""
+    """The writable end of one segment. Not thread-safe: the log's lock guards it, except for what readers look up."""
 
     __slots__ = (
         "_allocated",
@@ -93,7 +93,7 @@ class SegmentTail:
         created_ms: int,
     ) -> None:
         self.base_offset = base_offset
-        # None while the tail is parked, and ``_parked`` says how to go on.
+        # None while the tail is parked; ``_parked`` then says how to continue.
         self._file: File | None = file
         self._parked: _Parked | None = None
         self.offset_index = offset_index
@@ -109,7 +109,7 @@ class SegmentTail:
         self.index_failed = False
         self._since_entry = 0
         self._allocated = position
-        # Whether there are blocks behind the end.
+        # Whether there are blocks after the end.
         self._has_spare = False
         self._counters = counters
         self._index_interval_bytes = config.index_interval_bytes
@@ -118,7 +118,7 @@ class SegmentTail:
         self._last_offset_max = base_offset + 2**31 - 1
 
     def use(self, config: LogConfig) -> None:
-        """Rolls, and indexes, by other settings from now on; the indexes may not become larger than they could."""
+        """Rolls, and indexes, with other settings from now on; the indexes may not exceed their first maximum."""
         self.jitter_ms = jitter_ms(config)
         self._index_interval_bytes = config.index_interval_bytes
         self._segment_bytes = config.segment_bytes
@@ -137,7 +137,7 @@ class SegmentTail:
         *,
         empty_indexes: bool = False,
     ) -> SegmentTail:
-        """Opens the files at their ends. Indexes whose last entries do not fit the log are rebuilt."""
+        """Opens the files at their ends. Indexes whose last entries do not match the log are rebuilt."""
         base_offset = segment.base_offset
         file = fs.open(segment.path(LOG_SUFFIX), write=True)
         size_max, mode = config.segment_index_bytes, config.file_mode
@@ -171,11 +171,11 @@ class SegmentTail:
         position: int,
         known: TailState,
     ) -> SegmentTail:
-        """Opens the files of a segment that other processes write to, at the end that they tell of.
+        """Opens the files of a segment that other processes write to, at the end that they announce.
 
-        No file is changed, and what is read does not grow with the segment.
+        No file is changed, and the amount read does not grow with the segment.
 
-        Raises: CorruptIndexError, FileMissingError where an index is not what ``known`` says; StorageError.
+        Raises: CorruptIndexError, FileMissingError if an index does not match ``known``; StorageError.
         """
         base_offset, size_max = segment.base_offset, config.segment_index_bytes
         offset_count, time_count = known[-2:]
@@ -197,7 +197,7 @@ class SegmentTail:
         return tail
 
     def _resume(self) -> bool:
-        """Takes up the state of the last writer from the indexes; False where they do not fit the log."""
+        """Restores the state of the last writer from the indexes; False if they do not match the log."""
         last = self.offset_index.last_entry
         start = 0
         if self.offset_index.entry_count:
@@ -243,7 +243,7 @@ class SegmentTail:
         self._since_entry = 0
 
     def rebuild(self) -> None:
-        """Makes both indexes anew from the log."""
+        """Builds both indexes again from the log."""
         self.reset()
         for item in walk(self.file, 0, self.position, next_offset=self.base_offset):
             if isinstance(item, Damage):
@@ -255,7 +255,7 @@ class SegmentTail:
     # --- append -----------------------------------------------------------------------------------------------------
 
     def takes(self, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
-        """Whether a batch plainly belongs here: no condition for a roll can hold. A False only says: look closer."""
+        """Whether a batch certainly belongs here: no condition for a roll can hold. False only means: check closer."""
         return (
             position + size <= self._segment_bytes
             and last_offset <= self._last_offset_max
@@ -269,17 +269,17 @@ class SegmentTail:
 
     @property
     def file(self) -> File:
-        """The ``.log``, opened again where the tail is parked. Raises: StorageError."""
+        """The ``.log``, reopened if the tail is parked. Raises: StorageError."""
         return self._file or self._reopen()
 
     @property
     def open_file(self) -> File | None:
-        """The ``.log`` as it is open now, None while the tail is parked. For readers, who have no lock."""
+        """The ``.log`` as it is open now, None while the tail is parked. For readers, which have no lock."""
         return self._file
 
     def park(self, fs: FileSystem, admit: Callable[[], None]) -> None:
-        """Closes the ``.log``, of which nothing is left to be synced. What is known of the tail stays, and its indexes
-        stay mapped; the next write opens the file again, after ``admit()``. Readers that hold the file go on with it.
+        """Closes the ``.log``, of which everything is synced. The tail's state stays, and its indexes stay mapped; the
+        next write reopens the file, after ``admit()``. Readers that hold the file continue with it.
 
         Raises: StorageError; then it is open as before.
         """
@@ -302,7 +302,7 @@ class SegmentTail:
                 f" expected {self.position} and {parked.inode}",
                 parked.path,
             )
-        # Blocks ahead only for one that is written to for long.
+        # Blocks ahead only for a file that is written to for long.
         self._allocated = self.position + REOPENED_BYTES
         self._file = file
         return file
@@ -315,13 +315,13 @@ class SegmentTail:
 
     @property
     def idle_ms_max(self) -> int:
-        """How long nobody may append before the segment rolls."""
+        """How long the segment may go without an append before it rolls."""
         return self._segment_ms
 
     def write(self, buffers: Sequence[memoryview | bytes], size: int, *, sync: bool) -> None:
         """Writes ``size`` bytes at the end; on return they are in the page cache, with ``sync`` on disk.
 
-        On any failure the file is cut back to its last whole batch before the exception goes on; where that fails too
+        On any failure the file is cut back to its last whole batch before the exception is raised; if that fails too
         the outcome is unknown, and PoisonedError says so.
         """
         file = self._file or self._reopen()
@@ -343,9 +343,9 @@ class SegmentTail:
             raise
 
     def cut_back(self) -> None:
-        """Gives back what a failed write left behind the last whole batch.
+        """Removes what a failed write left after the last whole batch.
 
-        Raises: PoisonedError where the file cannot be brought back to its known size.
+        Raises: PoisonedError if the file cannot be brought back to its known size.
         """
         try:
             file = self.file
@@ -361,7 +361,7 @@ class SegmentTail:
             raise PoisonedError(None, f"a failed write was cut back to {size} bytes, expected {self.position}")
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Takes one written batch into account, and gives it an index entry where one is due (LogSegment.append)."""
+        """Counts one written batch, and gives it an index entry if one is due (LogSegment.append)."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = last_offset
@@ -372,7 +372,7 @@ class SegmentTail:
         self._since_entry += size
 
     def note_damage(self) -> None:
-        """The batch behind it gets an index entry: where more damage follows, nothing else bears that batch out."""
+        """The batch after it gets an index entry: if more damage follows, nothing else confirms that batch."""
         self._since_entry = self._index_interval_bytes + 1
         self.has_damage = True
 
@@ -390,7 +390,7 @@ class SegmentTail:
         except (StorageError, IndexFullError, InvalidOffsetError) as error:
             self.index_failed = True
             self._counters.index_failures += 1
-            logger.warning("%s: not indexed any further until it is opened again: %s", self.offset_index.path, error)
+            logger.warning("%s: no longer indexed until it is reopened: %s", self.offset_index.path, error)
         self._since_entry = 0
 
     def _add_time_entry(self, *, final: bool = False) -> None:
@@ -406,7 +406,7 @@ class SegmentTail:
 
     @property
     def known(self) -> TailState:
-        """What ``take_in`` takes, beside the position."""
+        """The input of ``take_in``, except the position."""
         return (
             self.first_timestamp,
             self.max_timestamp,
@@ -417,9 +417,9 @@ class SegmentTail:
         )
 
     def take_in(self, position: int, known: TailState) -> None:
-        """Goes on where another process has stopped to append.
+        """Continues where another process has stopped appending.
 
-        Raises: CorruptIndexError where an index does not hold the entries that it should: the tail is of no use then.
+        Raises: CorruptIndexError if an index lacks entries that it should have: the tail is then unusable.
         """
         offset_count, time_count = known[-2:]
         self.offset_index.take_in(offset_count)
@@ -444,9 +444,9 @@ class SegmentTail:
             self.rebuild()
 
     def seal(self, *, sync: bool) -> None:
-        """Last time entry, indexes trimmed to their entries, spare blocks given back; the files are closed.
+        """Adds the last time entry, trims the indexes to their entries, releases spare blocks, and closes the files.
 
-        ``sync``: the indexes are on disk then, as far as they can be: they are hints, and no failure of theirs counts.
+        ``sync``: the indexes are then on disk, if possible: they are hints, and their failures do not count.
         """
         try:
             self._add_time_entry(final=True)
@@ -464,7 +464,7 @@ class SegmentTail:
         self.abandon()
 
     def sync_indexes(self, fs: FileSystem) -> None:
-        """Puts the indexes of a tail that was sealed without a sync on disk, as far as they can be: they are hints."""
+        """Puts the indexes of a tail that was sealed without a sync on disk, if possible: they are hints."""
         for index in (self.offset_index, self.time_index):
             try:
                 fs.open(index.path).fdatasync()
@@ -472,7 +472,7 @@ class SegmentTail:
                 logger.warning("%s: not synced: %s", index.path, error)
 
     def abandon(self) -> None:
-        """Lets go of the files as they are. Readers that hold the ``.log`` go on with it."""
+        """Drops the files unchanged. Readers that hold the ``.log`` continue with it."""
         self.offset_index.close(trim=False)
         self.time_index.close(trim=False)
 
