@@ -1,1 +1,1 @@
-"""Everything behind ``Log``: opening, appending, reading and looking after one log."""
+"""Everything under ``Log``: opens, appends to, reads and maintains one log."""

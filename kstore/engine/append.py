@@ -1,14 +1,14 @@
-"""The append path of a log: batches get their offsets, are written, indexed and published, whole or not at all.
+"""The append path of a log: batches get their offsets, are written, indexed and published, completely or not at all.
 
 One turn is held for what changes the files: patching the headers, the write, the index entries, the roll. Encoding and
 the CRC come before it, since the CRC leaves out the base offset. Readers never take it: they see one immutable value,
 ``Ends``, which is replaced by one store when an append is complete.
 
-Until it is published any exception, KeyboardInterrupt too, cuts an append back. What cannot be cut back, or whose sync
-has failed, poisons the log: it then serves what is known to be durable and takes no writes.
+Until an append is published any exception, KeyboardInterrupt too, cuts it back. If it cannot be cut back, or its sync
+has failed, the log is poisoned: it then serves what is known to be durable and accepts no writes.
 
 There are two paths of the same steps: ``commit`` takes any number of appends; ``append_single`` takes one plain record,
-where nothing is to be decided. ``tests/unit/test_append_single.py`` holds the two together.
+with nothing to decide. ``tests/unit/test_append_single.py`` compares the two.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ __all__ = ["Appends", "Headers"]
 
 Headers = Iterable[tuple[str, bytes | None]]
 
-# Larger records alone in their batch are copied less often on the usual way.
+# A larger record alone in its batch is copied less often by the general path.
 SINGLE_BYTES_MAX = 1 << 14
-# What a record of such a size has around it at the most: the batch's header, and its own fields and lengths.
+# The most that surrounds a record of such a size: the batch's header, and its own fields and lengths.
 SINGLE_OVERHEAD = BATCH_HEADER_BYTES + 16
-# Encode buffers kept for reuse; more appends at the same time make their own.
+# Encode buffers kept for reuse; more concurrent appends make their own.
 SPARE_BUFFERS_MAX = 16
 # A buffer that had to hold more than this is not kept.
 SPARE_BUFFER_BYTES_MAX = 4 << 20
 
 
 class Appends:
-    """What appends to one log. Thread-safe."""
+    """Appends to one log. Thread-safe."""
 
     def __init__(
         self,
@@ -82,19 +82,19 @@ class Appends:
         self._growth = growth
         self._clock = files.context.clock
         self._counters = files.counters
-        # Committed reads stop here: from here on a transaction index lacks what could not be written to it.
+        # Committed reads stop here: from here on a transaction index lacks entries that could not be written to it.
         self.stable_offset_max = OFFSET_MAX
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
         self.use(files.context.config)
         self._group = GroupCommit(self._commit, self._clock) if durability.is_sync else None
 
     def use(self, config: LogConfig) -> None:
-        """Takes out of the settings what every append asks for."""
+        """Caches the settings that every append needs."""
         self._config = config
         self._codec = config.target_codec("none")
         self._level = config.compression_level(self._codec)
         self._timestamp_type = config.message_timestamp_type
-        # What is compressed must not grow beyond what a reader takes when it decompresses it.
+        # Compressed data must not exceed what a reader accepts when it decompresses it.
         self._size_max = min(config.max_message_bytes, config.max_batch_bytes_uncompressed)
         self.is_compacted = config.is_compacted
         is_plain = self._codec == "none" and self._timestamp_type == CREATE_TIME
@@ -139,9 +139,9 @@ class Appends:
         return append.result
 
     def append_single(self, value: bytes, key: bytes | None) -> tuple[int, int] | None:
-        """Appends one record in a batch of its own, by the shortest way: its offset and timestamp.
+        """Appends one record in a batch of its own, by the shortest path: its offset and timestamp.
 
-        None, and nothing is done, where anything is to be decided: then ``append_many`` is the way.
+        Returns None, with nothing done, if anything needs a decision: then use ``append_many``.
         """
         size = len(value) + SINGLE_OVERHEAD if key is None else len(value) + len(key) + SINGLE_OVERHEAD
         if size > self._single_bytes_max or self._durability.is_sync is not self._syncs_writes:
@@ -157,7 +157,7 @@ class Appends:
         return None if offset is None else (offset, now_ms)
 
     def _commit_single(self, body: bytes, crc: int, now_ms: int) -> int | None:
-        """``_commit`` of what ``encode_single`` gave: its offset; None where that is not plain."""
+        """``_commit`` for the result of ``encode_single``: its offset; None if it needs a decision."""
         size = CRC_START + len(body)
         files = self._files
         with self._lock:
@@ -196,7 +196,7 @@ class Appends:
     def commit(self, append: PendingAppend) -> None:
         """Writes ``append``; returns when it is as durable as the log's setting says.
 
-        Raises what is wrong with this append alone before it joins others, whose own it must not spoil.
+        Raises errors of this append before it joins others, whose appends it must not spoil.
         """
         segment_bytes = self._config.segment_bytes
         for batch in append.batches:
@@ -215,9 +215,9 @@ class Appends:
         return self._durability.is_sync
 
     def commit_many(self, appends: Sequence[PendingAppend]) -> None:
-        """Writes appends with one call, in their order; each has a result or an error of its own then.
+        """Writes appends with one call, in their order; each then has a result or an error of its own.
 
-        Raises what stopped all of them: then none is in the log.
+        Raises an error that stopped all of them: then none is in the log.
         """
         self._commit(appends)
 
@@ -320,14 +320,14 @@ class Appends:
                 self.stable_offset_max = stable_offset
                 files.poison(error)
             if files.ends.extent != before.extent and not isinstance(error, KstoreError):
-                # They are in the log: who is not told so writes them again.
+                # They are in the log: a caller that is not told so writes them again.
                 for append, first_offset, last_offset in written:
                     if append.result is None:
                         append.finish(first_offset, last_offset)
             raise
 
     def _take_producers(self, append: PendingAppend, checks: PendingProducers, offset: int) -> bool:
-        """Whether ``append`` is to be written: not where it is refused, or where the log has it already."""
+        """Whether to write ``append``: not if it is refused, or if the log has it already."""
         if self._is_shared and _has_transactions(append):
             append.error = SharedLogError("transactions need a log that one process writes to")
             return False
@@ -351,10 +351,10 @@ class Appends:
                 self._files.epochs.assign(epoch, first_offset)
 
     def _note_producers(self, batches: Sequence[ProducerBatch], end: int, stable_offset: int) -> None:
-        """Takes in the producers of what was published.
+        """Applies the producers of what was published.
 
-        Where that fails the append stands and the log is poisoned: only recovery can make the transaction index whole,
-        and until then committed reads end where they ended before.
+        If that fails the append is kept and the log is poisoned: only recovery can complete the transaction index, and
+        until then committed reads end where they ended before.
         """
         files = self._files
         try:

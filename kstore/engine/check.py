@@ -1,4 +1,4 @@
-"""Reading a log from end to end, to see what of it cannot be read; and accepting that it is lost."""
+"""Reads a log from end to end, to find what cannot be read; and accepts that it is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kstore.types import OFFSET_MAX, CorruptRange, RecoveryReport
 
 __all__ = ["CheckedLog", "accept_loss", "check_batches", "ensure_lost", "unreadable"]
 
-# Long sequential work lets go of what it has read in steps of this size.
+# Long sequential work releases what it has read in steps of this size.
 DROP_BYTES = 8 << 20
 
 
@@ -36,7 +36,7 @@ class CheckedLog(Protocol):
 
 
 def check_batches(source: CheckedLog) -> RecoveryReport:
-    """What is damaged, or lost, in what ``source`` has published. Raises: StorageError."""
+    """What is damaged, or lost, of what ``source`` has published. Raises: StorageError."""
     report = RecoveryReport()
     losses = source.losses
     for damage in unreadable(source, source.ends.start_offset, source.ends.end_offset, report=report):
@@ -50,7 +50,7 @@ def check_batches(source: CheckedLog) -> RecoveryReport:
 def unreadable(
     source: CheckedLog, start: int, stop: int, *, report: RecoveryReport | None = None
 ) -> Iterator[CorruptRange]:
-    """What of offsets ``start`` to below ``stop`` is damaged or lost, accepted or not; counts in ``report``.
+    """The damaged or lost offsets from ``start`` to below ``stop``, accepted or not; counts in ``report``.
 
     Whole segments are read. Raises: StorageError.
     """
@@ -80,7 +80,7 @@ def _unreadable_in(
             continue
         position, batch = item
         if position - dropped >= DROP_BYTES and segment.tail is None:
-            # What is read once, from end to end, should not push out of memory what others read often.
+            # Data that is read once, from end to end, should not push out of memory what others read often.
             file.advise(dropped, position - dropped, "dontneed")
             dropped = position
         if batch.base_offset > next_offset:
@@ -105,13 +105,13 @@ def _unreadable_records(batch: Batch, config: LogConfig) -> str:
 
 
 def _lost(losses: LossRanges, start: int, stop: int, position: int, path: str) -> Iterator[CorruptRange]:
-    """What is lost of offsets that no batch holds; ``position`` is where they would be."""
+    """The losses among offsets that no batch holds; ``position`` is where they would be."""
     for first, last in LossRanges(losses.lost).missing(start, stop):
         yield CorruptRange(first, last, position, LOST, path)
 
 
 def ensure_lost(source: CheckedLog, first: int, last: int) -> None:
-    """Raises: NotLostError where any of offsets ``first`` to ``last`` is neither damaged nor lost; InvalidOffsetError,
+    """Raises: NotLostError if any of offsets ``first`` to ``last`` is neither damaged nor lost; InvalidOffsetError,
     StorageError."""
     if not 0 <= first <= last:
         raise InvalidOffsetError(f"offsets {first} to {last}, expected a range of offsets from 0 on")
@@ -122,9 +122,9 @@ def ensure_lost(source: CheckedLog, first: int, last: int) -> None:
 
 
 def accept_loss(writer: LogWriter, first: int, last: int) -> None:
-    """Makes reads pass over offsets ``first`` to ``last``, durably: see ``Log.accept_loss``."""
+    """Makes reads skip offsets ``first`` to ``last``, durably: see ``Log.accept_loss``."""
     while True:
-        # Read without the log's lock: appends go on meanwhile.
+        # Read without the log's lock: appends continue meanwhile.
         writer.refresh()
         seen = writer.change_count
         try:

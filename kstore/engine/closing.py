@@ -1,4 +1,4 @@
-"""Closing a log in order, so that the next open scans nothing."""
+"""Closes a log cleanly, so that the next open scans nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def close_in_order(files: LogFiles, flush: Flush) -> None:
     current, last = files.state_file.current, files.segments.last
     is_clean = current is not None and current.clean
     if files.others.is_shared and files.tail is None and not is_clean and not files.seal_before_append:
-        # What other processes have appended is sealed here.
+        # Records of other processes are sealed here.
         files.tail = last.activate()
     is_same = current is not None and current.txn_bytes == files.transaction_index_bytes(files.ends, clean=True)
     if current is not None and current.clean and last.tail is None and is_same:

@@ -1,7 +1,7 @@
-"""A log as Arrow columns, and columns as records of a log. ``Log`` loads this module when it is asked for columns.
+"""A log as Arrow columns, and columns as records of a log. ``Log`` loads this module on the first use of columns.
 
-Batches become columns in compiled code (record/columns.py). Which batches, the ordinary reader says,
-so that isolation, damage and the high watermark are as in ``Log.read``.
+Batches become columns in compiled code (record/columns.py). The ordinary reader chooses the batches, so that isolation,
+damage and the high watermark are as in ``Log.read``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ArrowBatches", "ArrowOptions", "ReadOptions", "Rows", "arrow_batches", "rows_of", "to_pandas", "to_polars"]
 
-# A reader of what a decoder makes of each batch from one offset to another.
+# A reader of the results of a decoder for each batch from one offset to another.
 Read = Callable[[Callable[..., Iterable[Any]], int | None, int | None, IsolationLevel, OnCorrupt], LogReader[Any]]
 
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip")
-# What is not how the columns are built.
+# The options that do not affect how the columns are built.
 READING = ("columns", "isolation_level", "on_corrupt")
-# Of these an append makes its own.
+# Columns that an append assigns.
 GIVEN_ANEW = ("offset", "timestampType", "topic", "partition")
 
 
@@ -51,7 +51,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 class ArrowOptions(ReadOptions, total=False):
-    """And how large the record batches are."""
+    """The same, and the size of the record batches."""
 
     max_records: int
     max_bytes: int
@@ -60,7 +60,7 @@ class ArrowOptions(ReadOptions, total=False):
 class ArrowBatches:
     """An iterator of ``pyarrow.RecordBatch``es over a range of a log; for one thread.
 
-    ``schema`` is that of each of them, ``corrupt`` lists what damage made it leave out, as it comes to it. It has the
+    ``schema`` is that of each of them, ``corrupt`` lists what was left out because of damage, so far. It has the
     ``__arrow_c_stream__`` that DuckDB, Polars and others read from.
     """
 
@@ -76,7 +76,7 @@ class ArrowBatches:
         return next(self._batches)
 
     def reader(self) -> pa.RecordBatchReader:
-        """The rest as pyarrow's own kind of reader."""
+        """The rest as pyarrow's own type of reader."""
         return import_pyarrow().RecordBatchReader.from_batches(self.schema, self._batches)
 
     def read_all(self) -> pa.Table:
@@ -92,7 +92,7 @@ def _to_the_end(reader: LogReader[Any], decoder: ArrowDecoder) -> Iterator[pa.Re
     try:
         yield from reader
     except Exception as error:
-        # The records in front of it come first, as from ``Log.read``.
+        # The records before it come first, as from ``Log.read``.
         failure = error
     rest = decoder.flush()
     if rest is not None:
@@ -144,7 +144,7 @@ def to_polars(table: Callable[[], pa.Table]) -> pl.DataFrame:
 
 
 def rows_of(data: Any, now_ms: Callable[[], int]) -> Rows:
-    """The rows of ``data`` for ``Log.append_arrow``, which says what it may be. Raises: InvalidRecordError."""
+    """The rows of ``data``, for ``Log.append_arrow``, which lists its types. Raises: InvalidRecordError."""
     table = _as_table(data)
     unknown = set(table.column_names) - {"key", "value", "timestamp", "headers", *GIVEN_ANEW}
     if unknown:
@@ -198,7 +198,7 @@ def _is_bytes(kind: Any) -> bool:
 
 
 def _timestamps(table: pa.Table, now_ms: Callable[[], int]) -> list[int] | None:
-    """In ms; a time between two of them is the earlier one's."""
+    """In ms; a time between two of them is rounded down."""
     pa = import_pyarrow()
     column = table.column("timestamp")
     if pa.types.is_null(column.type):

@@ -1,6 +1,6 @@
-"""Taking records out of a log: truncation from the end, deletion from the start, and the swap of a compacted segment.
+"""Removes records from a log: truncation from the end, deletion from the start, and the swap of a compacted segment.
 
-Each stores first what lowers a promise, acts, and then publishes. Everything here needs the turn.
+Each first stores what lowers a promise, then acts, then publishes. Everything here needs the turn.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Cuts:
         last = keep.end(position)
         end_in_file = min(last.offset, offset)
         if last.position < position:
-            # Damage is the last thing that stays: its offsets reach as far as they can, and count as they did.
+            # Damage is the last thing that remains: its offsets extend as far as they can, and count as before.
             end_in_file = offset if found is None else min(found.base_offset, offset)
         files.truncation_count += 1
         files.cut_count += 1
         self._lower_dirt(offset)
-        # What is known of the end is lowered first: a crash on the way leaves more than asked, never less.
+        # The known end is lowered first: a crash on the way leaves more than requested, never less.
         lowered = files.ends.cut_to(offset, end_in_file, keep.base_offset, position)
         files.store(lowered)
         try:
@@ -65,8 +65,8 @@ class Cuts:
             files.seal_before_append = False
             self._forget_losses(offset)
             if last.offset < offset:
-                # A batch went as a whole: the offsets of its first part are not given out again, and the name of the
-                # next segment is what remembers that.
+                # A batch was removed whole: the offsets of its first part are not assigned again, which the name of the
+                # next segment records.
                 self._rolls.roll_now()
         except BaseException as error:
             files.poison(error)
@@ -112,8 +112,8 @@ class Cuts:
     def _forget_losses(self, stop: int) -> None:
         """Drops the losses from ``stop`` on, which were just cut.
 
-        Not before the cut: a crash then leaves a log that has lost them. And before an offset is given out again: what
-        is accepted must not be of what is written then.
+        Not before the cut: a crash then leaves a log that has lost them. And before an offset is assigned again: the
+        acceptance must not cover what is written then.
         """
         files = self._files
         within = files.losses.within(files.ends.start_offset, stop)
@@ -123,7 +123,7 @@ class Cuts:
     # --- delete -------------------------------------------------------------------------------------------------------
 
     def delete_before(self, before: int) -> None:
-        """Raises the start to ``before``, and removes the segments that lie wholly below it."""
+        """Raises the start to ``before``, and removes the segments that are entirely below it."""
         files = self._files
         files.others.announce(moves_files=True)
         ends = files.ends
@@ -136,11 +136,11 @@ class Cuts:
             self._rolls.begin()
         bases = files.segments.bases
         files.producers.secure(max(base for base in bases if base <= before))
-        # Oldest first, so that a crash leaves no hole; what is left below the start is removed at the next open.
+        # Oldest first, so that a crash leaves no hole; the rest below the start is removed at the next open.
         stops = zip(files.segments, bases[1:], strict=False)
         delay_ms = files.context.config.file_delete_delay_ms
         if not files.is_sync:
-            # The names of what stays, before those of what goes: else a crash may leave a log that begins too late.
+            # The names of the rest, before those of what is deleted: else a crash may leave a log that begins too late.
             files.context.fs.sync_dir(files.context.directory)
         files.drop((segment for segment, next_base in stops if next_base <= before), delay_ms=delay_ms)
         files.producers.delete_before(files.segments.first.base_offset)
@@ -149,18 +149,18 @@ class Cuts:
     # --- compact ------------------------------------------------------------------------------------------------------
 
     def swap(self, replaced: Sequence[LogSegment], first_dirty: int, unreadable: Sequence[OffsetSpan]) -> None:
-        """Puts the segment that was written as ``.cleaned`` in the place of ``replaced``; it has the first one's base.
+        """Replaces ``replaced`` with the segment that was written as ``.cleaned``; it has the first one's base.
 
-        ``unreadable`` are offsets of batches that were copied as they are, since they cannot be read.
+        ``unreadable`` are offsets of batches that were copied unchanged, since they cannot be read.
 
-        Raises: StorageError. Before the new segment is committed nothing has changed then; after that the log is
-        poisoned, readable as before, and the next open finishes what was begun.
+        Raises: StorageError. Before the new segment is committed nothing has then changed; after that the log is
+        poisoned, readable as before, and the next open completes the swap.
         """
         files = self._files
         fs, directory = files.context.fs, files.context.directory
         bases = [segment.base_offset for segment in replaced]
         base_offset = bases[0]
-        # A reader that meets what is half done knows by this that it is no damage.
+        # A reader that meets the swap half done can tell by this that it is no damage.
         files.truncation_count += 1
         self.remember_dirt(first_dirty, bases)
         try:
@@ -178,14 +178,14 @@ class Cuts:
         # What follows the last of them begins there.
         following = files.segments.higher(bases[-1])
         stop_offset = following.base_offset if following is not None else files.ends.end_offset
-        # The swap is committed: what is read from here on is the new segment.
+        # The swap is committed: reads from here on see the new segment.
         files.losses = files.losses.after_compaction(base_offset, stop_offset, LOST_MAX, kept=unreadable)
         try:
             files.producers.index_sizes.drop(bases)
             files.producers.index_sizes.note(base_offset, swapped_index_bytes(fs, directory, base_offset))
-            # Readers in other processes know by the new record that what they knew of the names has changed. Nothing
-            # of the old segments has gone yet: should this process die, ``load`` knows by the record's generation
-            # whether its sum is that of the old segments or of the new one.
+            # Readers in other processes see by the new record that the names have changed. Nothing of the old segments
+            # is removed yet: if this process dies, ``load`` sees by the record's generation whether its sum is that of
+            # the old segments or of the new one.
             files.store(files.ends)
             complete_swap(fs, directory, base_offset, bases)
             files.counters.segments_compacted += len(bases)
@@ -200,7 +200,7 @@ class Cuts:
             files.segments.replace([*kept, LogSegment(files.context, base_offset, state=state)])
 
     def remember_dirt(self, first_dirty: int, swap: Sequence[int] = ()) -> None:
-        """Remembers, durably, that everything below ``first_dirty`` is clean; ``swap`` names what is being replaced."""
+        """Records, durably, that everything below ``first_dirty`` is clean; ``swap`` names what is being replaced."""
         files = self._files
         path = files.context.directory / KSTORE_COMPACTION
         record = files.state_file.current if swap else None
@@ -208,7 +208,7 @@ class Cuts:
         write_compaction_state(files.context.fs, path, state, mode=files.context.config.file_mode)
 
     def _lower_dirt(self, offset: int) -> None:
-        """What comes in the place of what is cut from ``offset`` on was never cleaned."""
+        """The replacement of what is cut from ``offset`` on was never cleaned."""
         first_dirty = remembered_dirt(self._files.context.fs, self._files.context.directory)
         if first_dirty is not None and first_dirty > offset:
             self.remember_dirt(offset)

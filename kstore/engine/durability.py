@@ -1,7 +1,7 @@
 """When the bytes of an append are on disk: one strategy for each ``durability``.
 
 SyncInWrite   "sync": a write is on disk when it returns, so that what is published is durable
-WriteBehind   "interval": a thread flushes soon after an append; "os": the system writes when it likes. Of both a
+WriteBehind   "interval": a thread flushes soon after an append; "os": the system decides when. With both, a
               thread flushes each sealed segment
 (shared)      ``shared.durability.SyncAfterTurn``: "sync", of a log that several processes write to
 """
@@ -21,7 +21,7 @@ __all__ = ["DurabilityStrategy", "SyncInWrite", "WriteBehind", "raise_recovery_p
 
 
 class DurabilityStrategy(Protocol):
-    """All but ``make_durable`` needs the turn."""
+    """Everything except ``make_durable`` needs the turn."""
 
     @property
     def is_sync(self) -> bool:
@@ -69,10 +69,10 @@ class SyncInWrite:
         files.state_file.publish_durable_end(end_offset)
 
     def note_written(self) -> None:
-        """It is durable already."""
+        """They are durable already."""
 
     def make_durable(self, appends: Sequence[PendingAppend]) -> None:
-        """It is, since the write."""
+        """They have been since the write."""
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
         raise_recovery_point(self._files, base_offset)
@@ -115,5 +115,5 @@ class WriteBehind:
 
 def raise_recovery_point(files: LogFiles, base_offset: int) -> None:
     """Stores that all below ``base_offset`` is on disk: a roll has synced it."""
-    # Within an append the log ends where that began, until it is published.
+    # Within an append the log ends where that append began, until it is published.
     files.change(files.ends._replace(recovery_point=min(base_offset, files.ends.end_offset)))

@@ -41,7 +41,7 @@ __all__ = ["Ends", "make_ends"]
 
 
 class Ends(NamedTuple):
-    """All ends of a log at one moment; the module says in which order they are."""
+    """All ends of a log at one moment; for their order see the module."""
 
     # The first offset that can be read: records below it are deleted.
     start_offset: int
@@ -59,7 +59,7 @@ class Ends(NamedTuple):
 
     @property
     def extent(self) -> tuple[int, int, int]:
-        """Where the log ends. Every append changes it, and nothing else that may come within an append does."""
+        """The end of the log. Every append changes it, and nothing else that may come within an append does."""
         return self.end_offset, self.base_offset, self.position
 
     def limit_of(self, segment: LogSegment, file: File | None = None) -> int:
@@ -72,9 +72,9 @@ class Ends(NamedTuple):
         return segment.size if file is None else segment.size_in(file)
 
     def cut_to(self, offset: int, end_in_file: int, base_offset: int, position: int) -> Ends:
-        """What still holds while the log is cut at ``position`` of segment ``base_offset``.
+        """The values that remain valid while the log is cut at ``position`` of segment ``base_offset``.
 
-        The next record gets ``offset``; the last batch that stays ends at ``end_in_file``, which may be less.
+        The next record gets ``offset``; the last batch that remains ends at ``end_in_file``, which may be less.
         """
         return Ends(
             min(self.start_offset, offset),
@@ -87,7 +87,7 @@ class Ends(NamedTuple):
         )
 
     def poisoned(self) -> Ends:
-        """What may be read when a sync has failed: only what is known to be durable."""
+        """The readable part after a failed sync: only what is known to be durable."""
         return self._replace(high_watermark=max(min(self.durable_end, self.high_watermark), self.start_offset))
 
     def check(self) -> None:
@@ -99,5 +99,5 @@ class Ends(NamedTuple):
         assert self.position >= 0, self
 
 
-# One of a whole tuple of its fields, in a third of the time.
+# Built from a whole tuple of its fields, in a third of the time.
 make_ends = partial(tuple.__new__, Ends)

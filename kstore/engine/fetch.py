@@ -1,7 +1,8 @@
 """A fetch: one slice of one segment, named but not yet read.
 
-Everything that reads the log is built on it. A slice begins with the batch that holds the offset asked for, so it may
-hold earlier records; it may end within a batch. A slice keeps its file open: what retention unlinks stays readable.
+Everything that reads the log is built on it. A slice begins with the batch that holds the requested offset, so it may
+hold earlier records; it may end within a batch. A slice keeps its file open: it stays readable after retention unlinks
+the file.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["FetchSlice", "fetch_slice"]
 class FetchSlice(NamedTuple):
     """``size`` bytes from ``position`` of ``file``, the segment with base ``base_offset``.
 
-    ``fetch_offset`` is what was asked for, ``next_offset`` the least offset that any batch in the slice may have,
+    ``fetch_offset`` is the requested offset, ``next_offset`` the least offset that any batch in the slice may have,
     ``stop_offset`` where reading must end (exclusive). ``aborted`` lists the aborted transactions that overlap, for
     isolation level "read_committed"; None for "read_uncommitted". No batch in the slice ends at or above
     ``batch_stop``.
@@ -56,7 +57,7 @@ class FetchSlice(NamedTuple):
         return Path(self.file.path)
 
     def read(self) -> bytes:
-        """The bytes. Raises TruncatedFileError where the file has become shorter."""
+        """The bytes. Raises TruncatedFileError if the file has become shorter."""
         data = self.file.pread(self.size, self.position)
         if len(data) != self.size:
             raise _shrunk(self.file, self.position + self.size, self.position + len(data))
@@ -68,7 +69,7 @@ class FetchSlice(NamedTuple):
         Raises CorruptBatchError at damage whose loss is not accepted.
         """
         stop = self.position + self.size
-        # A batch may hold ``stop_offset``, and reach beyond it.
+        # A batch may hold ``stop_offset``, and extend beyond it.
         offset_stop = min(self.stop_offset + OFFSET_COUNT_MAX, self.batch_stop)
         for item in walk(self.file, self.position, stop, next_offset=self.base_offset, offset_stop=offset_stop):
             if isinstance(item, Damage):
@@ -97,10 +98,10 @@ class FetchSlice(NamedTuple):
         """Sends the slice's bytes from ``start`` on through ``target`` with sendfile, without copying them here.
 
         A blocking socket, with or without a timeout, gets all ``count`` bytes (default: the rest of the slice). A
-        non-blocking one gets what it takes at once: the result says how many bytes; 0 where it takes none now. Nothing
-        is checked: the receiver must (``kstore.parse_batches``).
+        non-blocking one gets what it accepts at once: the result is the number of bytes; 0 if it accepts none now.
+        Nothing is checked: the receiver must do that (``kstore.parse_batches``).
 
-        Raises: TruncatedFileError where the file has become shorter; TimeoutError; OSError of the socket.
+        Raises: TruncatedFileError if the file has become shorter; TimeoutError; OSError of the socket.
         """
         rest = self.size - start if count is None else count
         if start < 0 or rest < 0 or start + rest > self.size:

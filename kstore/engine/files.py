@@ -1,7 +1,7 @@
-"""The files of one log, open for writing, and what is known of them: the ends, the segments, the open tail, the record.
+"""The files of one log, open for writing, and their state: the ends, the segments, the open tail, the record.
 
-Each step is in an order that a crash may cut anywhere; DESIGN.md says why. A step whose outcome is not known poisons
-the log: it then serves what is known to be durable and takes no writes.
+Each step is in an order that a crash may interrupt anywhere; DESIGN.md explains why. A step of unknown outcome poisons
+the log: it then serves what is known to be durable and accepts no writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogFiles:
-    """What is open of one log. The log's turn guards it; readers look at ``ends``, ``losses``, ``segments``, the counts
+    """The open files of one log. The log's turn guards it; readers read ``ends``, ``losses``, ``segments``, the counts
     and ``closed`` without it: each is replaced by one store.
     """
 
@@ -49,8 +49,8 @@ class LogFiles:
         parks_under: threading.Lock | None = None,
         has_kafka_marks: bool = True,
     ) -> None:
-        """``parks_under`` is the log's lock, if an idle tail may be closed for other logs; ``has_kafka_marks``: the
-        clean marker of a broker's store may stand beside the log, and no store looks after it."""
+        """``parks_under`` is the log's lock, if an idle tail may be closed for other logs; ``has_kafka_marks``: a
+        broker's clean marker may be beside the log, and no store handles it."""
         self.context = loaded.context
         self.counters = loaded.context.counters
         self.durability: Durability = loaded.durability
@@ -58,18 +58,19 @@ class LogFiles:
         self.others = others
         self.syncs = Syncs()
         self._take(loaded)
-        # Incremented before anything is cut, and again when it is: a reader that met half of it knows by that what it
-        # met, even if it came in the middle.
+        # Incremented before anything is cut, and again afterwards: a reader that met half of a cut detects it by this,
+        # even if the reader started during the cut.
         self.truncation_count = 0
-        # Counts what was really cut: then segments are not what they were, though they may be the same objects.
+        # Counts actual cuts: then segments differ from before, though they may be the same objects.
         self.cut_count = 0
         # The end of the active segment, open for appends.
         self.tail: SegmentTail | None = None
         # When the log was last appended to, by this process or another one.
         self.last_append_ms = loaded.context.clock.now_ms()
-        # Sealed since the last flush: the descriptors that wrote are kept, since a failed writeback is told to them.
+        # Sealed since the last flush: the descriptors that wrote are kept, since a failed writeback is reported to
+        # them.
         self.unflushed: list[SegmentTail] = []
-        # Deleted segments under their other name, and the ``monotonic`` time from which they may be removed.
+        # Deleted segments under their other name, and the ``monotonic`` time after which they may be removed.
         self._deleted: deque[tuple[float, LogSegment]] = deque()
         self.closed: Exception | None = None
         self.poisoned: Exception | None = None
@@ -83,12 +84,12 @@ class LogFiles:
         self.state_file = loaded.state_file
         self.ends = loaded.ends
         self.losses = loaded.losses
-        # Fenced damage, or missing offsets, stand where the next batch would go: it goes into a segment of its own.
+        # Fenced damage, or missing offsets, are where the next batch would go: it goes into a segment of its own.
         self.seal_before_append = loaded.seal
 
     def adopt(self, loaded: Loaded, *, cuts: bool) -> None:
-        """Goes on with what was found in the directory: other processes have changed it."""
-        # Before and after it: a reader that meets half of it knows by that what it met.
+        """Continues with what was found in the directory: other processes have changed it."""
+        # Before and after it: a reader that meets half of it can tell by this.
         self.truncation_count += cuts
         self.drop_tail()
         self.context.handles.clear()
@@ -104,7 +105,7 @@ class LogFiles:
         return self.epochs.latest_epoch or 0
 
     def use(self, config: LogConfig) -> None:
-        """Goes on with other settings."""
+        """Continues with other settings."""
         self.context = context = self.context._replace(config=config)
         self.producers.use(context)
         for segment in self.segments:
@@ -113,7 +114,7 @@ class LogFiles:
     # --- state --------------------------------------------------------------------------------------------------------
 
     def ensure_writable(self) -> None:
-        """Raises what stands against a write: ClosedError, ForkedError, PoisonedError."""
+        """Raises what prevents a write: ClosedError, ForkedError, PoisonedError."""
         if self.closed is not None:
             raise self.closed
         if self.poisoned is not None:
@@ -145,7 +146,7 @@ class LogFiles:
     def change(self, ends: Ends, losses: LossRanges | None = None) -> None:
         """Stores ``ends`` and ``losses``, durably, and only then shows them to readers.
 
-        Raises: StorageError; then nothing is changed.
+        Raises: StorageError; then nothing has changed.
         """
         self.store(ends, losses=losses)
         # In this order: an interrupt between the two must not hide a loss above the start.
@@ -173,7 +174,7 @@ class LogFiles:
         if_changed: bool = False,
         **clean_mark: Any,
     ) -> None:
-        """Stores ``ends`` in the record, durably. Raises: StorageError; the record before it still stands then."""
+        """Stores ``ends`` in the record, durably. Raises: StorageError; the previous record is then still valid."""
         # A record that other processes do not know of would make readers ignore the durable end that these publish.
         self.others.announce()
         lost, accepted, unconfirmed = self.losses if losses is None else losses
@@ -198,7 +199,7 @@ class LogFiles:
             self.state_file.store(state)
 
     def transaction_index_bytes(self, ends: Ends, *, clean: bool) -> int:
-        """What the next open finds, or has to rebuild: of all segments, or of those that recovery does not look at."""
+        """What the next open finds, or must rebuild: of all segments, or of those that recovery does not check."""
         recovery_point = None if clean else ends.recovery_point
         return self.producers.index_sizes.total(self.segments.bases, ends.start_offset, recovery_point)
 
@@ -210,8 +211,8 @@ class LogFiles:
         return segment.activate()
 
     def admit(self) -> None:
-        """Makes room for a tail that is about to be opened: idle ones of other logs are closed."""
-        # The tail of a shared log stays open: another process may go on where it ends.
+        """Makes room for a tail that is about to be opened: closes idle ones of other logs."""
+        # The tail of a shared log stays open: another process may continue where it ends.
         if self._parks_under is not None:
             OPEN_TAILS.admit(self)
 
@@ -221,14 +222,14 @@ class LogFiles:
             self.admit()
 
     def check_end(self, tail: SegmentTail) -> None:
-        """Raises: StorageError where a tail that was just opened does not end where the log does."""
+        """Raises: StorageError if a tail that was just opened does not end where the log does."""
         if tail.position != self.ends.position:
             raise StorageError(
                 None, f"the log ends at {tail.position} bytes, expected {self.ends.position}", str(tail.file.path)
             )
 
     def drop_tail(self) -> None:
-        """Forgets the open end. A reader that has it open goes on with it, and the last one closes the files."""
+        """Forgets the open end. A reader that has it open continues with it, and the last one closes the files."""
         last = self.segments.last
         if last.tail is not None:
             last.tail = None
@@ -236,9 +237,9 @@ class LogFiles:
         self.tail = None
 
     def take_over_tail(self) -> None:
-        """Goes on with the tail that recovery left open, if it did and something may be appended to it.
+        """Continues with the tail that recovery left open, if it did and the tail can be appended to.
 
-        The other writers are told of it then, and need not read the segment to append.
+        The other writers are then told of it, and need not read the segment to append.
         """
         if not self.seal_before_append:
             self.tail = self.segments.last.tail
@@ -249,14 +250,14 @@ class LogFiles:
         return self.ends
 
     def park(self) -> bool:
-        """Closes the tail of a log that is not at work now; its next append opens it again, without a scan.
+        """Closes the tail of an inactive log; its next append opens it again, without a scan.
 
-        What was written is on disk then, also with "os": an error of its writeback is told only to descriptors that
-        were open. A sync that fails poisons the log. Returns False where the log is at work.
+        What was written is then on disk, also with "os": an error of its writeback is reported only to descriptors that
+        were open. A sync that fails poisons the log. Returns False if the log is active.
         """
-        # A thread that holds a lock here asks for another one only if that is free now. No circle of waiting can come
-        # of it: each lock in it would have been taken after the one before it was.
-        # A flush syncs outside the log's lock, and may be what asks here, when it finds no descriptor for a directory.
+        # A thread that holds a lock here requests another only if that is free now. This cannot deadlock: in a cycle
+        # each lock would have been taken after the one before it. A flush syncs outside the log's lock, and may itself
+        # request a park, when it finds no descriptor for a directory.
         lock = self._parks_under
         assert lock is not None, "only what was admitted is parked"
         if lock.locked() or self.syncs.lock.locked():
@@ -323,7 +324,7 @@ class LogFiles:
     # --- close --------------------------------------------------------------------------------------------------------
 
     def let_go(self) -> None:
-        """Closes all files as they are."""
+        """Closes all files unchanged."""
         self.tail = None
         for segment in self.segments:
             if segment.tail is not None:
@@ -335,7 +336,7 @@ class LogFiles:
 
 
 def _admitting(files: LogFiles) -> Callable[[], None]:
-    """Has ``files`` admitted again; without a reference to them, or the two would keep each other."""
+    """Makes ``files`` be admitted again; without a strong reference, or the two would keep each other alive."""
     reference = weakref.ref(files)
 
     def admit() -> None:

@@ -1,4 +1,4 @@
-"""Putting what is written on disk, and raising the recovery point: what ``Log.flush`` and the background do."""
+"""Puts written data on disk, and raises the recovery point: the work of ``Log.flush`` and of the background."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["UNFLUSHED_MAX", "Flush", "TailFlush", "flushed", "sync_indexes"]
 
 
 class Flush(Protocol):
-    """How a log is put on disk. What syncs outside the turn goes on beside appends."""
+    """How a log is put on disk. Syncs outside the turn run beside appends."""
 
     # Set when the log is open: it needs the log.
     flusher: BackgroundFlusher
@@ -34,28 +34,28 @@ class Flush(Protocol):
         ...
 
     def soon(self) -> None:
-        """Has the background call ``flush``, or does it now where that cannot be; with the turn."""
+        """Makes the background call ``flush``, or calls it now if that is impossible; with the turn."""
         ...
 
     def sealed_soon(self, tail: SegmentTail) -> None:
-        """Has ``tail``, which a roll has sealed, synced in the background, or now; with the turn."""
+        """Syncs ``tail``, which a roll has sealed, in the background, or now; with the turn."""
         ...
 
     def sync_before_cut(self) -> None:
-        """Makes what is published as durable as a truncation takes it to be; with the turn."""
+        """Makes what is published as durable as a truncation assumes; with the turn."""
         ...
 
     def sync_to_close(self) -> None:
-        """Syncs whatever is not on disk when a log is closed in order; with the turn."""
+        """Syncs whatever is not on disk when a log is closed cleanly; with the turn."""
         ...
 
 
-# Sealed segments that are not on disk, at most: each has a file open, and after a kill recovery reads all of them.
+# The most sealed segments that are not on disk: each has a file open, and after a kill recovery reads all of them.
 UNFLUSHED_MAX = 16
 
 
 class TailFlush:
-    """Syncs through the descriptors that wrote: a failed writeback is told to them, and to no later ones."""
+    """Syncs through the descriptors that wrote: a failed writeback is reported to them, and to no later ones."""
 
     flusher: BackgroundFlusher
 
@@ -87,7 +87,7 @@ class TailFlush:
         indexes: Sequence[UnsyncedIndex],
         truncation_count: int,
     ) -> None:
-        """Syncs ``tails`` outside the log's lock, beside appends; of them the ``sealed`` ones grow no more."""
+        """Syncs ``tails`` outside the log's lock, beside appends; the ``sealed`` ones among them grow no more."""
         files = self._files
         try:
             self._sync_tails(tails, indexes)
@@ -126,7 +126,7 @@ class TailFlush:
         flushed(files, files.segments.last.base_offset, sealed, indexes)
 
     def sync_before_cut(self) -> None:
-        """It is, where appends are synced; elsewhere the durable end says how far it is."""
+        """It already is, if appends are synced; else the durable end tells how far it is."""
 
     def sync_to_close(self) -> None:
         files = self._files
@@ -166,7 +166,7 @@ class TailFlush:
 
 
 def sync_indexes(files: LogFiles, indexes: Sequence[UnsyncedIndex]) -> None:
-    """Unlike the other indexes, those of transactions are believed, so they are as durable as the log."""
+    """Unlike the other indexes, those of transactions are trusted, so they are as durable as the log."""
     for index, _ in indexes:
         index.flush()
     if indexes:
@@ -179,9 +179,9 @@ def flushed(files: LogFiles, target: int, sealed: Sequence[SegmentTail], indexes
     files.producers.synced(indexes)
     files.unflushed = [tail for tail in files.unflushed if tail not in sealed]
     ends = files.ends
-    # Within an append that is not published yet the segments reach further than the log.
+    # During an append that is not published yet the segments extend further than the log.
     target = min(target, ends.end_offset)
-    # It holds whether or not it can be stored: a record that says less has recovery look at more.
+    # It holds whether or not it can be stored: an older record only makes recovery check more.
     files.ends = ends._replace(
         recovery_point=max(ends.recovery_point, target), durable_end=max(ends.durable_end, target)
     )

@@ -1,7 +1,7 @@
 """The one lazy thread of a log that flushes in the background.
 
-It is started by the first append or roll that wants it, sleeps until there is something to flush, and ends when the log
-is closed or forgotten: it holds the log weakly.
+The first append or roll that needs it starts it. It sleeps until there is something to flush, and ends when the log is
+closed or dropped: it holds the log weakly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["BackgroundFlusher", "Flusher"]
 
 logger = logging.getLogger(__name__)
 
-# A flush that has failed, and can be repeated, is tried again after the usual delay, and not before this many seconds.
+# A flush that failed, and can be repeated, is repeated after the usual delay, and not before this many seconds.
 RETRY_SECONDS = 1.0
 
 
@@ -31,7 +31,7 @@ class Flushable(Protocol):
 
 
 class BackgroundFlusher(Protocol):
-    """What flushes a log in the background: a thread of its own, or its store's."""
+    """Flushes a log in the background: a thread of its own, or its store's."""
 
     def note(self) -> None:
         """There is something to flush. Raises: ThreadStartError."""
@@ -42,19 +42,19 @@ class BackgroundFlusher(Protocol):
         ...
 
     def stop(self) -> None:
-        """Returns when the log is not being flushed any more, and will not be."""
+        """Returns when the log is not being flushed, and will not be any more."""
         ...
 
 
 class Flusher:
-    """Calls ``log.flush()`` at most ``delay_seconds`` after ``note()`` was called first, and ``log.flush_sealed()`` as
-    soon as it can after ``note_sealed()``. Thread-safe; one call at a time."""
+    """Calls ``log.flush()`` at most ``delay_seconds`` after the first ``note()``, and ``log.flush_sealed()`` as soon as
+    possible after ``note_sealed()``. Thread-safe; one call at a time."""
 
     def __init__(self, log: Flushable, delay_seconds: float) -> None:
         self._log = weakref.ref(log)
-        # Never, as Kafka says it, is more than the interpreter can wait for.
+        # Kafka's "never" is more than the interpreter can wait for.
         self._delay_seconds = min(delay_seconds, threading.TIMEOUT_MAX / 2)
-        # When to flush, by ``time.monotonic``; None where nothing was noted.
+        # When to flush, by ``time.monotonic``; None if nothing was noted.
         self._due: float | None = None
         self._has_sealed = False
         self._wake = Bell()
@@ -62,7 +62,7 @@ class Flusher:
         self._thread: threading.Thread | None = None
 
     def note(self) -> None:
-        """There is something to flush. Costs next to nothing when that was known. Raises: ThreadStartError."""
+        """There is something to flush. Costs next to nothing if that was known. Raises: ThreadStartError."""
         if self._due is None:
             self._begin()
             try:
@@ -90,7 +90,7 @@ class Flusher:
             )
 
     def stop(self) -> None:
-        """Ends the thread, without a last flush; returns when it is not in the log any more."""
+        """Ends the thread, without a last flush; returns when it no longer uses the log."""
         self._stop.set()
         self._wake.set()
         thread = self._thread
@@ -102,13 +102,13 @@ class Flusher:
         self._wake.set()
 
     def _seconds_left(self) -> float | None:
-        """How long until there is something to do; None where that is not known."""
+        """The time until there is something to do; None if that is not known."""
         if self._has_sealed:
             return 0.0
         return None if self._due is None else max(self._due - time.monotonic(), 0.0)
 
     def _work(self, log: Flushable) -> None:
-        # Before each flush: what comes during it is not covered, and asks again.
+        # Before each flush: what comes during it is not covered, and notes it again.
         if self._has_sealed:
             self._has_sealed = False
             log.flush_sealed()
@@ -117,7 +117,7 @@ class Flusher:
             log.flush()
 
     def _try_again(self) -> None:
-        """After a failure nothing would ask for the flush again until the next append, or the next roll."""
+        """After a failure nothing would request the flush again until the next append, or the next roll."""
         if self._due is None:
             self._due = time.monotonic() + max(self._delay_seconds, RETRY_SECONDS)
 
@@ -139,14 +139,14 @@ def _run(log: weakref.ref[Flushable], wake: Bell, stop: Bell, owner: weakref.ref
         try:
             flusher._work(target)
         except (ClosedError, PoisonedError, SyncFailedError) as error:
-            # A failed sync has poisoned the log, and every later append says so; a closed log needs no flush.
+            # A failed sync has poisoned the log, and every later append raises it; a closed log needs no flush.
             logger.warning("the background flush ended: %s", error)
             return
         except KstoreError as error:
             logger.warning("a background flush failed, and is tried again: %s", error)
             flusher._try_again()
         except Exception:
-            # Memory that has run out, or a defect. Without this thread nothing would be flushed until the next append.
+            # Out of memory, or a defect. Without this thread nothing would be flushed until the next append.
             logger.exception("a background flush failed in a way that was not expected, and is tried again")
             flusher._try_again()
         del flusher, target

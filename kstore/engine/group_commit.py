@@ -23,7 +23,7 @@ GATHER_SHARE = 0.5
 # Below this a sync is cheaper than waking threads for it.
 GATHER_SECONDS_MIN = 20e-6
 GATHER_SECONDS_MAX = 2e-3
-# The weight of the newest measurement in the running mean of what a commit takes.
+# The weight of the newest measurement in the running mean of the duration of a commit.
 MEAN_WEIGHT = 0.2
 
 Result = TypeVar("Result")
@@ -45,29 +45,29 @@ Item = TypeVar("Item", bound=Pending)  # type: ignore[type-arg]  # any result wi
 
 
 class GroupCommit(Generic[Item]):
-    """The queue of appends that wait, and who leads. Thread-safe; ``commit`` runs in one thread at a time.
+    """The queue of waiting appends, and the leader. Thread-safe; ``commit`` runs in one thread at a time.
 
-    ``commit(group)`` sets each item's result or error; what it raises goes to every item without one.
+    ``commit(group)`` sets each item's result or error; an exception from it goes to every item without one.
     """
 
     def __init__(self, commit: Callable[[Sequence[Item]], None], clock: Clock) -> None:
         self._commit = commit
         self._clock = clock
         self._mutex = _thread.allocate_lock()
-        self._queue: deque[Item] = deque()  # guarded by _mutex, as all below
+        self._queue: deque[Item] = deque()  # guarded by _mutex, like all below
         self._leading = False
         self._last_count = 1
         self._commit_seconds = 0.0
         self._gather_count = 0
         self._gathered: _thread.LockType | None = None
-        # Who leads next and was not woken yet.
+        # The next leader, not woken yet.
         self._heir: Item | None = None
 
     def submit(self, item: Item) -> None:
         """Returns when ``item`` is committed; raises its error.
 
         An exception that arrives from outside while waiting (KeyboardInterrupt) takes the item back if no leader has
-        taken it yet; else it is committed as if nobody waited.
+        taken it yet; else it is committed although no thread waits.
         """
         try:
             with self._mutex:
@@ -95,25 +95,25 @@ class GroupCommit(Generic[Item]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody commits, or others are on their way back; as it was a moment ago."""
+        """Whether a thread commits, or others are on their way back; as of a moment ago."""
         return self._leading or self._last_count > 1
 
     def alone(self, commit: Callable[[], Result | None]) -> Result | None:
-        """What ``commit()`` returns, which commits one append; None, and it is not called, unless nobody else commits.
+        """The result of ``commit()``, which commits one append; None, without a call, if another thread commits.
 
-        Who comes meanwhile is committed behind it.
+        Appends that arrive meanwhile are committed after it.
         """
         leader: Pending[Result] = Pending()
         has_led = False
         started = self._clock.monotonic()
         try:
             with self._mutex:
-                # Behind a group the others are on their way back: then there is one to be gathered.
+                # After a group the others are on their way back: then there is one to be gathered.
                 if not self._leading and self._last_count <= 1:
                     has_led = leader.leads = self._leading = True
             return commit() if leader.leads else None
         finally:
-            # Nothing stands before the try: an interrupt there would leave the lead with nobody.
+            # Nothing comes before the try: an interrupt there would leave no leader.
             try:
                 if has_led:
                     self._end_alone(leader, started)
@@ -171,7 +171,7 @@ class GroupCommit(Generic[Item]):
                 item.error = error
 
     def _pass_on(self, leader: Pending[Result]) -> None:
-        """Where ``leader`` leads, the first of those who wait leads next. Needs the mutex."""
+        """If ``leader`` leads, the first of the waiting threads leads next. Needs the mutex."""
         if leader.leads:
             if self._queue:
                 self._heir = self._queue[0]
@@ -200,6 +200,6 @@ class GroupCommit(Generic[Item]):
 
 
 def _wake(item: Pending[Result]) -> None:
-    """Lets ``item``'s thread go on; does nothing where it was let go already, or never waited."""
+    """Lets ``item``'s thread continue; does nothing if it was let go already, or never waited."""
     if item.wake is not None and item.wake.locked():
         item.wake.release()

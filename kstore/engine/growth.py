@@ -1,4 +1,4 @@
-"""Waiting, in the writer's process, for a log to grow: who follows it, and how they are woken."""
+"""Waits, in the writer's process, for a log to grow: its followers, and how they are woken."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Growth:
             self._grown.notify_all()
 
     def watch(self, grown: Callable[[], None]) -> None:
-        """Has ``grown``, which must be short, called after each append, until ``unwatch``."""
+        """Calls ``grown``, which must be short, after each append, until ``unwatch``."""
         with self._lock:
             # The count first: a signal may be served after the call. One that is too high costs time, and no news.
             self.follower_count += 1
@@ -50,7 +50,7 @@ class Growth:
         with self._lock:
             self.follower_count += 1
             try:
-                # An append that came before this thread was counted has published already, and is seen here.
+                # An append before this thread was counted has published already, and is seen here.
                 self._grown.wait_for(is_over, timeout)
             finally:
                 self.follower_count -= 1

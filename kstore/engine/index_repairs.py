@@ -1,8 +1,8 @@
-"""Rebuilding lost and damaged indexes of an open log, each by the first lookup that needs it.
+"""Rebuilds lost and damaged indexes of an open log, each at the first lookup that needs it.
 
-The segment is scanned outside the log's lock, once however many threads wait for it. What is rebuilt is used from
-memory at once; a writable log then puts it in place of the old files, under its lock, if the segment is still the same.
-A log that cannot, since it is read-only or the disk is full, goes on with what is in memory, up to ``KEPT_BYTES_MAX``.
+The segment is scanned outside the log's lock, once however many threads wait for it. The result is used from memory at
+once; a writable log then replaces the old files with it, under its lock, if the segment is still the same. A log that
+cannot, since it is read-only or the disk is full, keeps up to ``KEPT_BYTES_MAX`` in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT_BYTES_MAX = (64 << 20) - MEMORY_BYTES_MAX
 
 
 class ScannedSegment(NamedTuple):
-    """What the scan of one segment has made, and by which the segment is known again: its ``.log``'s inode and size.
+    """The result of the scan of one segment, and what identifies the segment: its ``.log``'s inode and size.
 
     ``replaced`` has the content of each file that is missing or wrong, by suffix.
     """
@@ -52,17 +52,17 @@ class IndexOwner(Protocol):
     def segments(self) -> LogSegments: ...
 
     def repairs_index_of(self, segment: LogSegment) -> bool:
-        """Whether nobody is writing to the segment's indexes."""
+        """Whether no append writes to the segment's indexes."""
         ...
 
     def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
-        """Puts what was rebuilt in place of the old files; False where it has to stay in memory. Never raises a
-        KstoreError: the lookup goes on."""
+        """Replaces the old files with what was rebuilt; False if it must stay in memory. Never raises a KstoreError:
+        the lookup continues."""
         ...
 
     @property
     def cut_count(self) -> int:
-        """Differs from what it was whenever a segment may have been cut since."""
+        """Differs from before whenever a segment may have been cut since."""
         ...
 
 
@@ -71,7 +71,7 @@ class IndexRepairs:
 
     def __init__(self) -> None:
         self._owner: IndexOwner | None = None
-        # One scan at a time; held around nothing else.
+        # One scan at a time; held for nothing else.
         self._scanning = threading.Lock()
         self._lock = threading.Lock()
         # Guarded by ``_lock``; the least recently rebuilt comes first.
@@ -79,7 +79,7 @@ class IndexRepairs:
         self._kept_bytes = 0
 
     def serve(self, owner: IndexOwner) -> None:
-        """Begins to repair, for ``owner``. Until then nothing is."""
+        """Enables repairs, for ``owner``. Until then there are none."""
         self._owner = owner
 
     @property
@@ -93,16 +93,15 @@ class IndexRepairs:
             return self._kept.get(segment, {}).get(suffix)
 
     def forget(self, segment: LogSegment) -> None:
-        """Drops what is known of a segment that has changed; its ``change_count`` says so already."""
+        """Forgets a segment that has changed; its ``change_count`` shows that already."""
         with self._lock:
             self._drop(segment)
             segment.is_examined = False
 
     def repair(self, segment: LogSegment) -> bool:
-        """Holds the indexes of ``segment`` against its batches; rebuilds what is missing or wrong.
+        """Checks the indexes of ``segment`` against its batches; rebuilds what is missing or wrong.
 
-        False where that cannot be done: the caller walks without them. Raises: StorageError where the ``.log`` cannot
-        be read.
+        False if that is impossible: the caller walks without them. Raises: StorageError if the ``.log`` cannot be read.
         """
         owner = self._owner
         if owner is None or not owner.repairs_index_of(segment):
@@ -124,7 +123,7 @@ class IndexRepairs:
             )
             if written:
                 with self._lock:
-                    self._drop(segment)  # it stands in the files
+                    self._drop(segment)  # it is in the files
         return True
 
     def _keep(self, segment: LogSegment, scanned: ScannedSegment, change_count: int) -> None:
@@ -152,7 +151,7 @@ class IndexRepairs:
 
 
 def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:
-    """Builds both indexes of a sealed segment, and holds the old ones against its batches; changes nothing.
+    """Builds both indexes of a sealed segment, and checks the old ones against its batches; changes nothing.
 
     Offsets at or above ``offset_stop`` are the next segment's. Raises: StorageError.
     """
@@ -172,7 +171,7 @@ def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:
         stat.size,
         next_offset=segment.base_offset,
         offset_stop=offset_stop,
-        # Behind damage the scan must find what readers have found, who look there too.
+        # After damage the scan must find what readers have found, which look there too.
         hints=lambda: [entry.position for entry in hints.entries()],
     ):
         if isinstance(item, Damage):
@@ -204,7 +203,7 @@ def replace_indexes(segment: LogSegment, scanned: ScannedSegment) -> bool:
 
 
 def _content(segment: LogSegment, suffix: str) -> bytes | None:
-    """The bytes of an index, None where there are none to be had."""
+    """The bytes of an index, None if there are none."""
     try:
         return read_file(segment.context.fs, segment.path(suffix))
     except (StorageError, CorruptDataError):

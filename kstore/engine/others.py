@@ -1,8 +1,8 @@
-"""The other writers of a log, as the one that changes it sees them.
+"""The other writers of a log, as seen by the one that changes it.
 
 A log that is open alone has none (``NoOthers``). The processes that share a log tell each other of changes
-(``shared.others``): whatever changes a file is announced before, so that another process recovers the log if this one
-dies in the middle.
+(``shared.others``): every change of a file is announced before, so that another process recovers the log if this one
+dies during it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class OtherWriters(Protocol):
         ...
 
     def announce(self, *, moves_files: bool = False) -> None:
-        """Says that files are about to change; ``moves_files``: other writers must look for segments again."""
+        """Announces that files are about to change; ``moves_files``: other writers must look for segments again."""
         ...
 
     def announce_change(self, *, cuts: bool = False) -> None:
-        """Announces a change of the active segment; ``cuts``: what others have appended may go."""
+        """Announces a change of the active segment; ``cuts``: records of others may be removed."""
         ...
 
     def open_tail(self, active: LogSegment, position: int) -> SegmentTail:

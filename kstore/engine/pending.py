@@ -16,8 +16,8 @@ class PendingAppend(Pending[AppendInfo]):
     """One append: encoded batches in ``buffer``; their offsets are assigned when it is committed.
 
     A producer's batches are each in a buffer of their own: ``buffers``, of which ``buffer`` is the first.
-    ``spans`` gives the first and last offset of each batch where they keep the offsets that they have.
-    ``stamp`` is what ``rules.sequence.run_of`` takes, where they are one run of data batches.
+    ``spans`` gives the first and last offset of each batch if they keep their offsets. ``stamp`` is the input of
+    ``rules.sequence.run_of``, if they are one run of data batches.
     ``append_time_ms`` is NO_TIMESTAMP unless the log stamps; ``with_producers``: a batch has a producer id.
     """
 
@@ -72,7 +72,7 @@ class PendingAppend(Pending[AppendInfo]):
         ]
 
     def spans_from(self, offset: int) -> Iterator[tuple[int, int]]:
-        """The first and last offset that each batch keeps, or gets where the first one gets ``offset``."""
+        """The first and last offset that each batch keeps, or gets if the first one gets ``offset``."""
         if self.spans is not None:
             yield from self.spans
             return
@@ -81,13 +81,13 @@ class PendingAppend(Pending[AppendInfo]):
             offset += batch.record_count
 
     def run_from(self, offset: int) -> ProducerBatch | None:
-        """The batches as one run of their producer, from ``offset`` on; None where they are none."""
+        """The batches as one run of their producer, from ``offset`` on; None if they are not one."""
         if self.stamp is None:
             return None
         return run_of(self.stamp, [(batch.record_count, batch.max_timestamp) for batch in self.batches], offset)
 
     def finish(self, first_offset: int, last_offset: int) -> None:
-        """Sets the result, now that the append is published; of a repetition it is that of the first time."""
+        """Sets the result, now that the append is published; for a repetition, that of the first time."""
         if self.error is not None:
             return
         if self.repeated:

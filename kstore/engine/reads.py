@@ -1,6 +1,6 @@
-"""How a log is read: what ``Log`` inherits for this, and what its readers ask it.
+"""How a log is read: the read methods that ``Log`` inherits, and those that its readers call.
 
-A read takes no lock: it goes by what was published, and looks again where something changed under it.
+A read takes no lock: it uses what was published, and looks again if something changed during it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LogReads:
 
     @property
     def high_watermark(self) -> int:
-        """Where reads stop: nobody reads what may still vanish."""
+        """Where reads stop: records that may still vanish are not read."""
         source = self._source
         source.refresh()
         return source.ends.high_watermark
@@ -75,14 +75,14 @@ class LogReads:
     ) -> LogReader[Record]:
         """An iterator over the records from offset ``start`` (default: the first) to ``stop`` (exclusive).
 
-        It ends at the high watermark as it was when it got there, or with ``follow`` waits there for more: for ever,
-        or until ``timeout`` seconds bring nothing. Control records are left out.
+        It ends at the high watermark of the moment it gets there, or with ``follow`` waits there for more:
+        indefinitely, or until ``timeout`` seconds bring nothing. Control records are left out.
 
         Args:
             isolation_level: "read_committed" leaves out aborted transactions and stops at the last stable offset.
             on_corrupt: at a damaged batch, and at durable records that the disk has lost, "raise" a CorruptBatchError;
                 "skip" them, and list them in the iterator's ``corrupt``; or "yield" a ``CorruptRange`` in their place.
-                What ``Log.accept_loss`` has accepted is passed over.
+                Offsets that ``Log.accept_loss`` has accepted are skipped.
 
         Raises: OffsetOutOfRangeError at once; CorruptBatchError, StorageError while it runs.
         """
@@ -106,7 +106,7 @@ class LogReads:
         follow: bool = False,
         timeout: float | None = None,
     ) -> LogReader[bytes | None]:
-        """As ``read``, for the values only: the fast path for payloads."""
+        """Like ``read``, for the values only: the fast path for payloads."""
         source = self._source
         limit = source.context.config.max_batch_bytes_uncompressed
 
@@ -126,7 +126,8 @@ class LogReads:
         isolation_level: IsolationLevel,
         on_corrupt: OnCorrupt,
     ) -> LogReader[Found]:
-        """As ``read``, for what ``decode`` makes of each batch, the offsets wanted of it and its size limit.
+        """Like ``read``, for the results of ``decode``, called with each batch, the offsets wanted of it and its size
+        limit.
 
         For consumers, which must know where each batch ends.
         """
@@ -194,8 +195,8 @@ class LogReads:
 
         At most ``max_bytes`` bytes, but always the whole first batch; empty at the high watermark.
 
-        Raises: OffsetOutOfRangeError, CorruptBatchError where the batch of ``offset`` is damaged, or lost, and that is
-        not accepted; StorageError.
+        Raises: OffsetOutOfRangeError, CorruptBatchError if the batch of ``offset`` is damaged, or lost, and that is not
+        accepted; StorageError.
         """
         source = self._source
         one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
@@ -208,10 +209,10 @@ class LogReads:
         return found
 
     def offset_for_time(self, when: TimePoint) -> int | None:
-        """The first offset whose record is at or after ``when``; None where there is none.
+        """The first offset whose record is at or after ``when``; None if there is none.
 
         ``when`` is ms since the epoch, an aware ``datetime``, or "earliest" (the log's start), "latest" (the high
-        watermark), "max_timestamp" (the record with the greatest timestamp). Damaged batches are passed over.
+        watermark), "max_timestamp" (the record with the greatest timestamp). Damaged batches are skipped.
         """
         source = self._source
         source.refresh()
@@ -226,7 +227,7 @@ class LogReads:
             found = looked_up(source, lambda: first_at(source, timestamp_ms, source.ends))
         return None if found is None else found.offset
 
-    # --- what readers ask (reader.Readable) -------------------------------------------------------------------------
+    # --- for readers (reader.Readable) -------------------------------------------------------------------------
 
     def read_bound(self, *, committed: bool) -> Ends:
         """The log's ends, with the high watermark where a read stops. For readers.

@@ -1,4 +1,4 @@
-"""Retention: deleting the oldest segments that a log's settings give up."""
+"""Retention: deletes the oldest segments that a log's settings no longer cover."""
 
 from __future__ import annotations
 

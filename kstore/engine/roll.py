@@ -1,4 +1,4 @@
-"""The active segment: when a new one begins, how, and how a failed append goes back to where it began."""
+"""The active segment: when and how a new one begins, and how a failed append restores the old one."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Rolls:
     def roll(self, base_offset: int) -> SegmentTail:
         """Seals the active segment and begins one at ``base_offset``, which follows all that is in the log.
 
-        The new file comes first: if there is no room for it, the old segment just goes on.
+        The new file comes first: if there is no room for it, the old segment just continues.
         """
         files = self._files
         files.others.announce_change()
@@ -111,11 +111,11 @@ class Rolls:
         files = self._files
         base_offset, sealed = new.base_offset, old.tail
         if sealed is not None and files.is_sync and not self._durability.syncs_writes:
-            # No later sync reaches it when it is sealed.
+            # No later sync covers it when it is sealed.
             files.syncs.alone(sealed.file.fdatasync)
         was_flushed = files.ends.recovery_point >= base_offset
         if was_flushed:
-            # Should it end before the old segment's indexes are on disk, recovery must look at them.
+            # If the process ends before the old segment's indexes are on disk, recovery must check them.
             files.change(files.ends._replace(recovery_point=old.base_offset))
         new.create()
         if files.is_sync or was_flushed:
@@ -123,7 +123,7 @@ class Rolls:
             # must not stand in a segment that may be gone.
             files.context.fs.sync_dir(files.context.directory)
         tail = files.activate(new)
-        # Indexes are hints, but below the recovery point nothing looks after them any more.
+        # Indexes are hints, but below the recovery point nothing checks them any more.
         old.seal(sync=files.is_sync or was_flushed)
         if (old.base_offset, old.size) == (files.ends.base_offset, files.ends.position):
             # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
@@ -142,7 +142,7 @@ class Rolls:
         return tail
 
     def _go_on_with(self, old: LogSegment, new: LogSegment, error: BaseException) -> None:
-        """After a roll that failed ``old`` is the active segment again; where it cannot be, the log is poisoned."""
+        """After a failed roll ``old`` is the active segment again; if that is impossible, the log is poisoned."""
         files = self._files
         try:
             if isinstance(error, SyncFailedError):
@@ -158,9 +158,9 @@ class Rolls:
     # --- undo ---------------------------------------------------------------------------------------------------------
 
     def undo(self, before: Ends, error: BaseException) -> None:
-        """Brings the files back to ``before`` after an append that failed, unless it was published.
+        """Restores the files to ``before`` after an append that failed, unless it was published.
 
-        If that cannot be, or the outcome of ``error`` is not known, the log is poisoned.
+        If that is impossible, or the outcome of ``error`` is not known, the log is poisoned.
         """
         files = self._files
         if isinstance(error, SyncFailedError | PoisonedError):

@@ -1,7 +1,7 @@
 """The sorted map from base offset to segment.
 
 The map is one immutable snapshot. The log's writer makes the next one, under the log's lock, and publishes it by one
-store: whatever fails before that, a refused allocation too, leaves the map as it was. Readers bisect it without a lock.
+store: any failure before that, even a refused allocation, leaves the map unchanged. Readers bisect it without a lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["LogSegments", "SegmentSnapshot"]
 
 
 class SegmentSnapshot(NamedTuple):
-    """The map at one moment: ``bases`` rising, ``segments`` beside them. Immutable, so any thread may keep it."""
+    """The map at one moment: ``bases`` rising, ``segments`` parallel to them. Immutable, so any thread may keep it."""
 
     bases: tuple[int, ...]
     segments: tuple[LogSegment, ...]

@@ -1,4 +1,4 @@
-"""The one writer of a log: the face of the parts that change it, with the answers that only a writer has.
+"""The one writer of a log: the face of the parts that change it, with the values that only a writer has.
 
     files       what is open, and what is known of it             flush       putting it on disk
     turn        whose turn it is to change anything               rolls       the active segment
@@ -69,9 +69,9 @@ logger = logging.getLogger(__name__)
 
 
 class StoreTies(NamedTuple):
-    """What a store that opens a log does for it: it holds the ``root`` lock, has read Kafka's marks, and flushes.
+    """The services of a store for a log that it opens: it holds the ``root`` lock, has read Kafka's marks, and flushes.
 
-    ``clock`` is the one that retention goes by.
+    ``clock`` is the one that retention uses.
     """
 
     marks: KafkaMarks
@@ -145,7 +145,7 @@ class LogWriter:
 
     @property
     def cut_count(self) -> int:
-        """How often anything was cut: then segments are not what they were, though they may be the same objects."""
+        """How often anything was cut: then segments differ from before, though they may be the same objects."""
         return self.files.cut_count
 
     @property
@@ -339,7 +339,7 @@ class LogWriter:
             )
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Goes on with other settings, at once; what was decided by the old ones stays as it is."""
+        """Applies other settings, at once; what was decided by the old ones is unchanged."""
         with self._lock:
             self.files.ensure_writable()
             self.files.use(config)
@@ -348,7 +348,7 @@ class LogWriter:
     # --- read ---------------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes in what other processes have appended, if any may."""
+        """Applies the appends of other processes, if there may be any."""
         self.turn.refresh()
 
     def settle(self) -> None:
@@ -428,7 +428,7 @@ class LogWriter:
     # --- compact ------------------------------------------------------------------------------------------------------
 
     def cleanable(self, *, with_producers: bool) -> Cleanable:
-        """What there is to compact. Where no producer seems to have written, nothing is read to make sure of it."""
+        """What there is to compact. If no producer seems to have written, nothing is read to verify that."""
         if self.is_shared:
             raise SharedLogError("a log that several processes write to cannot be compacted: open it in one")
         files = self.files
@@ -463,7 +463,7 @@ class LogWriter:
             return self.producers.open_at(self.segments.bases[0])
 
     def compaction_stopped(self, start: Cleanable, segments: Iterable[LogSegment]) -> str:
-        """Why a compaction that is at ``segments`` has to end, "" where it may go on."""
+        """The reason why a compaction that is at ``segments`` must end, "" if it may continue."""
         files = self.files
         if self._is_closing or files.closed is not None:
             return "the log was closed"
@@ -477,7 +477,7 @@ class LogWriter:
     def swap(
         self, start: Cleanable, replaced: Sequence[LogSegment], first_dirty: int, unreadable: Sequence[OffsetSpan] = ()
     ) -> str:
-        """Puts the segment written as ``.cleaned`` in the place of ``replaced``; "" or why that cannot be any more.
+        """Replaces ``replaced`` with the segment written as ``.cleaned``; "" or why that is no longer possible.
 
         Raises: as ``Cuts.swap``.
         """
@@ -488,7 +488,7 @@ class LogWriter:
             return stopped
 
     def cleaned_to(self, start: Cleanable, offset: int) -> str:
-        """Remembers, durably, that everything below ``offset`` is clean; "" or why that is not so any more."""
+        """Records, durably, that everything below ``offset`` is clean; "" or why that is no longer true."""
         with self._lock:
             stopped = self.compaction_stopped(start, ())
             if not stopped:
@@ -498,9 +498,9 @@ class LogWriter:
     # --- close --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flushes, marks the log as closed in order, and lets go of it. A second close does nothing.
+        """Flushes, marks the log as closed cleanly, and releases it. A second close does nothing.
 
-        Raises: SyncFailedError, StorageError: then the log is closed all the same, and recovers when it is next opened.
+        Raises: SyncFailedError, StorageError: then the log is closed nevertheless, and recovers when it is next opened.
         """
         self._flusher.stop()
         self._is_closing = True
@@ -571,7 +571,7 @@ def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies
     """
     fs, directory = context.fs, context.directory
     mode = context.config.file_mode
-    # Before the lock is taken: nothing is left behind in a directory that is somebody else's.
+    # Before the lock is taken: nothing is left behind in a foreign directory.
     ensure_log_directory(fs, directory, mode=directory_mode(mode), is_lone=ties is None)
     lock: WriteLock
     if ties is None:
@@ -593,5 +593,5 @@ def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies
 
 
 def directory_mode(file_mode: int) -> int:
-    """The mode of a directory whose files have ``file_mode``: who may read them may also look through it."""
+    """The mode of a directory whose files have ``file_mode``: users who may read them may also search it."""
     return file_mode | (file_mode & 0o444) >> 2
