@@ -1,4 +1,4 @@
-"""Taking in what the other writers of a shared log have done, at the beginning of a turn.
+"""Applies what the other writers of a shared log have done, at the beginning of a turn.
 
 the record is as it was, and the ``.log`` as long as it says: nothing to take in
 the end has moved: so do the tail and what is published; no file is read
@@ -41,10 +41,10 @@ logger = logging.getLogger(__name__)
 
 
 class CatchUp:
-    """Takes in what the others did. Needs the turn, but for ``is_due``."""
+    """Applies the changes of the others. Needs the turn, except for ``is_due``."""
 
     def __init__(self, files: LogFiles, others: Others, seen: SharedState | None) -> None:
-        """``seen``: what the record says, if the log was opened at that."""
+        """``seen``: the content of the record, if the log was opened at that."""
         self._files = files
         self._others = others
         if seen is not None:
@@ -53,7 +53,8 @@ class CatchUp:
             files.take_over_tail()
 
     def is_due(self) -> bool:
-        """Whether others have done something, or are about to tell of it: a reader woken by a write waits for that."""
+        """Whether others have changed something, or are about to announce it: a reader woken by a write waits for
+        that."""
         if self._others.slot.read() != self._others.seen_data:
             return True
         try:
@@ -62,7 +63,7 @@ class CatchUp:
             return True
 
     def catch_up(self) -> None:
-        """Takes in what other processes have done since the lock was last given back."""
+        """Applies what other processes have done since the lock was last released."""
         files, others = self._files, self._others
         data = others.slot.read()
         if data != others.seen_data:
@@ -105,7 +106,7 @@ class CatchUp:
         self._show(seen)
 
     def _takes_in(self, tail: SegmentTail, seen: SharedState) -> bool:
-        """Whether the open tail can go on from what was told of it; if not, the next append opens it again."""
+        """Whether the open tail can continue from what was told of it; if not, the next append opens it again."""
         if not seen.flags & TAIL_KNOWN:
             return False
         try:
@@ -145,13 +146,13 @@ class CatchUp:
         self._show(seen)
 
     def _recover(self, why: str) -> None:
-        """A writer died while it had the turn: what it was about may be half done."""
+        """A writer died while it had the turn: its change may be half done."""
         files, others = self._files, self._others
         directory = files.context.directory
         logger.warning("%s: a process that shares the log died: %s", directory, why)
         others.leap(files.context.clock.now_ms())
         others.announce_change(cuts=True)
-        # Should what follows fail: in its next turn this process, too, finds that the change has no end.
+        # If the following fails, this process, too, finds in its next turn that the change has no end.
         others.seen_data = b""
         files.drop_tail()
         loaded = load(files.context, files.durability)
@@ -165,9 +166,9 @@ class CatchUp:
 def listed(
     context: SegmentContext, durability: Durability, seen: SharedState, known: TransactionIndexSizes | None = None
 ) -> Loaded:
-    """The log as its files have it, and as the others say that it ends. Needs the turn.
+    """The log as in its files, with the end that the others have announced. Needs the turn.
 
-    ``known`` are sizes of transaction indexes that are not to be looked up again.
+    ``known`` are sizes of transaction indexes that need not be looked up again.
     """
     fs, directory = context.fs, context.directory
     names = classify(fs.list(directory))

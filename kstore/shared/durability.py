@@ -1,4 +1,5 @@
-"""How a shared log gets on disk: by name, whoever wrote it; and with "sync" after the turn, in which others wait."""
+"""How a shared log is put on disk: by name, whichever process wrote it; with "sync" after the turn, for which others
+wait."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class NameFlush:
                 self._flushed(target)
 
     def flush_sealed(self) -> None:
-        """A flush syncs sealed segments too, and none is asked for alone."""
+        """A flush syncs sealed segments too; they are never flushed alone."""
         self.flush()
 
     def flush_in_turn(self) -> None:
@@ -65,17 +66,17 @@ class NameFlush:
         self.soon()
 
     def sync_before_cut(self) -> None:
-        """What stays counts as durable when the rest is cut: a truncation takes everything published to be so."""
+        """The rest counts as durable after a cut: a truncation assumes that of everything published."""
         self.sync_all()
         files = self._files
         files.ends = files.ends._replace(durable_end=files.ends.end_offset)
 
     def sync_to_close(self) -> None:
-        """Also what was written by processes that have gone."""
+        """Includes what was written by processes that have ended."""
         self.sync_all()
 
     def sync_all(self) -> None:
-        """Syncs whatever may not be on disk; with the turn. Raises: SyncFailedError, and the log is poisoned."""
+        """Syncs everything that may not be on disk; with the turn. Raises: SyncFailedError, and the log is poisoned."""
         self._sync_segments(self._unsynced())
 
     def _flushed(self, target: int) -> None:
@@ -85,7 +86,7 @@ class NameFlush:
             show_durable(files, files.ends.durable_end)
 
     def _unsynced(self) -> list[tuple[Path, SegmentTail | None]]:
-        """Whatever may not be on disk, no matter which process wrote it."""
+        """Everything that may not be on disk, whichever process wrote it."""
         files = self._files
         return [
             (segment.path(LOG_SUFFIX), segment.tail)
@@ -114,7 +115,7 @@ class NameFlush:
             raise
 
     def _sync_indexes_of(self, path: Path) -> None:
-        """Puts the indexes of a sealed segment on disk, as far as they can be: they are hints."""
+        """Puts the indexes of a sealed segment on disk, if possible: they are hints."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             try:
                 self._files.context.fs.open(path.with_suffix(suffix), write=True).fdatasync()
@@ -123,8 +124,8 @@ class NameFlush:
 
 
 class SyncAfterTurn:
-    """The sync of "sync" comes when the turn is given up, and shares the disk's work with that of other processes; then
-    one more turn moves the durable end. If a sync has failed the record says so, and no process writes any more."""
+    """With "sync", the sync follows the turn, and shares the disk's work with that of other processes; then one more
+    turn moves the durable end. If a sync has failed the record says so, and no process writes any more."""
 
     is_sync = True
     syncs_writes = False
@@ -134,7 +135,7 @@ class SyncAfterTurn:
         self._others = others
         self._turn = turn
         self._flush = flush
-        # What was appended last, to be synced: the file, where it ends, and the ``cut_count`` of then.
+        # The last append, to be synced: the file, where it ends, and the ``cut_count`` of that moment.
         self._written: tuple[File, int, int] | None = None
 
     def publish(self, end_offset: int, tail: SegmentTail) -> None:
@@ -160,13 +161,13 @@ class SyncAfterTurn:
             self._make_durable()
         except BaseException:
             for append in appends:
-                append.result = None  # it is not known whether it will be there
+                append.result = None  # it is not known whether it will survive
             raise
 
     def _make_durable(self) -> None:
-        """Syncs what was written, outside the turn of the processes, and then says so."""
+        """Syncs what was written, outside the turn of the processes, and then records it."""
         files = self._files
-        # What another thread has written since is in it too.
+        # Includes what another thread has written since.
         written = self._written
         if written is None or written[1] <= files.ends.durable_end:
             return
@@ -182,11 +183,11 @@ class SyncAfterTurn:
         files.counters.sync_seconds.observe(clock.monotonic() - started)
         with self._turn.lock:
             if files.closed is not None:
-                return  # which has synced all there was
+                return  # which has synced everything
             if files.poisoned is not None:
                 files.ensure_writable()
             if self._others.seen.cut_count != cut_count:
-                # What was synced need not be what is there now.
+                # What was synced may differ from what is there now.
                 with files.poisoned_by_syncs():
                     self._flush.sync_all()
                 target = files.ends.end_offset

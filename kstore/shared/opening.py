@@ -1,4 +1,4 @@
-"""Opening a log that several processes write to: the first one recovers what is there, the next ones join it."""
+"""Opens a log that several processes write to: the first one recovers it, the next ones join."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 def open_shared_writer(context: SegmentContext, durability: Durability, ties: StoreTies | None = None) -> LogWriter:
     """One more writer of the log in ``context.directory``, which is created or recovered as needed.
 
-    Raises: as ``open_writer``; LockedError while another process has it alone, or those that share it use another
-    version of the format; ConfigError where the others have it with another durability, PoisonedError where a sync has
-    failed one of them.
+    Raises: as ``open_writer``; LockedError while another process has it alone, or the processes that share it use
+    another version of the format; ConfigError if the others have it with another durability, PoisonedError if a sync
+    has failed in one of them.
     """
     context = context._replace(fs=unmapped(context.fs))
     fs, directory = context.fs, context.directory
@@ -61,7 +61,7 @@ def _first(
     if lost := loaded.report.summary():
         logger.warning("%s: recovery: %s", context.directory, lost)
     parts = _Parts(loaded, lock, SharedSlot(context.fs, context.directory / KSTORE_STATE), None, ties)
-    # What the mark says is not so any more as soon as another one appends.
+    # The mark is no longer true as soon as another process appends.
     parts.files.store(parts.files.ends)
     return parts.writer, parts.turn
 
@@ -92,12 +92,12 @@ def _next(
 
 
 class _Parts:
-    """What a writer that shares its log is made of. The caller has the turn of the processes."""
+    """The parts of a writer that shares its log. The caller has the turn of the processes."""
 
     def __init__(
         self, loaded: Loaded, lock: DirectoryLock, slot: SharedSlot, seen: SharedState | None, ties: StoreTies | None
     ) -> None:
-        """``seen``: what the slot says, if ``loaded`` was made of that."""
+        """``seen``: the content of the slot, if ``loaded`` was made of that."""
         self.others = others = Others(slot, seen)
         self.files = files = LogFiles(loaded, others, has_kafka_marks=ties is None)
         self.catch_up = CatchUp(files, others, seen)

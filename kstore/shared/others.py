@@ -1,8 +1,8 @@
-"""The other writers of a shared log, and the record by which they tell each other of what they did.
+"""The other writers of a shared log, and the record in which they tell each other of their changes.
 
-Whatever changes a file in a turn is announced in that record first (``shared_slot``): if this process dies then, the
+Every change of a file in a turn is first announced in that record (``shared_slot``): if this process then dies, the
 next one recovers the log. Only an append to the open tail needs no announcement: the ``.log`` grows first, and its
-length tells. At the end of a turn the record says where the log ends.
+length shows that. At the end of a turn the record has the end of the log.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ __all__ = ["Others"]
 
 logger = logging.getLogger(__name__)
 
-# What the record says of the active segment where nothing is known of it.
+# The record's values for the active segment if nothing is known of it.
 NOTHING_KNOWN = SharedState().known
-# Further than changes were counted while one process was not looking.
+# More than the changes that were counted while one process was not looking.
 LEAP = 1 << 32
 
 
 class Others:
-    """The record, and what this process has last seen or stored of it. Needs the turn, but for ``seen_data``."""
+    """The record, and what this process has last seen or stored of it. Needs the turn, except for ``seen_data``."""
 
     is_shared = True
 
     def __init__(self, slot: SharedSlot, seen: SharedState | None) -> None:
-        """``seen``: what the slot says, if the log was opened at that; the caller has the turn."""
+        """``seen``: the content of the slot, if the log was opened at that; the caller has the turn."""
         self.slot = slot
         # The record that was last read or stored, and its bytes.
         self.seen = seen or SharedState()
@@ -42,12 +42,12 @@ class Others:
         self._is_changing = self._moves_files = seen is None
 
     def announce(self, *, moves_files: bool = False) -> None:
-        """Says that files are about to change: if this process dies in this turn, the next one recovers the log.
+        """Announces that files are about to change: if this process dies in this turn, the next one recovers the log.
 
-        ``moves_files``: the others must look for segments again; what else is changed they learn from the record.
+        ``moves_files``: the others must look for segments again; they learn other changes from the record.
         """
         if not self.has_turn:
-            return  # closed without the turn: the record is the others'
+            return  # closed without the turn: the record belongs to the others
         self._is_changing = True
         self._moves_files |= moves_files
         data = self.seen._replace(flags=self.seen.flags | CHANGING).encode()
@@ -56,9 +56,9 @@ class Others:
             self.seen_data = data
 
     def announce_change(self, *, cuts: bool = False) -> None:
-        """Announces a change of the active segment: what was told of its tail does not hold from here on.
+        """Announces a change of the active segment: what was told of its tail is no longer true.
 
-        ``cuts``: what others have appended may go.
+        ``cuts``: records of others may be removed.
         """
         seen = self.seen
         self.seen = seen._replace(flags=seen.flags & ~TAIL_KNOWN, cut_count=seen.cut_count + cuts)
@@ -67,8 +67,8 @@ class Others:
     def open_tail(self, active: LogSegment, position: int) -> SegmentTail:
         """Opens the ``active`` segment, in which the log ends at ``position``, for appending.
 
-        Where the others, or this process before it closed an idle tail, have told of the tail, no file is changed and
-        nothing is read that grows with the segment: all other processes wait meanwhile. Anything else is announced.
+        If the others, or this process before it closed an idle tail, have told of the tail, no file is changed and the
+        amount read does not grow with the segment: all other processes wait meanwhile. Anything else is announced.
         """
         seen = self.seen
         tail = active.tail  # left open by recovery
@@ -98,7 +98,7 @@ class Others:
             flags |= TAIL_KNOWN
             known = tail.known
         elif (before.base_offset, before.position) == (ends.base_offset, ends.position):
-            # It is as it was left, by others, or by this process before it closed an idle tail.
+            # It is as others left it, or this process before it closed an idle tail.
             flags |= before.flags & TAIL_KNOWN
             known = before.known
         else:
@@ -125,7 +125,7 @@ class Others:
             self._is_changing = self._moves_files = False
 
     def leap(self, now_ms: int) -> None:
-        """Goes on counting from where no process has counted to: what the record said may be lost."""
+        """Continues counting from a number that no process has reached: the content of the record may be lost."""
         told = SharedState.decode(self.slot.read()) or self.seen
         count = max(told.change_count, told.cut_count, self.seen.change_count, now_ms << 20) + LEAP
         self.seen = self.seen._replace(change_count=count, cut_count=count)

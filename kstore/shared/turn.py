@@ -1,7 +1,7 @@
-"""The turn of a writer that shares its log: the lock of its threads, and in it the one of the processes.
+"""The turn of a writer that shares its log: the lock of its threads, and inside it the one of the processes.
 
-Byte 2 of ``.lock`` is held around each change, so that what the others did is taken in first (``CatchUp``), and what
-was done is told last (``Others``).
+Byte 2 of ``.lock`` is held around each change: the changes of others are applied first (``CatchUp``), and this one's
+are told last (``Others``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READS_AHEAD_MAX = 8
 
 
 class SharedTurn:
-    """One process's turns. Thread-safe, but for what says that it needs a lock."""
+    """One process's turns. Thread-safe, except for methods that need a lock."""
 
     def __init__(self, files: LogFiles, others: Others, catch_up: CatchUp, directory_lock: DirectoryLock) -> None:
         """The caller has the turn of the processes."""
@@ -40,7 +40,7 @@ class SharedTurn:
         self._others = others
         self._catch_up = catch_up
         self._directory_lock = directory_lock
-        # The thread that closes the log without the turn, which could not be had.
+        # The thread that closes the log without the turn, which was not available.
         self._closes_alone = 0
 
     # --- one turn -----------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class SharedTurn:
     def take_turn(self) -> None:
         """Waits for the turn, and catches up. Needs the lock of the threads. Raises: StorageError."""
         if self._files.closed is not None or self._closes_alone == get_ident():
-            return  # there is nothing any more that is shared
+            return  # nothing is shared any more
         try:
             self._directory_lock.take_turn()
             self._others.has_turn = True
@@ -60,7 +60,7 @@ class SharedTurn:
             raise
 
     def leave_turn(self) -> None:
-        """Tells what was done, and lets the next process go on; does nothing without the turn."""
+        """Tells what was done, and lets the next process continue; does nothing without the turn."""
         if self._others.has_turn:
             try:
                 self._others.tell(self._files)
@@ -74,15 +74,15 @@ class SharedTurn:
     # --- between turns ------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes in what other processes have appended."""
+        """Applies the appends of other processes."""
         files = self._files
         if files.closed is None and files.poisoned is None and self._catch_up.is_due():
             with self.lock:
                 pass
 
     def read_producers_ahead(self) -> None:
-        """Reads outside the turn what producers have written, so that in it little is left to be read: all other
-        processes wait meanwhile, and a process that joins may have the whole log to read."""
+        """Reads outside the turn what producers have written, so that little is left to read in it: all other processes
+        wait meanwhile, and a process that joins may have the whole log to read."""
         files, others = self._files, self._others
         for _ in range(READS_AHEAD_MAX):
             data = others.slot.read()
@@ -111,7 +111,7 @@ class SharedTurn:
         return not self._directory_lock.others_live()
 
     def leave(self) -> None:
-        """Tells what was done; the turn itself goes with the directory's lock."""
+        """Tells what was done; the turn itself is released with the directory's lock."""
         try:
             if self._others.has_turn:
                 self._others.tell(self._files)
@@ -119,12 +119,12 @@ class SharedTurn:
             self._others.has_turn = False
 
     def close_alone(self) -> bool:
-        """From here on this thread takes no turn of the processes: the log closes though it could not be had."""
+        """From here on this thread takes no turn of the processes: the log closes although it was not available."""
         self._closes_alone = get_ident()
         return True
 
     def release(self) -> None:
-        """Gives up the directory, the record and the watch."""
+        """Releases the directory, the record and the watch."""
         self._directory_lock.release()
         self.watch.close()
         self._others.slot.close()
@@ -137,15 +137,15 @@ class _TurnTaker(Protocol):
 
 
 class TurnLock:
-    """The log's lock: that of the threads, and in it the one of the processes.
+    """The log's lock: that of the threads, and inside it the one of the processes.
 
-    An exception that comes from outside (KeyboardInterrupt) may end either method anywhere: the turn is given back all
-    the same, and at the latest when the same thread comes again.
+    An exception from outside (KeyboardInterrupt) may end either method anywhere: the turn is nevertheless released, at
+    the latest when the same thread comes again.
     """
 
     def __init__(self, taker: _TurnTaker) -> None:
         self._taker = taker
-        # Reentrant only so that it can be told whose it is.
+        # Reentrant only to reveal its owner.
         self._mutex = RLock()
         self._owner = 0
 
@@ -170,7 +170,7 @@ class TurnLock:
         try:
             self._taker.leave_turn()
         except BaseException:
-            self._taker.leave_turn()  # what an interrupt has left of it
+            self._taker.leave_turn()  # the rest after an interrupt
             raise
         finally:
             self._give_back()
