@@ -71,14 +71,14 @@ class StrictReads:
                 return self._fetch(log, first, cuts, truncation_count)
             case _:
                 return self._offset_for_time(log, first, end, truncation_count)
-        count = self._hold(read, first, stop, cuts)
+        count = self.hold(read, first, stop, cuts)
         if first + count < min(stop, end) and not _truncated(log, truncation_count):
             raise Wrong(
                 f"a read of kind {kind} from {first} to {stop} ended at {first + count}, the high watermark is {end}"
             )
         return count
 
-    def _hold(self, read: Iterable[tuple[int, bytes | None]], first: int, stop: int, cuts: tuple[Cut, ...]) -> int:
+    def hold(self, read: Iterable[tuple[int, bytes | None]], first: int, stop: int, cuts: tuple[Cut, ...]) -> int:
         """Every offset from ``first``, below ``stop``, none of a life before the known one."""
         expected, last_serial = first, -1
         for offset, value in read:
@@ -110,7 +110,7 @@ class StrictReads:
             return 0
         if _truncated(log, truncation_count):
             return len(pairs)
-        return self._hold(pairs, first, first + len(pairs), cuts)
+        return self.hold(pairs, first, first + len(pairs), cuts)
 
     def _offset_for_time(self, log: Log, first: int, end: int, truncation_count: int) -> int:
         found = log.offset_for_time(TIME + first)

@@ -52,6 +52,14 @@ def lives(*names: str) -> str:
 
 
 MUTANTS = (
+    # --- reads --------------------------------------------------------------------------------------------------------
+    Mutant(
+        "a committed read ends above the ends that it took",
+        "kstore/engine/reads.py",
+        "high_watermark=min(source.last_stable_offset(), ends.high_watermark)",
+        "high_watermark=source.last_stable_offset()",
+        "tests/unit/test_committed_reads.py",
+    ),
     # --- appends and rolls --------------------------------------------------------------------------------------------
     Mutant(
         "an append is not synced",
