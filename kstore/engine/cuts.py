@@ -51,7 +51,9 @@ class Cuts:
         files.cut_count += 1
         self._lower_dirt(offset)
         # The known end is lowered first: a crash on the way leaves more than requested, never less.
-        lowered = files.ends.cut_to(offset, end_in_file, keep.base_offset, position)
+        # Lost offsets at the end of what stays are not given out again.
+        end_with_lost = files.losses.end_after(end_in_file, offset)
+        lowered = files.ends.cut_to(offset, end_in_file, end_with_lost, keep.base_offset, position)
         files.store(lowered)
         try:
             files.ends = lowered

@@ -71,15 +71,16 @@ class Ends(NamedTuple):
             return self.position
         return segment.size if file is None else segment.size_in(file)
 
-    def cut_to(self, offset: int, end_in_file: int, base_offset: int, position: int) -> Ends:
+    def cut_to(self, offset: int, end_in_file: int, end_with_lost: int, base_offset: int, position: int) -> Ends:
         """The values that remain valid while the log is cut at ``position`` of segment ``base_offset``.
 
-        The next record gets ``offset``; the last batch that remains ends at ``end_in_file``, which may be less.
+        The next record gets ``offset``; the last batch that stays ends at ``end_in_file``, which may be less, and what
+        is lost after it at ``end_with_lost``.
         """
         return Ends(
             min(self.start_offset, offset),
             min(self.recovery_point, end_in_file),
-            min(self.durable_end, end_in_file),
+            min(self.durable_end, end_with_lost),
             min(self.high_watermark, offset),
             offset,
             base_offset,

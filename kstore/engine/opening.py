@@ -462,7 +462,7 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     decision = decide(findings, doubt)
     if decision.cut is not None:
         _cut(loaded, scanned, findings, decision)
-    decision = _with_known_losses(loaded, decision)
+    _take_losses(loaded, decision)
     report.corrupt.extend(lost for lost in decision.fenced if lost.last >= loaded.start_offset)
     _take_accepted(report, loaded.losses)
     last = loaded.segments.last
@@ -481,21 +481,13 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     _store(loaded)
 
 
-def _with_known_losses(loaded: Loaded, decision: Decision) -> Decision:
-    """Takes what is lost into ``loaded``. A log that ended with a loss before still ends after it."""
+def _take_losses(loaded: Loaded, decision: Decision) -> None:
+    """Takes what is lost into ``loaded``. A log that ended with a loss before still does: its durable end says so."""
     losses = loaded.losses.with_lost(decision.lost, LOST_MAX)
     unconfirmed = [(fenced.first, fenced.last) for fenced in decision.fenced if fenced.is_unconfirmed]
     losses = losses.with_unconfirmed(unconfirmed, UNCONFIRMED_MAX)
-    # Not within a range: one that was merged with its neighbour spans what was never durable.
-    end_offset = next((last + 1 for first, last in losses.lost if first == decision.end_offset), decision.end_offset)
-    if end_offset > decision.end_offset:
-        last = loaded.segments.last
-        reason = f"the log ends at offset {decision.end_offset}, but {end_offset} was durable before"
-        gone = CorruptRange(decision.end_offset, end_offset - 1, last.size, reason, str(last.path(LOG_SUFFIX)))
-        decision = decision._replace(fenced=[*decision.fenced, gone], end_offset=end_offset, seal=True)
     # What was cut, or lies below the start, is no loss: a truncation may have ended in the middle.
-    loaded.losses = losses.within(loaded.start_offset, end_offset)
-    return decision
+    loaded.losses = losses.within(loaded.start_offset, decision.end_offset)
 
 
 def _take_accepted(report: RecoveryReport, losses: LossRanges) -> None:

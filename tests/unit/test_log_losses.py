@@ -681,3 +681,35 @@ def test_a_gap_that_no_durable_end_contradicts_is_believed(tmp_path: Path, is_ki
         assert offsets(view) == [0, 5, 40]
     with Log(path, durability="os") as log:
         assert (log.recovery.corrupt, offsets(log)) == ([], [0, 5, 40])
+
+
+@pytest.mark.parametrize("offset", [9, 10])
+@pytest.mark.parametrize("opening", [tail_lost, lost_in_the_middle], ids=["at the end", "in the middle"])
+def test_a_truncation_into_lost_offsets_that_fails_anywhere_leaves_what_was_or_what_was_asked_for(
+    tmp_path: Path, offset: int, opening: Callable[[Path], Path]
+) -> None:
+    path = opening(tmp_path / "log")
+    with Log(path) as log:
+        end = log.end_offset
+    for at in range(1, 100):
+        copy = shutil.copytree(path, tmp_path / f"{at}")
+        fs = FailingFs(SYSTEM_FS)
+        left = tmp_path / f"{at}-left"
+        with Log(copy, fs=fs) as log:
+            fs.faults.append(Fault(at, sticky=True))
+            try:
+                log.truncate_to(offset)
+            except StorageError:
+                killed(log, left)
+            fs.faults.clear()
+        if not left.exists():
+            break
+        with Log(left) as log:
+            assert log.end_offset in (offset, end)
+            log.check()
+            assert [(one.first, one.last) for one in corrupt_ranges(log)] == (
+                [(9, min(log.end_offset, 11) - 1)] if log.end_offset > 9 else []
+            )
+    else:
+        raise AssertionError("it never succeeds")
+    assert at > 3
