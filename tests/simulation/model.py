@@ -101,7 +101,10 @@ class LogModel:
         self.doubtful = [batch for batch in self.doubtful if batch not in batches]
         self.certain += [Batch(one.first + shift, one.entries, one.time_ms, one.write) for one in batches]
         self.end = self.certain[-1].stop
-        # A failed append took no offset: this one has it now.
+        # A failed append took no offset: this one has it now. Tombstones of a key are all alike.
+        taken = [batch for batch in self.doubtful if batch.first < self.end and batch.stop > first]
+        self.doubtful = [batch for batch in self.doubtful if batch not in taken]
+        self.gone.update(entry for batch in taken for entry in batch.entries if entry.value is not None)
         if self.lossless:
             self.durable = self.end
 

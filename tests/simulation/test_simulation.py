@@ -80,6 +80,15 @@ def test_a_tombstone_that_a_compaction_has_removed_still_counts_and_one_that_a_p
         model.hold(Found(0, 1, {}, ()), power_cut=True)
 
 
+def test_a_failed_append_whose_offset_another_one_has_is_gone() -> None:
+    model = LogModel("table-0", compacted=True)
+    failed, other = (Batch(0, (Entry(b"k", value), Entry(b"k", None)), 0, at) for at, value in enumerate((b"1", b"2")))
+    model.begin([failed])
+    model.begin([other])
+    model.done([other], 0)
+    assert (model.doubtful, model.gone, model.certain) == ([], {failed.entries[0]}, [other])
+
+
 def test_what_a_truncation_leaves_is_as_durable_as_before() -> None:
     batches = [Batch(offset, (Entry(None, b"%d" % offset),), 0, offset) for offset in range(3)]
     for lossless, durable in ((True, 2), (False, 1)):
