@@ -230,9 +230,8 @@ def _next_fitting(
             # The log ended at the known end, so a batch starts there or nothing does: not within the damaged entry.
             leaps = next_offset < known_end < batch.base_offset and found == entry_stop
             straddles = batch.base_offset < known_end <= batch.last_offset
-            if not (leaps or straddles) or not _misplaced(
-                source, found, stop, batch, next_offset, offset_stop, known_end
-            ):
+            known = known_end if leaps or straddles else 0
+            if not _misplaced(source, found, stop, batch, next_offset, offset_stop, known):
                 return found, batch.base_offset
             start = found
     return None

@@ -304,3 +304,7 @@ def test_a_batch_after_one_that_leaps_is_found() -> None:
     data[-1] ^= 0xFF
     data += batch(9)
     assert walked(data, known_end=9)[1:3] == [("damage", 3, 9), (len(data) - len(batch(9)), 9)]
+
+
+def test_a_batch_after_damage_that_reaches_into_the_next_one_is_damage() -> None:
+    assert walked(after_damage(7, 9)) == [(0, 0), ("damage", 3, 9), (len(after_damage(7)), 9)]
