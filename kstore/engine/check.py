@@ -10,6 +10,7 @@ from kstore.engine.ends import Ends
 from kstore.engine.segments import LogSegments
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptDataError, InvalidOffsetError, NotLostError
+from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, LossRanges, holes, joined
@@ -73,24 +74,31 @@ def _unreadable_in(
     path = str(file.path)
     dropped = 0
     next_offset = segment.base_offset
-    for item in segment.walk_from(START, limit, offset_stop=end):
+    for item in segment.runs_from(START, limit, offset_stop=end, base_stop=OFFSET_MAX):
         if isinstance(item, Damage):
             next_offset = item.next_offset if item.next_offset is not None else end
             yield CorruptRange(item.first_offset, next_offset - 1, item.position, item.reason, path)
             continue
-        position, batch = item
+        position = item.position + item.start if isinstance(item, Run) else item[0]
         if position - dropped >= DROP_BYTES and segment.tail is None:
             # Data that is read once, from end to end, should not push out of memory what others read often.
             file.advise(dropped, position - dropped, "dontneed")
             dropped = position
-        if batch.base_offset > next_offset:
-            yield from _lost(losses, next_offset, batch.base_offset, position, path)
-        next_offset = batch.last_offset + 1
-        reason = _unreadable_records(batch, config)
-        if reason:
-            yield CorruptRange(batch.base_offset, batch.last_offset, position, reason, path)
-        report.batches_scanned += 1
-        report.records_scanned += batch.record_count
+        if isinstance(item, Run) and not (item.has_gap and losses.lost):
+            # All of it was checked, records too.
+            next_offset = item.next_offset
+            report.batches_scanned += item.batch_count
+            report.records_scanned += item.record_count
+            continue
+        for at, batch in item.batches() if isinstance(item, Run) else (item,):
+            if batch.base_offset > next_offset:
+                yield from _lost(losses, next_offset, batch.base_offset, at, path)
+            next_offset = batch.last_offset + 1
+            reason = _unreadable_records(batch, config)
+            if reason:
+                yield CorruptRange(batch.base_offset, batch.last_offset, at, reason, path)
+            report.batches_scanned += 1
+            report.records_scanned += batch.record_count
     yield from _lost(losses, next_offset, end, limit, path)
     report.segments_scanned += 1
     report.bytes_scanned += limit

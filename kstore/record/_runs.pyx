@@ -109,6 +109,7 @@ cdef struct RunWalk:
     int64_t known_end
     int64_t base_offset
     Py_ssize_t batch_count
+    int64_t record_count
     bint has_gap
     Py_ssize_t large_count
 
@@ -196,7 +197,6 @@ cdef int walk_batches(RunWalk* run, RunWalk* large) noexcept nogil:
     cdef const uint8_t* batch
     cdef Head head
     cdef int problem
-    cdef bint is_control
     while True:
         if run.at >= run.limit:
             return DATA_END if run.at >= run.end else SIZE_LIMIT
@@ -217,9 +217,7 @@ cdef int walk_batches(RunWalk* run, RunWalk* large) noexcept nogil:
             problem = judge_gap(run, &head)
             if problem != DATA_END:
                 return problem
-        # Nobody reads the records of a control batch: it ends a transaction by being there.
-        is_control = head.attributes & ATTRIBUTE_CONTROL
-        if head.attributes & ATTRIBUTE_CODEC and not is_control:
+        if head.attributes & ATTRIBUTE_CODEC:
             return COMPRESSED
         if head.size >= LARGE_SIZE:
             if run.large_count == LARGE_COUNT_MAX:
@@ -228,12 +226,13 @@ cdef int walk_batches(RunWalk* run, RunWalk* large) noexcept nogil:
             run.large_count += 1
         elif unlikely(small_crc(batch + CRC_START, head.size - CRC_START) != big_endian_32(batch + 17)):
             return BAD_CRC
-        if unlikely(not is_control and not has_whole_records(batch, &head)):
+        if unlikely(not has_whole_records(batch, &head)):
             return BAD_RECORDS
         if run.batch_count == 0:
             run.base_offset = head.base_offset
         run.has_gap |= head.base_offset != run.next_offset
         run.batch_count += 1
+        run.record_count += head.record_count
         run.next_offset = head.last_offset + 1
         run.at += head.size
 
@@ -275,7 +274,7 @@ def walk_run(
     walk.offset_stop = offset_stop
     walk.base_stop = base_stop
     walk.known_end = known_end
-    walk.batch_count = walk.large_count = 0
+    walk.batch_count = walk.record_count = walk.large_count = 0
     walk.has_gap = False
     if walk.limit - start >= SIZE_WITHOUT_GIL:
         with nogil:
@@ -300,6 +299,7 @@ def walk_run(
     run.base_offset = walk.base_offset
     run.next_offset = walk.next_offset
     run.batch_count = walk.batch_count
+    run.record_count = walk.record_count
     run.has_gap = walk.has_gap
     run.reason_index = reason
     return run
@@ -312,7 +312,7 @@ cdef class Run:
     """Whole batches, checked: bytes ``start`` to ``stop`` of ``data``, which begins at ``position`` of its file.
 
     The first one begins at offset ``base_offset``, the next batch at ``next_offset`` or above; ``has_gap``: offsets
-    are missing between them, or before the first. Control batches are among them, of which only the CRC was checked.
+    are missing between them, or before the first. ``record_count`` counts the records of control batches too.
     Immutable; ``data`` is kept.
     """
 
@@ -323,6 +323,7 @@ cdef class Run:
     cdef readonly int64_t base_offset
     cdef readonly int64_t next_offset
     cdef readonly Py_ssize_t batch_count
+    cdef readonly int64_t record_count
     cdef readonly bint has_gap
     cdef int8_t reason_index
 

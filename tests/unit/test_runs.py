@@ -44,7 +44,7 @@ def test_a_run_holds_whole_batches_in_order() -> None:
     data = small_batch(0, 3) + small_batch(3, 1) + small_batch(4, 2)
     run = run_of(data)
     assert (run.base_offset, run.next_offset, run.batch_count, run.stop) == (0, 6, 3, len(data))
-    assert (run.reason, run.has_gap) == ("end", False)
+    assert (run.reason, run.has_gap, run.record_count) == ("end", False, 6)
 
 
 def test_a_run_tells_its_batches_with_their_positions() -> None:
@@ -67,11 +67,12 @@ def test_a_run_tells_its_batches_with_their_positions() -> None:
         (small_batch(2)[:-1] + b"!", "crc"),
         (small_batch(2, 30, 200)[:-1] + b"!", "crc"),
         (tampered(small_batch(2), record_count=1), "records"),
+        (tampered(small_batch(2, is_control=True, producer_id=1, producer_epoch=0), record_count=1), "records"),
         (b"\0" * 100, "format"),
     ],
     ids=[
         "a cut batch", "a cut header", "compressed", "old", "a lower offset", "the stop", "a negative offset",
-        "too many records", "a wrong crc", "a wrong crc of a large batch", "records that do not fit", "zeros",
+        "too many records", "a wrong crc", "a wrong crc of a large batch", "records that do not fit", "a damaged marker", "zeros",
     ],
 )  # fmt: skip
 def test_a_run_ends_before_what_needs_a_decision(last: bytes, reason: str) -> None:

@@ -170,6 +170,9 @@ def check_run(run: Run) -> None:
     expect(len(batches) == run.batch_count > 0, "another count of batches")
     expect(all(batch.is_valid() for batch in batches), "a batch with a wrong CRC")
     expect((run.base_offset, run.next_offset) == (batches[0].base_offset, batches[-1].last_offset + 1), "other offsets")
+    for batch in batches:
+        batch.check()
+    expect(sum(batch.record_count for batch in batches) == run.record_count, "another count of records")
     wanted = [record for batch in batches if not batch.is_control for record in batch.records()]
     counts = array("q", [0, 0, 0])
     expect(list(run.records(0, OFFSET_MAX, counts)) == wanted, "other records than those of its batches")
