@@ -31,7 +31,15 @@ from kstore.record.batch import BATCH_HEADER_BYTES, Batch
 from kstore.record.heads import HEAD_BYTES, StopReason, pass_heads
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.segment_tail import SegmentTail, TailState
-from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, AbortedTransaction, OffsetPosition, TimestampOffset
+from kstore.types import (
+    INT64_MAX,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    OFFSET_MAX,
+    AbortedTransaction,
+    OffsetPosition,
+    TimestampOffset,
+)
 
 __all__ = ["UNINDEXED_BYTES", "LogSegment", "SegmentContext"]
 
@@ -468,7 +476,7 @@ class LogSegment:
         )
 
     def runs_from(
-        self, located: Located, stop: int, *, offset_stop: int, base_stop: int
+        self, located: Located, stop: int, *, offset_stop: int, base_stop: int, run_batch_bytes: int = INT64_MAX
     ) -> Iterator[Run | tuple[int, Batch] | Damage]:
         """As ``walk_from``, with runs of the plain batches that begin below ``base_stop`` (``walk_runs``)."""
         return walk_runs(
@@ -480,6 +488,7 @@ class LogSegment:
             base_stop=base_stop,
             hints=lambda: self.positions_behind(located.position),
             chunk_bytes=CHUNK_BYTES,
+            run_batch_bytes=run_batch_bytes,
         )
 
     def _entry_for(self, target: int) -> OffsetPosition | None:

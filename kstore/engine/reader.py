@@ -34,6 +34,8 @@ RunDecoder: TypeAlias = "Callable[[Run, int, int, array[int], array[int] | None]
 
 # So often a segment may go away while it is read before its absence is an error.
 MISSING_MAX = 10
+# A larger batch is decoded by itself, in one pass: a run is passed over twice.
+RUN_BATCH_BYTES = 1 << 16
 
 
 class _TruncatedError(Exception):
@@ -348,11 +350,11 @@ class _ReadPlan(Generic[Item]):
     def _walk(self, segment: LogSegment, limit: int, end: int, stop: int) -> Iterator[Run | tuple[int, Batch] | Damage]:
         # A read that goes on from the segment before needs no index, and does not wait for one to be rebuilt.
         located = segment.locate(self._offset, limit, repair=self._offset > segment.base_offset)
-        items = segment.runs_from(located, limit, offset_stop=end, base_stop=stop)
+        items = segment.runs_from(located, limit, offset_stop=end, base_stop=stop, run_batch_bytes=RUN_BATCH_BYTES)
         first = next(items, None)
         if isinstance(first, Damage) and located.position:
             # A damaged index, or a damaged header on the way from its entry, may have led here: walk from the start.
-            items = segment.runs_from(START, limit, offset_stop=end, base_stop=stop)
+            items = segment.runs_from(START, limit, offset_stop=end, base_stop=stop, run_batch_bytes=RUN_BATCH_BYTES)
             first = next(items, None)
         if first is not None:
             yield first

@@ -17,8 +17,8 @@ from kstore.errors import CorruptBatchError, CorruptDataError
 from kstore.record._runs import Run, walk_run
 from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC_V2, Batch
 from kstore.record.legacy import SIZE_MIN, has_size_of_fields
-from kstore.record.parse import MAGIC_POSITION, SIZE_POSITION, parse_batch
-from kstore.types import OFFSET_MAX
+from kstore.record.parse import MAGIC_POSITION, SIZE_POSITION, entry_size, parse_batch
+from kstore.types import INT64_MAX, OFFSET_MAX
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -157,9 +157,11 @@ class BatchScan:
         chunk_bytes: int,
         first_bytes: int,
         runs: RunBounds | None,
+        run_batch_bytes: int,
     ) -> None:
         self.stop: ScanStop | None = None
         self._runs = runs
+        self._run_batch_bytes = run_batch_bytes
         self._source = source
         self._position = start
         self._end = stop
@@ -188,7 +190,7 @@ class BatchScan:
             chunk = pread(min(wanted, end - position), position)
             at = 0
             while True:
-                if runs is not None:
+                if runs is not None and entry_size(chunk, at) <= self._run_batch_bytes:
                     run = walk_run(chunk, at, end - position - at, position, next_offset, run_bytes, *runs)
                     if run.batch_count:
                         yield run
@@ -240,6 +242,7 @@ def scan(
     chunk_bytes: int = CHUNK_BYTES,
     first_bytes: int | None = None,
     runs: RunBounds | None = None,
+    run_batch_bytes: int = INT64_MAX,
 ) -> BatchScan:
     """The batches in bytes ``start`` to ``stop`` of ``source``, starting at an entry.
 
@@ -250,6 +253,7 @@ def scan(
         chunk_bytes: how much is read at a time; a larger entry is read whole.
         first_bytes: how much is read first, if the scan may end early; ``chunk_bytes`` by default.
         runs: have the steps of the result be runs where that is possible; for a scan that checks CRCs and order.
+        run_batch_bytes: no run begins with a larger batch.
 
     Raises: errors of the source.
     """
@@ -263,6 +267,7 @@ def scan(
         chunk_bytes=chunk_bytes,
         first_bytes=chunk_bytes if first_bytes is None else min(first_bytes, chunk_bytes),
         runs=runs,
+        run_batch_bytes=run_batch_bytes,
     )
 
 

@@ -18,7 +18,7 @@ from kstore.record._runs import Run
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch
 from kstore.record.parse import parse_batch
 from kstore.record.scan import RunBounds, SearchBudget, Source, find_next_batch, scan
-from kstore.types import OFFSET_MAX, RELATIVE_OFFSET_MAX
+from kstore.types import INT64_MAX, OFFSET_MAX, RELATIVE_OFFSET_MAX
 
 __all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "walk", "walk_runs"]
 
@@ -67,7 +67,7 @@ def walk(
 
     Whatever the damage, the bytes that are checksummed for it are bounded (``SearchBudget``).
     """
-    items = _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, None)
+    items = _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, None, 0)
     return cast("Iterator[tuple[int, Batch] | Damage]", items)
 
 
@@ -82,13 +82,15 @@ def walk_runs(
     known_end: int = 0,
     hints: Callable[[], Sequence[int]] = tuple,
     chunk_bytes: int = 1 << 20,
+    run_batch_bytes: int = INT64_MAX,
 ) -> Iterator[Run | tuple[int, Batch] | Damage]:
     """As ``walk``, with runs in place of the plain batches that begin below ``base_stop``.
 
-    The source's ``pread`` returns memory that nothing else changes.
+    No run begins with a batch of more than ``run_batch_bytes``: to check a large one before it is decoded costs more
+    than its turn in Python. The source's ``pread`` returns memory that nothing else changes.
     """
     runs = RunBounds(offset_stop, known_end, base_stop)
-    return _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, runs)
+    return _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, runs, run_batch_bytes)
 
 
 def _walk(
@@ -101,13 +103,21 @@ def _walk(
     hints: Callable[[], Sequence[int]],
     chunk_bytes: int,
     runs: RunBounds | None,
+    run_batch_bytes: int,
 ) -> Iterator[Run | tuple[int, Batch] | Damage]:
     budget = SearchBudget(stop - start)
     positions: Sequence[int] | None = None
     first_bytes = chunk_bytes
     while True:
         scanned = scan(
-            source, start, stop, next_offset=next_offset, chunk_bytes=chunk_bytes, first_bytes=first_bytes, runs=runs
+            source,
+            start,
+            stop,
+            next_offset=next_offset,
+            chunk_bytes=chunk_bytes,
+            first_bytes=first_bytes,
+            runs=runs,
+            run_batch_bytes=run_batch_bytes,
         )
         wasted_bytes = 0
         damage: tuple[int, str, bool] | None = None

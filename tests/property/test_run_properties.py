@@ -46,10 +46,17 @@ def assert_alike(data: bytes, *, next_offset: int = 0, chunk_bytes: int = 1 << 2
     """Walks ``data`` both ways; what runs make of records is what their batches make of them."""
     source = BufferSource(data)
     expected = list(walk(source, 0, len(data), next_offset=next_offset, chunk_bytes=chunk_bytes, **bounds))
-    for base_stop in (OFFSET_MAX, 5):
+    for base_stop, run_batch_bytes in ((5, OFFSET_MAX), (OFFSET_MAX, 80), (OFFSET_MAX, OFFSET_MAX)):
         found = list(
             walk_runs(
-                source, 0, len(data), next_offset=next_offset, chunk_bytes=chunk_bytes, base_stop=base_stop, **bounds
+                source,
+                0,
+                len(data),
+                next_offset=next_offset,
+                chunk_bytes=chunk_bytes,
+                base_stop=base_stop,
+                run_batch_bytes=run_batch_bytes,
+                **bounds,
             )
         )
         assert [told(item) for item in as_batches(iter(found))] == [told(item) for item in expected]

@@ -72,7 +72,8 @@ def test_a_run_tells_its_batches_with_their_positions() -> None:
     ],
     ids=[
         "a cut batch", "a cut header", "compressed", "old", "a lower offset", "the stop", "a negative offset",
-        "too many records", "a wrong crc", "a wrong crc of a large batch", "records that do not fit", "a damaged marker", "zeros",
+        "too many records", "a wrong crc", "a wrong crc of a large batch", "records that do not fit",
+        "a damaged marker", "zeros",
     ],
 )  # fmt: skip
 def test_a_run_ends_before_what_needs_a_decision(last: bytes, reason: str) -> None:
