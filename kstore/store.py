@@ -22,6 +22,7 @@ from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import StoreConfig
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.of_store import StoreGroups
+from kstore.consumer.parts import consumer_parts
 from kstore.consumer.wanted import RebalanceListener
 from kstore.errors import ConfigError
 from kstore.files.fs import FileSystem
@@ -329,9 +330,8 @@ class Store:
         Raises: ConfigError, TopicNotFoundError; ReadOnlyError for topics with a group, if the store is read-only.
         """
         self._topics.life.check()
-        consumer = Consumer(
-            self._topics, self._groups, topics, group=group, pattern=pattern, listener=listener, **settings
-        )
+        parts = consumer_parts(self._topics, self._groups, group, settings)
+        consumer = Consumer(parts, topics, pattern=pattern, listener=listener)
         self._consumers.add(consumer)
         return consumer
 

@@ -9,12 +9,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kstore.aio.polling import LoopConsumer, Polled
+from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
 from kstore.aio.threads import Threads, to_the_end
+from kstore.consumer.next_records import Polled
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import Piece
-from kstore.consumer.sharing import GroupMetadata
+from kstore.consumer.place import GroupMetadata
 from kstore.consumer.wanted import RebalanceListener
 from kstore.engine.reads import TimePoint
 from kstore.errors import ConfigError, CorruptBatchError
@@ -40,7 +41,8 @@ class Consumer:
 
     def __init__(self, consumer: LoopConsumer, threads: Threads) -> None:
         """See ``Store.consumer``."""
-        self.sync = consumer
+        self.sync = consumer.sync
+        self._loop_consumer = consumer
         self._threads = threads
         self._turn = asyncio.Lock()
         # The items that an iteration is in the middle of, and the function that produced them.
@@ -96,7 +98,7 @@ class Consumer:
                     # Items of one kind that were not returned come again as the other kind.
                     self._piece, self._look = None, look
                 if self._piece is None:
-                    self.sync.begin()
+                    self._loop_consumer.begin()
                     self._piece = self._threads.submit(look)
                 await asyncio.wait([self._piece])
                 done, self._piece = self._piece, None
@@ -121,8 +123,8 @@ class Consumer:
             async with self._turn:
                 await self._settle_piece()
                 await self._settle_poll()
-                self.sync.begin()
-                self._poll = self._threads.submit(partial(self.sync.look_for_poll, count))
+                self._loop_consumer.begin()
+                self._poll = self._threads.submit(partial(self._loop_consumer.look_for_poll, count))
                 await asyncio.wait([self._poll])
                 done, self._poll = self._poll, None
                 found, seconds = done.result()
@@ -150,7 +152,7 @@ class Consumer:
             if rest <= 0:
                 return False
         if seconds > 0:
-            await self.sync.told(seconds)
+            await self._loop_consumer.told(seconds)
         return True
 
     async def _settle_piece(self) -> None:
@@ -164,7 +166,7 @@ class Consumer:
             await asyncio.wait([self._poll])
             done, self._poll = self._poll, None
             if done.exception() is None and (found := done.result()[0]):
-                await self._threads.run(partial(self.sync.give_back, found))
+                await self._threads.run(partial(self._loop_consumer.give_back, found))
 
     async def _call(self, call: Callable[[], Result]) -> Result:
         """Makes another call in a thread, when it is this consumer's turn. If cancelled, even before, it still runs."""
@@ -286,7 +288,7 @@ class Consumer:
             try:
                 await self._call(partial(self.sync.close, commit=commit))
             finally:
-                self.sync.wake()
+                self._loop_consumer.wake()
 
     async def __aenter__(self) -> Self:
         return self

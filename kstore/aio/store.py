@@ -123,14 +123,15 @@ class Store:
         The arguments and errors are those of ``kstore.Store.consumer``.
         """
         parts = parts_of(self.sync)
-        options = {"group": group, "pattern": pattern, "listener": listener, **settings}
 
         async def made() -> Consumer:
             loop = asyncio.get_running_loop()
 
             def make() -> LoopConsumer:
-                consumer = LoopConsumer(loop, parts.topics, parts.groups, topics, **options)
-                parts.consumers.add(consumer)
+                consumer = LoopConsumer(
+                    loop, parts.topics, parts.groups, topics, group, settings, pattern=pattern, listener=listener
+                )
+                parts.consumers.add(consumer.sync)
                 return consumer
 
             return Consumer(await self._threads.made(make, LoopConsumer.close), self._threads)

@@ -1,8 +1,10 @@
 """``Consumer``: reads topics of a store, alone or as a member of a group, and keeps its positions.
 
-what          wanted       names, a pattern, or partitions; groups and group_state share them
-reads         reading      fetching reads one partition; pieces holds what an iteration has handed out
-offsets       offsets      in __consumer_offsets, where a broker keeps them
+who           use            one thread at a time; any may wake it
+which         sharing        wanted is what it asks for; place is its membership, groups and group_state share them
+reads         next_records   what is next, and the wait for it; reading has a reader (fetching) for each partition
+positions     positions      how far it has come; pieces holds what an iteration has handed out
+offsets       commits        in __consumer_offsets, where a broker keeps them (offsets)
 """
 
 from __future__ import annotations
@@ -13,45 +15,34 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from kstore.consumer.consumer_metrics import consumer_metrics, partition_metrics
 from kstore.consumer.fetching import PartitionReader
-from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.offsets import Offsets
-from kstore.consumer.pieces import ListPiece, Piece
-from kstore.consumer.sharing import UNSTABLE_WAIT_SECONDS, WAIT_SECONDS_MAX, Sharing
+from kstore.consumer.parts import ConsumerParts
+from kstore.consumer.pieces import Piece
+from kstore.consumer.place import GroupMetadata
 from kstore.consumer.wanted import RebalanceListener, topic_partition, topic_partitions
 from kstore.engine.reads import TimePoint
-from kstore.errors import ClosedError, ConfigError, ConsumerStateError, CorruptBatchError, OffsetOutOfRangeError
+from kstore.errors import ConfigError, ConsumerStateError, CorruptBatchError
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
-from kstore.logs.topics import Topics
 from kstore.producer.producer import Producer
-from kstore.record._codec import Record
-from kstore.setting_rules import UNLIMITED
 from kstore.transactions.group_records import OffsetAndMetadata
-from kstore.types import INT32_MAX, OFFSET_MAX
+from kstore.types import OFFSET_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Consumer"]
 
-
-# The shortest interval between two looks for new topics.
-METADATA_SECONDS_MIN = 0.01
-
 # How often an iteration checks anything other than its records: after this time, and this many pieces.
 QUIET_SECONDS = 0.002
 QUIET_PIECES = 64
 
 
-Found = TypeVar("Found")
-Partitions = Collection[TopicPartition]
-
-
-class Consumer(Sharing):
+class Consumer:
     """Reads records in the order of their offsets, per partition. For one thread; ``wakeup`` is for any.
 
     ``with store.consumer("orders", group="billing") as consumer:`` closes it.
@@ -59,26 +50,87 @@ class Consumer(Sharing):
 
     def __init__(
         self,
-        store: Topics,
-        groups: StoreGroups,
+        parts: ConsumerParts,
         topics: Collection[str] = (),
         *,
-        group: str | None = None,
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
-        **settings: Any,
     ) -> None:
         """See ``Store.consumer``. Raises: ConfigError, TopicNotFoundError, ReadOnlyError."""
-        self._closed = True  # until it is open
-        super().__init__(store, groups, group=group, **settings)
+        self._use = parts.use
+        self._life = parts.use.life
+        self.config = parts.config
+        self.group = parts.place.group
+        self.client_id = parts.client_id
+        self._topics = parts.topics
+        self._clock = parts.topics.clock
+        self._counters = parts.counters
+        self._waiter = parts.waiter
+        self._deserializers = parts.deserializers
+        self._reading = parts.reading
+        self._positions = parts.positions
+        self._place = parts.place
+        self._commits = parts.commits
+        self._sharing = parts.sharing
+        self._next = parts.next
         try:
+            self._sharing.begin()
+            self._life.closed = False
             if topics or pattern is not None:
                 self.subscribe(topics, pattern=pattern, listener=listener)
         except BaseException:
-            if self._membership is not None:
-                self._membership.abandon()
+            self._place.abandon()
             self._end()
             raise
+
+    # --- what it reads ----------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Collection[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Reads these topics from now on, or those whose whole name matches ``pattern``, including later ones.
+
+        Without a group all partitions are this consumer's. With one they are shared with its other members: each must
+        poll, or iterate, before it gives up another's partitions.
+
+        Raises: ConfigError, TopicNotFoundError, ConsumerStateError (partitions are assigned: ``unsubscribe`` first),
+        ReadOnlyError (a group's members must be able to commit).
+        """
+        with self._use.alone():
+            self._sharing.subscribe(topics, pattern, listener)
+
+    def assign(self, partitions: Collection[tuple[str, int]]) -> None:
+        """Reads exactly these partitions from now on, none for nothing; ignores what others of the group read.
+
+        Partitions that stay keep their position. Raises: ConfigError, TopicNotFoundError, ConsumerStateError.
+        """
+        with self._use.alone():
+            self._sharing.assign(partitions)
+
+    def unsubscribe(self) -> None:
+        """Stops reading, and leaves the group."""
+        with self._use.alone():
+            self._sharing.unsubscribe()
+
+    def subscription(self) -> set[str]:
+        """The subscribed topics that exist now."""
+        return self._sharing.subscription()
+
+    def assignment(self) -> set[TopicPartition]:
+        """Its partitions; in a group they may change at each poll."""
+        return set(self._reading.readers)
+
+    def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """Every partition of a topic. Raises: TopicNotFoundError."""
+        return [TopicPartition(topic, number) for number in self._topics.partitions(topic)]
+
+    def group_metadata(self) -> GroupMetadata:
+        """Raises: ConsumerStateError without a group."""
+        return self._place.metadata()
 
     # --- read -------------------------------------------------------------------------------------------------------
 
@@ -93,26 +145,8 @@ class Consumer(Sharing):
         """
         count = _count(self.config.max_poll_records if max_records is None else max_records)
         _check_timeout(timeout)
-        with self._used():
-            found: Any = self._awaited(lambda: self._reading.records(count), timeout)
-            if found and not self._deserializers.is_plain:
-                return self._deserialized(found)
-            return found or {}
-
-    def _deserialized(self, found: dict[TopicPartition, list[Record]]) -> dict[TopicPartition, list[Any]]:
-        made: dict[TopicPartition, list[Any]] = {}
-        failure: Exception | None = None
-        for owner, records in found.items():
-            reader = self._reading.readers[owner]
-            done, wrong = self._deserializers.records(owner, records)
-            if wrong is not None:
-                reader.seek(wrong.offset)
-                failure = failure or wrong
-            if done:
-                made[owner] = done
-        if failure is not None and not made:
-            raise failure
-        return made
+        with self._use.alone():
+            return self._next.awaited(lambda: self._next.polled(count), timeout) or {}
 
     def to_arrow(self, max_records: int = 65_536, timeout: float | None = 0.0, **options: Any) -> pa.Table:
         """The next records as a ``pyarrow.Table``, instead of ``poll``: columns topic, partition and those of a log.
@@ -125,9 +159,9 @@ class Consumer(Sharing):
 
         count = _count(max_records)
         _check_timeout(timeout)
-        with self._used():
+        with self._use.alone():
             wanted = reading_options(options)
-            pieces = self._awaited(lambda: self._reading.columns(count, wanted), timeout)
+            pieces = self._next.awaited(lambda: self._reading.columns(count, wanted), timeout)
             return table_of(pieces or [], options)
 
     def __iter__(self) -> Iterator[Any]:
@@ -137,146 +171,60 @@ class Consumer(Sharing):
         was handed out, including the last record. Raises: as ``poll``.
         """
         # The chain itself, so that a for loop stays in compiled code from one record to the next.
-        return chain.from_iterable(self._pieces(self._next_records, self._deserializers.is_plain))
+        return chain.from_iterable(self._pieces(self._next.records, self._deserializers.is_plain))
 
     def values(self) -> Iterator[bytes | None]:
         """Like iteration, for the values only: the fast path for payloads."""
-        return chain.from_iterable(self._pieces(self._next_values, True))
+        return chain.from_iterable(self._pieces(self._next.values, True))
 
     def __next__(self) -> Any:
-        piece = self._piece
+        piece = self._positions.piece
         while True:
             if piece is not None:
                 for item in piece.items:
                     return item
-            piece = self._next_piece(self._next_records, piece)
+            piece = self._next.piece_after(piece, self._next.records)
             if piece is None:
                 raise StopIteration
 
     @property
     def current(self) -> TopicPartition | None:
         """The origin of the last record of an iteration."""
-        return None if self._piece is None else self._piece.reader.owner
+        piece = self._positions.piece
+        return None if piece is None else piece.reader.owner
 
-    def _pieces(self, following: Callable[[], Piece | None], is_plain: bool) -> Iterator[Iterator[Any]]:
-        with self._used():
-            self._recall()
+    def _pieces(self, look: Callable[[], Piece | None], is_plain: bool) -> Iterator[Iterator[Any]]:
+        # A generator of the consumer's own: an iterator that is still used keeps the consumer from being collected.
+        with self._use.alone():
+            self._positions.recall()
         piece: Piece | None = None
         while True:
-            piece = self._next_piece(following, piece)
+            piece = self._next.piece_after(piece, look)
             if piece is None:
                 return
             yield piece.items
             if is_plain:
                 # For a moment after each look, no other partition can be worth one.
                 until, count = self._clock.monotonic() + QUIET_SECONDS, 0
-                while count < QUIET_PIECES and (more := self._more(piece, until)) is not None:
+                while count < QUIET_PIECES and (more := self._next.piece_at_once(piece, until)) is not None:
                     piece = more
                     yield piece.items
                     count += 1
 
-    def _more(self, before: Piece, until: float) -> Piece | None:
-        """The same partition's next piece after ``before``; None if only a full look can find it."""
-        reader = before.reader
-        if self._piece is not before or self._woken or reader.paused or self._clock.monotonic() >= until:
-            return None
-        if not self._in_use.acquire(False):
-            return None
-        try:
-            following = before.following(self._piece_records)
-        except OffsetOutOfRangeError:
-            reader.stop()
-            return None
-        finally:
-            self._in_use.release()
-        if following is not None:
-            self._piece = following
-        return following
-
-    def _next_piece(self, following: Callable[[], Piece | None], before: Piece | None) -> Piece | None:
-        """The piece after ``before``, all of which was given out."""
-        with self._used():
-            if self._piece is not None and self._piece is before:
-                self._piece = None
-                before.reader.settle()
-            timeout_ms = self.config.iteration_timeout_ms
-            self._piece = self._awaited(following, None if timeout_ms == UNLIMITED else timeout_ms / 1000)
-            return self._piece
-
-    @property
-    def _piece_records(self) -> int:
-        """How many records an iteration hands out before it checks anything else; at most one batch."""
-        # A member of a group must request more in time.
-        return INT32_MAX if self._membership is None else self.config.max_poll_records
-
-    def _next_records(self) -> Piece | None:
-        count = self._piece_records
-        if self._deserializers.is_plain:
-            return self._reading.lent(count)
-        found = self._reading.piece(count)
-        if found is None:
-            return None
-        reader, records = found
-        made, failure = self._deserializers.records(reader.owner, records)
-        if failure is not None:
-            reader.seek(failure.offset)
-            if not made:
-                raise failure
-        return ListPiece(reader, made)
-
-    def _next_values(self) -> Piece | None:
-        return self._reading.values(self._piece_records)
-
-    def _awaited(self, look: Callable[[], Found], timeout: float | None) -> Found | None:
-        """The result of ``look``, once it finds something; None after ``timeout`` seconds."""
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
-        self._recall()
-        may_find = True
-        while True:
-            self._tick()
-            try:
-                found = look() if may_find else None
-            except ClosedError:
-                # A topic was deleted after the tick: the next one handles that.
-                if self._closed or self._assigned is not None or not self._news.has_changed:
-                    raise
-                continue
-            if found:
-                return found
-            rest = WAIT_SECONDS_MAX if deadline is None else deadline - self._clock.monotonic()
-            if rest <= 0:
-                return None
-            may_find = self._waiter.wait(self._reading.ready(), min(rest, self._wait_seconds()))
-
-    def _wait_seconds(self) -> float:
-        """How long there is nothing else to do."""
-        seconds = WAIT_SECONDS_MAX
-        if not self._topics.tells_changes:
-            seconds = max(min(self.config.metadata_max_age_ms / 1000, seconds), METADATA_SECONDS_MIN)
-        if any(reader.position is None and not reader.paused for reader in self._reading.readers.values()):
-            seconds = UNSTABLE_WAIT_SECONDS
-        return seconds if self._membership is None else min(self._membership.wait_seconds, seconds)
-
-    def _tick(self) -> None:
-        """The work before each look for records."""
-        self._check_woken()
-        if self._assigned is None and not self._wanted:
-            raise ConsumerStateError("nothing to read: subscribe to topics, or assign partitions")
-        now = self._counters.asked_at = self._clock.monotonic()
-        if self.config.enable_auto_commit and now >= self._commit_due:
-            self._auto_commit()
-        if self._assigned is None:
-            self._share()
-
     # --- where it is ------------------------------------------------------------------------------------------------
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Of every partition that it has and has begun to read."""
+        with self._use.alone():
+            return self._positions.known()
 
     def position(self, partition: tuple[str, int]) -> int:
         """The offset of the next record of a partition.
 
         Raises: ConsumerStateError, NoOffsetError, StorageError; WakeupError where an open transaction has to decide.
         """
-        with self._used():
-            return self._position(self._reading.reader(topic_partition(partition)))
+        with self._use.alone():
+            return self._positions.of(self._reading.reader(topic_partition(partition)))
 
     def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
         """Continues at ``offset`` in a partition. See also ``seek_to_time``.
@@ -326,14 +274,13 @@ class Consumer(Sharing):
 
         So what an aborted transaction had read is read again. Raises: ConsumerStateError.
         """
-        self._required_group()
+        self._place.required_group()
         for reader in self._chosen(partitions):
             reader.seek(None)
 
     def _chosen(self, partitions: Sequence[TopicPartition]) -> list[PartitionReader]:
-        with self._used():
-            self._recall()
-            return self._reading.chosen(partitions)
+        with self._use.alone():
+            return self._positions.chosen(partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Reads nothing from these partitions, from all if none are given, until ``resume``; they stay assigned."""
@@ -350,9 +297,9 @@ class Consumer(Sharing):
 
     def lag(self) -> dict[TopicPartition, int]:
         """The number of unread offsets in each of its partitions. Raises: as ``position``."""
-        with self._used():
+        with self._use.alone():
             return {
-                owner: max(reader.end_offset() - self._position(reader), 0)
+                owner: max(reader.end_offset() - self._positions.of(reader), 0)
                 for owner, reader in list(self._reading.readers.items())
             }
 
@@ -376,7 +323,7 @@ class Consumer(Sharing):
         }
 
     def _log(self, owner: tuple[str, int]) -> Any:
-        self._check_open()
+        self._life.check()
         return self._topics.log(*owner)
 
     # --- commit -----------------------------------------------------------------------------------------------------
@@ -390,16 +337,16 @@ class Consumer(Sharing):
         Raises: ConsumerStateError (no group, or not its partition), CommitFailedError (the group has assigned them to
         others), ReadOnlyError, ConfigError, DiskFullError, StorageError.
         """
-        with self._used():
-            self._commit(offsets, None, producer)
+        with self._use.alone():
+            self._commits.commit(offsets, producer=producer)
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
         """The group's committed offsets: of these partitions, of its own if none are given; those without one are left
         out. Raises: ConsumerStateError without a group, StorageError."""
-        self._check_open()
-        found = self._groups.offsets.committed(self._required_group())
+        self._life.check()
+        group = self._place.required_group()
         wanted = topic_partitions(partitions) if partitions else list(self._reading.readers)
-        return {owner: found[owner] for owner in wanted if owner in found}
+        return self._commits.committed(group, wanted)
 
     # --- metrics ----------------------------------------------------------------------------------------------------
 
@@ -423,34 +370,46 @@ class Consumer(Sharing):
 
         For any thread, and for signal handlers.
         """
-        self._woken = True
+        self._use.is_woken = True
         self._waiter.wake()
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._life.closed
 
     def close(self, *, commit: bool = True) -> None:
         """Leaves the group; with ``enable_auto_commit`` commits first, unless ``commit`` is False.
 
         A second call does nothing. Raises: StorageError: it is closed nevertheless.
         """
-        if self._closed:
+        if self._life.closed:
             return
-        if self._guard.forked:
-            self._closed = True
+        if self._life.forked:
+            self._life.closed = True
             return  # its place in the group belongs to the parent
         if closed_elsewhere(lambda: self.close(commit=commit), self):
             return
-        with self._used():
+        with self._use.alone():
             try:
                 if commit:
-                    self._auto_commit()
-                if self._membership is not None:
-                    self._membership.leave()
+                    self._commits.auto_commit()
+                self._place.leave()
             finally:
                 self._end()
                 self._deserializers.close()
+
+    def _end(self) -> None:
+        self._life.closed = True
+        self._sharing.end()
+        self._positions.close()
+        self._waiter.close()
+
+    def abandon(self) -> None:
+        """The store is closed, or this object was dropped: it reads nothing, and its place in the group is free."""
+        self._life.closed = True
+        self._sharing.end()
+        self._place.abandon()
+        self._waiter.wake()
 
     def __enter__(self) -> Self:
         return self
@@ -462,10 +421,11 @@ class Consumer(Sharing):
         self.close(commit=error is None)
 
     def __repr__(self) -> str:
-        return f"Consumer(group={self.group!r}, client_id={self.client_id!r}, closed={self._closed})"
+        return f"Consumer(group={self.group!r}, client_id={self.client_id!r}, closed={self.closed})"
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not self._guard.forked:
+        life = getattr(self, "_life", None)
+        if life is not None and not life.closed and not life.forked:
             self.abandon()
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2)
 

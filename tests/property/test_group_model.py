@@ -23,6 +23,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 import kstore
 from kstore import CommitFailedError, TopicPartition
+from kstore.consumer.commits import Commits
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.group_files import FileGroup
@@ -427,8 +428,8 @@ def a_close_commits_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_revoked_is_not_committed(patch: pytest.MonkeyPatch) -> None:
-    commit = Consumer._auto_commit
-    patch.setattr(Consumer, "_auto_commit", lambda self, only=None: None if only else commit(self))
+    commit = Commits.auto_commit
+    patch.setattr(Commits, "auto_commit", lambda self, only=None: None if only else commit(self))
 
 
 def a_new_owner_passes_over_a_record(patch: pytest.MonkeyPatch) -> None:

@@ -192,8 +192,8 @@ def test_the_end_of_a_transaction_wakes_who_waits_for_it(
                 found: list[object] = []
                 thread = threading.Thread(target=lambda got=found: got.append(reading.poll(timeout=300)))
                 thread.start()
-                while reading._in_use.acquire(blocking=False):
-                    reading._in_use.release()
+                while reading._use.lock.acquire(blocking=False):
+                    reading._use.lock.release()
                 if not commits:
                     raise KeyError
             if not commits:

@@ -1,0 +1,186 @@
+"""``NextRecords``: finds what a consumer returns next, and waits for it; what else is due comes before each look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kstore.clock import Clock
+from kstore.consumer.commits import Commits
+from kstore.consumer.config import ConsumerConfig
+from kstore.consumer.consumer_metrics import ConsumerCounters
+from kstore.consumer.deserializers import Deserializers
+from kstore.consumer.pieces import ListPiece, Piece
+from kstore.consumer.place import GroupPlace
+from kstore.consumer.positions import UNSTABLE_WAIT_SECONDS, Positions
+from kstore.consumer.reading import Reading
+from kstore.consumer.sharing import Sharing
+from kstore.consumer.use import SoleUse
+from kstore.consumer.waiting import LogWaiter
+from kstore.errors import ClosedError, OffsetOutOfRangeError
+from kstore.files.paths import TopicPartition
+from kstore.setting_rules import UNLIMITED
+from kstore.types import INT32_MAX
+
+__all__ = ["NextRecords", "Polled"]
+
+# The longest sleep of a consumer before it checks whether anything else is due.
+WAIT_SECONDS_MAX = 60.0
+
+Found = TypeVar("Found")
+Polled = dict[TopicPartition, list[Any]]
+
+
+class NextRecords:
+    """For the consumer's thread; all but ``piece_after`` and ``piece_at_once`` inside its ``SoleUse``."""
+
+    def __init__(
+        self,
+        use: SoleUse,
+        reading: Reading,
+        positions: Positions,
+        place: GroupPlace,
+        commits: Commits,
+        sharing: Sharing,
+        waiter: LogWaiter,
+        deserializers: Deserializers,
+        config: ConsumerConfig,
+        counters: ConsumerCounters,
+        clock: Clock,
+    ) -> None:
+        self._use = use
+        self._reading = reading
+        self._positions = positions
+        self._place = place
+        self._commits = commits
+        self._sharing = sharing
+        self._waiter = waiter
+        self._deserializers = deserializers
+        self._counters = counters
+        self._clock = clock
+        self._is_plain = deserializers.is_plain
+        self._max_poll_records = config.max_poll_records
+        timeout_ms = config.iteration_timeout_ms
+        self._iteration_seconds = None if timeout_ms == UNLIMITED else timeout_ms / 1000
+
+    # --- when -------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Does what is due before a look for records.
+
+        Raises: WakeupError; ConsumerStateError if there is no subscription or assignment; StorageError.
+        """
+        self._use.check_woken()
+        self._sharing.check()
+        now = self._counters.asked_at = self._clock.monotonic()
+        self._commits.commit_if_due(now)
+        self._sharing.share()
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long nothing but a look for records is due."""
+        seconds = min(self._sharing.wait_seconds, WAIT_SECONDS_MAX)
+        if any(reader.position is None and not reader.paused for reader in self._reading.readers.values()):
+            return min(seconds, UNSTABLE_WAIT_SECONDS)
+        return seconds
+
+    def awaited(self, look: Callable[[], Found], timeout: float | None) -> Found | None:
+        """The result of ``look``, once it finds something; None after ``timeout`` seconds."""
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        self._positions.recall()
+        may_find = True
+        while True:
+            self.tick()
+            try:
+                found = look() if may_find else None
+            except ClosedError:
+                # A topic was deleted after the tick: the next one handles that.
+                if self._use.life.closed or not self._sharing.has_news:
+                    raise
+                continue
+            if found:
+                return found
+            rest = WAIT_SECONDS_MAX if deadline is None else deadline - self._clock.monotonic()
+            if rest <= 0:
+                return None
+            may_find = self._waiter.wait(self._reading.ready(), min(rest, self.wait_seconds))
+
+    # --- for a poll -------------------------------------------------------------------------------------------------
+
+    def polled(self, count: int) -> Polled:
+        """The next records, by partition, at most ``count``."""
+        found: Any = self._reading.records(count)
+        return self._deserialized(found) if found and not self._is_plain else found
+
+    def _deserialized(self, found: Polled) -> Polled:
+        made: Polled = {}
+        failure: Exception | None = None
+        for owner, records in found.items():
+            reader = self._reading.readers[owner]
+            done, wrong = self._deserializers.records(owner, records)
+            if wrong is not None:
+                reader.seek(wrong.offset)
+                failure = failure or wrong
+            if done:
+                made[owner] = done
+        if failure is not None and not made:
+            raise failure
+        return made
+
+    # --- for an iteration -------------------------------------------------------------------------------------------
+
+    def records(self) -> Piece | None:
+        """The next records of one partition, which are handed out from now on."""
+        self._positions.piece = found = self._piece_of_records()
+        return found
+
+    def values(self) -> Piece | None:
+        """The next values of one partition, which are handed out from now on."""
+        self._positions.piece = found = self._reading.values(self._piece_count)
+        return found
+
+    def _piece_of_records(self) -> Piece | None:
+        if self._is_plain:
+            return self._reading.lent(self._piece_count)
+        taken = self._reading.piece(self._piece_count)
+        if taken is None:
+            return None
+        reader, records = taken
+        made, failure = self._deserializers.records(reader.owner, records)
+        if failure is not None:
+            reader.seek(failure.offset)
+            if not made:
+                raise failure
+        return ListPiece(reader, made)
+
+    @property
+    def _piece_count(self) -> int:
+        """How many records an iteration hands out before it checks anything else; at most one batch."""
+        # A member of a group must request more in time.
+        return INT32_MAX if self._place.membership is None else self._max_poll_records
+
+    def piece_after(self, before: Piece | None, look: Callable[[], Piece | None]) -> Piece | None:
+        """Waits for what follows ``before``, all of which was given out; None when the iteration's time is over."""
+        with self._use.alone():
+            if self._positions.piece is not None and self._positions.piece is before:
+                self._positions.piece = None
+                before.reader.settle()
+            return self.awaited(look, self._iteration_seconds)
+
+    def piece_at_once(self, before: Piece, until: float) -> Piece | None:
+        """The same partition's next piece after ``before``; None if only ``piece_after`` can find it."""
+        reader, positions = before.reader, self._positions
+        if positions.piece is not before or self._use.is_woken or reader.paused or self._clock.monotonic() >= until:
+            return None
+        if not self._use.lock.acquire(False):
+            return None
+        try:
+            following = before.following(self._piece_count)
+        except OffsetOutOfRangeError:
+            reader.stop()
+            return None
+        finally:
+            self._use.lock.release()
+        if following is not None:
+            positions.piece = following
+        return following

@@ -1,0 +1,90 @@
+"""What a consumer is composed of; the consumer of an event loop is composed of the same, with a waiter of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kstore.consumer.commits import Commits
+from kstore.consumer.config import ConsumerConfig, next_client_id
+from kstore.consumer.consumer_metrics import ConsumerCounters
+from kstore.consumer.deserializers import Deserializers
+from kstore.consumer.next_records import NextRecords
+from kstore.consumer.of_store import StoreGroups
+from kstore.consumer.place import GroupPlace
+from kstore.consumer.positions import Positions
+from kstore.consumer.reading import Reading
+from kstore.consumer.sharing import Sharing
+from kstore.consumer.use import SoleUse
+from kstore.consumer.waiting import LogWaiter
+from kstore.errors import ConfigError
+from kstore.logs.topics import Topics
+from kstore.messages.primitives import check_string
+
+__all__ = ["ConsumerParts", "consumer_parts"]
+
+
+class ConsumerParts(NamedTuple):
+    """Each part has a job of its own. None refers to the consumer, which is abandoned when its user forgets it."""
+
+    config: ConsumerConfig
+    client_id: str
+    topics: Topics
+    use: SoleUse
+    counters: ConsumerCounters
+    waiter: LogWaiter
+    deserializers: Deserializers
+    reading: Reading
+    positions: Positions
+    place: GroupPlace
+    commits: Commits
+    sharing: Sharing
+    next: NextRecords
+
+
+def consumer_parts(
+    topics: Topics,
+    groups: StoreGroups,
+    group: str | None,
+    settings: Mapping[str, Any],
+    *,
+    waiter: LogWaiter | None = None,
+) -> ConsumerParts:
+    """Nothing runs yet. ``settings`` are those of ``ConsumerConfig``; without a ``waiter``, threads wait.
+
+    Raises: ConfigError.
+    """
+    config = ConsumerConfig.from_settings(**settings)
+    if group is not None:
+        check_string("group", group)
+    client_id = next_client_id(config, group)
+    if config.enable_auto_commit and group is None:
+        raise ConfigError("enable_auto_commit is True, expected False without a group")
+    clock = topics.clock
+    deserializers = Deserializers(config.key_deserializer, config.value_deserializer)
+    counters = ConsumerCounters(clock.monotonic())
+    waiter = LogWaiter(clock) if waiter is None else waiter
+    use = SoleUse(client_id)
+    reading = Reading(topics, groups, config, group)
+    positions = Positions(reading, waiter, use)
+    place = GroupPlace(group, client_id, config, topics, groups, waiter)
+    commits = Commits(groups, place, reading, positions, config, counters, clock, client_id=client_id)
+    sharing = Sharing(topics, place, reading, positions, commits, waiter, config, counters)
+    following = NextRecords(
+        use, reading, positions, place, commits, sharing, waiter, deserializers, config, counters, clock
+    )
+    return ConsumerParts(
+        config,
+        client_id,
+        topics,
+        use,
+        counters,
+        waiter,
+        deserializers,
+        reading,
+        positions,
+        place,
+        commits,
+        sharing,
+        following,
+    )

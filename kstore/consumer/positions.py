@@ -1,0 +1,64 @@
+"""``Positions``: how far a consumer has come in each partition, also within what an iteration has handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kstore.consumer.fetching import PartitionReader
+from kstore.consumer.pieces import Piece
+from kstore.consumer.reading import Reading
+from kstore.consumer.use import SoleUse
+from kstore.consumer.waiting import LogWaiter
+from kstore.files.paths import TopicPartition
+
+__all__ = ["UNSTABLE_WAIT_SECONDS", "Positions"]
+
+# An open transaction decides about an offset: there is no notification of its end.
+UNSTABLE_WAIT_SECONDS = 0.05
+
+
+class Positions:
+    """Where a consumer is. For its thread."""
+
+    def __init__(self, reading: Reading, waiter: LogWaiter, use: SoleUse) -> None:
+        self._reading = reading
+        self._waiter = waiter
+        self._use = use
+        # What an iteration has handed out.
+        self.piece: Piece | None = None
+
+    def recall(self) -> None:
+        """Has what an iteration has not given out yet read again."""
+        piece, self.piece = self.piece, None
+        if piece is not None:
+            piece.end()
+
+    def of(self, reader: PartitionReader) -> int:
+        """The offset of the next record. Raises: NoOffsetError, WakeupError, StorageError."""
+        piece = self.piece
+        if piece is not None and piece.reader is reader and (offset := piece.position()) is not None:
+            return offset
+        while not self._reading.begin(reader):
+            self._waiter.wait((), UNSTABLE_WAIT_SECONDS)
+            self._use.check_woken()
+        assert reader.position is not None
+        return reader.position
+
+    def known(self) -> dict[TopicPartition, int]:
+        """Of every partition that it has and has begun to read."""
+        return {
+            owner: self.of(reader) for owner, reader in self._reading.readers.items() if reader.position is not None
+        }
+
+    def chosen(self, partitions: Collection[TopicPartition]) -> list[PartitionReader]:
+        """The readers of ``partitions``, of all if none are given. Ends what an iteration has handed out.
+
+        Raises: ConsumerStateError.
+        """
+        self.recall()
+        return self._reading.chosen(partitions)
+
+    def close(self) -> None:
+        """Lets go of all partitions."""
+        self.piece = None
+        self._reading.drop(self._reading.readers.keys())

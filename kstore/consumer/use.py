@@ -1,0 +1,45 @@
+"""``SoleUse``: who may call a consumer, and when: one thread at a time, while it is open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kstore.errors import ConsumerStateError, WakeupError
+from kstore.files.lifetime import Lifetime
+
+__all__ = ["SoleUse"]
+
+
+class SoleUse:
+    """Keeps other threads out of a consumer while one calls it."""
+
+    def __init__(self, client_id: str) -> None:
+        self.life = Lifetime(client_id)
+        # Held during a call. Reentrant: listeners are called while it is held.
+        self.lock = threading.RLock()
+        # Whether ``wakeup`` was called, and no call has raised WakeupError for it yet. Any thread sets it.
+        self.is_woken = False
+        self._client_id = client_id
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """One call of the consumer.
+
+        Raises: ClosedError, ForkedError; ConsumerStateError if another thread is in a call.
+        """
+        # No class with ``__exit__``: Ctrl-C at the start of that would leave the lock held.
+        self.life.check()
+        if not self.lock.acquire(blocking=False):
+            raise ConsumerStateError(f"{self._client_id} is used by another thread: only wakeup is for any")
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    def check_woken(self) -> None:
+        """Raises: WakeupError."""
+        if self.is_woken:
+            self.is_woken = False
+            raise WakeupError(f"{self._client_id} was woken up")
