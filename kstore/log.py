@@ -388,7 +388,8 @@ class Log(LogReads):
     def truncate_to(self, offset: int) -> None:
         """Removes everything from ``offset`` on, durably; a batch that holds ``offset`` goes as a whole.
 
-        ``[10-19][20-29]`` at 25 -> ``[10-19]``, and the next record gets 25. Nothing happens at or above the end.
+        ``[10-19][20-29]`` at 25 -> ``[10-19]``, and the next record gets 25. Nothing happens at or above the end. What
+        stays is as durable as it was.
 
         Raises: InvalidOffsetError (negative), and as ``append_many``.
         """

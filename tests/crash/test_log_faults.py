@@ -16,8 +16,8 @@ import pytest
 from kstore.errors import DiskFullError, KstoreError, PoisonedError, SyncFailedError
 from kstore.files.local import SYSTEM_FS
 from kstore.types import Durability
-from tests.crash.log_life import DURABILITIES, Batch, Life, Model, Step, run
-from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.crash.log_life import DURABILITIES, FLUSH, TRUNCATE, Batch, Life, Model, Step, append, run
+from tests.crash.scenarios import SCENARIOS, Scenario, nothing_there
 from tests.evidence import Untyped, Wrong, shuffled
 from tests.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs
 from tests.selection import tries
@@ -228,6 +228,22 @@ def test_an_operation_that_fails_loses_nothing_acknowledged(
     operations = operations_of(SCENARIOS[scenario], directory / "whole", durability)
     numbers = shuffled(struck(operations, FAILURES[name]), seed, SAMPLE)
     tried("faults", try_faults(directory, SCENARIOS[scenario], durability, FAILURES[name], numbers, operations))
+
+
+# What the cut leaves is not on disk: it ends between two batches, so that no roll flushes it.
+TRUNCATED = Scenario(nothing_there, (append(), FLUSH, append(), append(1), append(), TRUNCATE, append()))
+
+
+@pytest.mark.promise("sync fails", "whole or absent")
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_log_that_is_poisoned_after_a_truncation_serves_what_was_durable_before_it(
+    durability: Durability, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    failure = FAILURES["EIO"]
+    operations = operations_of(TRUNCATED, directory / "whole", durability)
+    writes = [operation.kind in WRITES and operation.path.endswith(".log") for operation in operations]
+    numbers = [number for number in struck(operations, failure) if writes[number - 1]]
+    tried("faults", try_faults(directory, TRUNCATED, durability, failure, numbers, operations))
 
 
 @pytest.mark.soak
