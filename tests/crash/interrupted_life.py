@@ -4,8 +4,8 @@
 
 Each time a new log lives, the call is interrupted at line FIRST, FIRST + STEP, ... of what it runs, or, if BETWEEN is
 "codes", at that byte code after which CPython serves signals. Then the log continues, and is reopened; until the call
-has no more of them. Prints the number of interrupts. A process of its own, since CPython 3.11 loses count of its stack
-when trace functions raise.
+has no more of them. Prints a line for each interrupt, the last one is their number. A process of its own, since CPython
+3.11 loses count of its stack when trace functions raise.
 """
 
 from __future__ import annotations
@@ -206,6 +206,7 @@ def interrupt_all(directory: Path, durability: Durability, name: str, first: int
         except Exception as error:
             raise Untyped(f"interrupted at line {number}: {error!r}") from error
         shutil.rmtree(path)
+        print(number, flush=True)
     raise Hung(f"{name} has more than {LINES_MAX} lines")
 
 

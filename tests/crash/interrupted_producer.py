@@ -3,7 +3,8 @@
     python -m tests.crash.interrupted_producer DIRECTORY ERROR CALL FIRST STEP BETWEEN
 
 Like ``interrupted_life``, with KeyboardInterrupt or MemoryError. At the end everything that was sent has its result;
-what arrived is in the log, once and in order; no callback is forgotten, and no memory is lost.
+what arrived is in the log, once and in order; no callback is forgotten, and no memory is lost. Prints a
+line for each interrupt, the last one is their number.
 """
 
 from __future__ import annotations
@@ -220,6 +221,7 @@ def main() -> None:
         except Exception as unknown:
             raise Untyped(f"interrupted at line {number}: {unknown!r}") from unknown
         shutil.rmtree(path)
+        print(number, flush=True)
     raise Hung(f"{name} has more than {LINES_MAX} lines")
 
 

@@ -4,7 +4,8 @@
 
 For each number (from 1) a child lives in ``DIRECTORY/NUMBER`` and dies of SIGKILL before the operation of that number,
 or with ``:half`` when half of its bytes are written. A byte in ``DIRECTORY/NUMBER/done`` stands for each step that had
-returned, including the opening. Without numbers it lives once, and prints the kinds of all operations.
+returned, including the opening. Each death is a line of output. Without numbers it lives once, and
+prints the kinds of all operations.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def main() -> None:
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
             sys.exit(f"at {argument}: status {status}, expected to be killed")
+        print(argument, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python -m tests.crash.memory_error_life DIRECTORY CALL DURABILITY
 
 For n = 0, 1, 2...: the n-th allocation in the call is refused, the log is examined, and continues; until the call meets
-no refusal any more. Prints the number of refused allocations. Only the call itself is short of memory.
+no refusal any more. Prints a line for each allocation, the last one is the number of those refused. Only
+the call itself is short of memory.
 """
 
 from __future__ import annotations
@@ -181,6 +182,7 @@ def main() -> None:
     refused = quiet = 0
     for number in range(REFUSALS_MAX):
         met = refuse(life, call, number)
+        print(number, flush=True)
         refused += met
         # A harmless refusal may be swallowed; a call that met none ten times meets no more.
         quiet = 0 if met else quiet + 1

@@ -3,7 +3,8 @@
     python -m tests.crash.queue_memory_life DIRECTORY CALL
 
 For n = 0, 1, 2...: the n-th allocation in the call is refused. The same queue, still open, must then deliver every
-unfinished item, and no finished one. It ends when ten calls in a row met no refusal; prints the number of refusals.
+unfinished item, and no finished one. It ends when ten calls in a row met no refusal. Prints a line for each call;
+the last one is the number of refusals.
 """
 
 from __future__ import annotations
@@ -168,6 +169,7 @@ def main() -> None:
     refused = quiet = 0
     for number in range(REFUSALS_MAX):
         met = refuse(life, prepare, number)
+        print(number, flush=True)
         refused += met
         # A harmless refusal may be swallowed; a call that met none ten times meets no more.
         quiet = 0 if met else quiet + 1

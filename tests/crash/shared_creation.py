@@ -5,7 +5,7 @@
 
 Each round starts eight processes on a path that does not exist. In every other round some of them die of SIGKILL before
 one of their first operations that change a file, or in the middle of a write. Each of the others must succeed, and what
-was acknowledged must exist. Prints the number of killed processes.
+was acknowledged must exist. Prints, after each round, how many processes were killed.
 """
 
 from __future__ import annotations
@@ -144,7 +144,10 @@ def main() -> None:
     root, kind, rounds, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     logging.disable()
     generator = random.Random(seed)
-    print(sum(play(root, kind, number, generator) for number in range(rounds)))
+    killed = 0
+    for number in range(rounds):
+        killed += play(root, kind, number, generator)
+        print(killed, flush=True)
 
 
 if __name__ == "__main__":

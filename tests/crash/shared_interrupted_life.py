@@ -4,7 +4,7 @@
     python -m tests.crash.shared_interrupted_life DIRECTORY DURABILITY STEP FIRST STRIDE
 
 Each time the first writer is interrupted at line FIRST, FIRST + STRIDE, ... of what the step runs, and the second one
-continues; until the step has no more lines. Prints the number of interrupts.
+continues; until the step has no more lines. Prints a line for each interrupt, the last one is their number.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def main() -> None:
             print((number - int(first)) // int(stride))
             return
         shutil.rmtree(path)
+        print(number, flush=True)
     raise Hung(f"{name} has more than {LINES_MAX} lines")
 
 

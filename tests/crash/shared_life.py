@@ -5,7 +5,7 @@
 
 The child of number n dies of SIGKILL before its n-th operation that changes something, in its turn or outside it, or in
 the middle of a write. ``beside``: another writer has the log open meanwhile, and continues. Ends with the first child
-that survives; prints how many died.
+that survives; prints a line for each death, the last one is their number.
 """
 
 from __future__ import annotations
@@ -117,9 +117,10 @@ def main() -> None:
         if not try_one(path, durability, number, beside=beside):
             break
         deaths += 1
+        print(deaths, flush=True)
         shutil.rmtree(path.parent)
         number += step
-    sys.stdout.write(str(deaths))
+    print(deaths)
 
 
 if __name__ == "__main__":

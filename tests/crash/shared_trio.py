@@ -6,7 +6,8 @@ after another; run by ``test_shared_trio``.
 The writers take their steps one at a time, in the order of ``SCRIPT``. The victim, 0 to 2, dies of SIGKILL before its
 n-th operation that changes something (of number 2n - 2), or in the middle of it if it is a write (2n - 1). The others
 continue. After every append the reader must see exactly what was acknowledged, and at the end every index must be the
-one that is built from its segment alone. Ends with the first victim that survives; prints how many died.
+one that is built from its segment alone. Ends with the first victim that survives; prints a
+line for each death, the last one is their number.
 """
 
 from __future__ import annotations
@@ -238,9 +239,10 @@ def main() -> None:
         if not Trio(path, durability, victim, number).run():
             break
         deaths += 1
+        print(deaths, flush=True)
         shutil.rmtree(path.parent)
         number += step
-    sys.stdout.write(str(deaths))
+    print(deaths)
 
 
 if __name__ == "__main__":

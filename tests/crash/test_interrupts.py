@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +9,9 @@ import pytest
 
 from kstore.types import Durability
 from tests.crash.interrupted_life import STEPS
-from tests.evidence import VERDICTS, Crashed, verdict_of
+from tests.crash.programs import count_of
 from tests.selection import tries
 
-ROOT = Path(__file__).parents[2]
 # In ``make test`` only so many lines apart.
 SAMPLE_STEP = tries(11, quick=61)
 SAMPLE_STEP_CODES = tries(53, quick=307)
@@ -27,13 +24,7 @@ def interrupt_all(
     directory: Path, durability: Durability, name: str, first: int, step: int, between: str = "lines"
 ) -> int:
     """Interrupts every ``step``-th line from ``first`` on; returns how many."""
-    program = [sys.executable, "-m", "tests.crash.interrupted_life"]
-    command = [*program, str(directory), durability, name, str(first), str(step), between]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    if ended.returncode:
-        said = [line for line in ended.stderr.splitlines() if line.startswith("tests.evidence.")]
-        raise VERDICTS.get(verdict_of(said[-1] if said else ""), Crashed)(f"status {ended.returncode}: {ended.stderr}")
-    return int(ended.stdout)
+    return count_of("interrupted_life", directory, durability, name, first, step, between)
 
 
 @pytest.mark.promise("whole or absent")

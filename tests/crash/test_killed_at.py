@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,12 +12,12 @@ from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.types import Durability
 from tests.crash.log_life import DURABILITIES, SETTINGS, Life
+from tests.crash.programs import last_line
 from tests.crash.scenarios import SCENARIOS, Scenario
-from tests.evidence import Crashed, shuffled
+from tests.evidence import shuffled
 from tests.fake_fs import WRITES
 from tests.selection import tries
 
-ROOT = Path(__file__).parents[2]
 # How many kills one case of ``make test`` tries; all of them are in ``make soak``.
 SAMPLE = tries(15, quick=3)
 # Between two looks, so that the directories do not become too many.
@@ -33,11 +31,7 @@ KILLED = [
 
 
 def killed_life(*arguments: str) -> str:
-    command = [sys.executable, "-m", "tests.crash.killed_life", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    if ended.returncode:
-        raise Crashed(f"status {ended.returncode}: {ended.stderr}")
-    return ended.stdout
+    return last_line("-m", "tests.crash.killed_life", *arguments)
 
 
 def deaths(directory: Path, scenario: str, durability: Durability) -> list[str]:

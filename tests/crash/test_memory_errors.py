@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,24 +9,13 @@ import pytest
 
 from kstore.types import Durability
 from tests.crash.log_life import DURABILITIES
-from tests.evidence import VERDICTS, Crashed, verdict_of
+from tests.crash.programs import count_of
 
 pytest.importorskip("_testcapi", reason="this interpreter was built without its test module: no allocation is refused")
 
-ROOT = Path(__file__).parents[2]
 QUICK = ("append", "append_many", "roll", "open")
 CALLS = (*QUICK, "append_batches", "transaction", "flush", "read")
 QUEUE_CALLS = ("get", "get one", "get expired", "nack", "extend", "ack", "ack one")
-
-
-def refusals(program: str, path: Path, *arguments: str) -> int:
-    """Runs the program, which says how many allocations it refused."""
-    command = [sys.executable, "-m", f"tests.crash.{program}", str(path), *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    if ended.returncode:
-        last = ended.stderr.strip().rpartition("\n")[2]
-        raise VERDICTS.get(verdict_of(last), Crashed)(f"status {ended.returncode}: {ended.stderr}")
-    return int(ended.stdout)
 
 
 @pytest.mark.promise("whole or absent")
@@ -37,7 +24,7 @@ def refusals(program: str, path: Path, *arguments: str) -> int:
 def test_no_refused_allocation_leaves_half_an_append(
     call: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
-    count = refusals("memory_error_life", directory / "log", call, "sync")
+    count = count_of("memory_error_life", directory / "log", call, "sync")
     assert count > 50
     tried("faults", count)
 
@@ -46,7 +33,7 @@ def test_no_refused_allocation_leaves_half_an_append(
 def test_no_refused_allocation_loses_an_item_of_a_queue(
     call: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
-    count = refusals("queue_memory_life", directory / "store", call)
+    count = count_of("queue_memory_life", directory / "store", call)
     assert count > 10
     tried("faults", count)
 
@@ -58,6 +45,6 @@ def test_no_refused_allocation_loses_an_item_of_a_queue(
 def test_every_call_survives_every_refused_allocation(
     call: str, durability: Durability, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
-    count = refusals("memory_error_life", directory / "log", call, durability)
+    count = count_of("memory_error_life", directory / "log", call, durability)
     assert count > 50
     tried("faults", count)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.crash.interrupted_producer import CALLS
-from tests.evidence import VERDICTS, Crashed, verdict_of
+from tests.crash.programs import count_of
 from tests.selection import tries
 
-ROOT = Path(__file__).parents[2]
 ERRORS = ("KeyboardInterrupt", "MemoryError")
 # In ``make test`` only so many lines apart.
 FEWER = tries(1, quick=5)
@@ -30,13 +27,7 @@ CODES = 5
 
 def interrupt_all(directory: Path, error: str, call: str, first: int, step: int, between: str = "lines") -> int:
     """Interrupts every ``step``-th line from ``first`` on; returns how many."""
-    program = [sys.executable, "-m", "tests.crash.interrupted_producer"]
-    command = [*program, str(directory), error, call, str(first), str(step), between]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
-    if ended.returncode:
-        said = [line for line in ended.stderr.splitlines() if line.startswith("tests.evidence.")]
-        raise VERDICTS.get(verdict_of(said[-1] if said else ""), Crashed)(f"status {ended.returncode}: {ended.stderr}")
-    return int(ended.stdout)
+    return count_of("interrupted_producer", directory, error, call, first, step, between)
 
 
 @pytest.mark.promise("whole or absent")

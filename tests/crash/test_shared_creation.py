@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.crash.programs import count_of
 from tests.crash.shared_creation import KINDS
-from tests.evidence import VERDICTS, Crashed, verdict_of
 from tests.selection import tries
 
 ROOT = Path(__file__).parents[2]
@@ -22,15 +21,7 @@ EACH = pytest.mark.parametrize("kind", KINDS)
 
 def create_together(directory: Path, kind: str, rounds: int, seed: int) -> int:
     """How many processes were killed."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.crash.shared_creation"]
-    ended = subprocess.run(
-        [*command, str(directory), kind, str(rounds), str(seed)],
-        cwd=ROOT, capture_output=True, text=True, timeout=60 + 10 * rounds,
-    )  # fmt: skip
-    if ended.returncode:
-        said = [line for line in ended.stderr.splitlines() if line.startswith("tests.evidence.")]
-        raise VERDICTS.get(verdict_of(said[-1] if said else ""), Crashed)(ended.stderr)
-    return int(ended.stdout)
+    return count_of("shared_creation", directory, kind, rounds, seed)
 
 
 @EACH

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,9 @@ import pytest
 
 from kstore.errors import KstoreError
 from kstore.types import Durability
+from tests.crash.programs import count_of
 from tests.crash.shared_pair import STEPS, Pair
-from tests.evidence import VERDICTS, Crashed, Untyped, verdict_of
+from tests.evidence import Untyped
 from tests.fake_fs import CHANGES, READS, FailingFs, Fault
 from tests.selection import tries
 
@@ -68,13 +68,7 @@ def fail_all(directory: Path, durability: Durability, name: str, first: int, str
 
 
 def interrupt_all(directory: Path, durability: Durability, name: str, first: int, stride: int) -> int:
-    program = [sys.executable, "-m", "tests.crash.shared_interrupted_life"]
-    command = [*program, str(directory), durability, name, str(first), str(stride)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
-    if ended.returncode:
-        said = [line for line in ended.stderr.splitlines() if line.startswith("tests.evidence.")]
-        raise VERDICTS.get(verdict_of(said[-1] if said else ""), Crashed)(f"status {ended.returncode}: {ended.stderr}")
-    return int(ended.stdout)
+    return count_of("shared_interrupted_life", directory, durability, name, first, stride)
 
 
 @CASES

@@ -14,6 +14,7 @@ import pytest
 from kstore.log import Log
 from kstore.types import Durability
 from tests.crash.log_life import DURABILITIES
+from tests.crash.programs import count_of
 from tests.evidence import Crashed, Lost, Wrong
 from tests.selection import tries
 
@@ -40,12 +41,7 @@ with Log(path, shared=True, durability=durability, segment_bytes=1 << 20) as log
 
 
 def deaths(directory: Path, durability: Durability, how: str, first: int, step: int) -> int:
-    command = [sys.executable, "-m", "tests.crash.shared_life", str(directory), durability, how, str(first), str(step)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
-    if ended.returncode:
-        kind = Lost if "Lost" in ended.stderr else Wrong if "Wrong" in ended.stderr else Crashed
-        raise kind(ended.stderr)
-    return int(ended.stdout)
+    return count_of("shared_life", directory, durability, how, first, step)
 
 
 @pytest.mark.parametrize("how", ["alone", "beside"])

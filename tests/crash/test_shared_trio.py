@@ -3,7 +3,6 @@ append, and every index is the one that is built from its segment alone."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kstore.types import Durability
+from tests.crash.programs import count_of
 from tests.crash.shared_trio import WRITERS
-from tests.evidence import VERDICTS, Crashed, verdict_of
 
 ROOT = Path(__file__).parents[2]
 # In ``make test`` only so many operations apart.
@@ -30,14 +29,7 @@ EACH = pytest.mark.parametrize(
 
 
 def deaths(directory: Path, durability: Durability, victim: int, first: int, step: int) -> int:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.crash.shared_trio", str(directory), durability]
-    ended = subprocess.run(
-        [*command, str(victim), str(first), str(step)], cwd=ROOT, capture_output=True, text=True, timeout=1800
-    )
-    if ended.returncode:
-        said = [line for line in ended.stderr.splitlines() if line.startswith("tests.evidence.")]
-        raise VERDICTS.get(verdict_of(said[-1] if said else ""), Crashed)(ended.stderr)
-    return int(ended.stdout)
+    return count_of("shared_trio", directory, durability, victim, first, step)
 
 
 @EACH
