@@ -110,9 +110,9 @@ def closes_of_stores(directory: Path) -> Iterator[Callable[[], object]]:
     """The closes of stores with two logs each, which are closed side by side."""
     for number in itertools.count():
         store = kstore.open(directory / f"victim-{number}", durability="os")
-        for topic in ("a", "b"):
-            store.create_topic(topic)
-            store.log(topic).append(b"v")
+        store.create_topic("a", 2)
+        for partition in range(2):
+            store.log("a", partition).append(b"v")
         yield store.close
 
 
