@@ -102,6 +102,8 @@ def test_the_log_of_many_segments_has_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("synced", [True, False], ids=["synced", "not synced"])
 @pytest.mark.parametrize("peer", PEERS, ids=[peer.name for peer in PEERS])
 def test_a_peer_gives_back_what_was_appended(tmp_path: Path, peer: Peer, synced: bool) -> None:
+    if peer.name == "lmdb":
+        pytest.importorskip("lmdb")
     batch = values(10)
     store = peer.open(tmp_path / "peer", synced)
     store.append_many(batch)
@@ -113,6 +115,7 @@ def test_a_peer_gives_back_what_was_appended(tmp_path: Path, peer: Peer, synced:
 
 
 def test_the_comparison_has_a_row_for_each_peer(tmp_path: Path) -> None:
+    pytest.importorskip("lmdb")
     table = compare(Run(tmp_path, 1), Workload("few", 1_000, 2_000, 1_000)).splitlines()
     assert [row.split("|")[1].strip() for row in table[2:]] == [peer.name for peer in PEERS]
 

@@ -81,7 +81,7 @@ def test_markers_take_no_room(store: Store) -> None:
     transact(store, b"d")
     assert counted(queue) == (2, False, 2)
     assert queue.full()
-    with pytest.raises(Full, match="holds 2 items"):
+    with pytest.raises(Full, match="holds 2 waiting items"):
         queue.put_nowait(b"e")
     queue.get_nowait().ack()
     assert not queue.full()

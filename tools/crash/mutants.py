@@ -160,9 +160,9 @@ MUTANTS = (
     Mutant(
         "the known end is not lowered before a truncation",
         "kstore/engine/cuts.py",
-        "        lowered = files.ends.cut_to(offset, end_in_file, keep.base_offset, position)\n"
+        "        lowered = files.ends.cut_to(offset, end_in_file, end_with_lost, keep.base_offset, position)\n"
         "        files.store(lowered)\n",
-        "        lowered = files.ends.cut_to(offset, end_in_file, keep.base_offset, position)\n",
+        "        lowered = files.ends.cut_to(offset, end_in_file, end_with_lost, keep.base_offset, position)\n",
         lives("truncations-sync"),
     ),
     Mutant(
