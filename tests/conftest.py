@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,15 @@ def directory() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="kstore-faults-", dir=MEMORY if MEMORY.is_dir() else None))
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def abandons_logs() -> Iterator[None]:
+    """For tests that leave logs open, as a crash does: no later module's tests receive the warnings of that."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)

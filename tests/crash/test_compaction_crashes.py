@@ -32,7 +32,7 @@ STATES, SAMPLE = tries(1000, quick=120), tries(45, quick=10)
 AGAIN_EVERY = 7
 
 # A log that could not be closed in order is just dropped.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 Content = dict[int, tuple[bytes | None, bytes | None]]
 

@@ -135,6 +135,7 @@ def live_on_a_full_disk(disk: Path, durability: Durability) -> None:
 
 
 @pytest.mark.promise("disk full", "set aside")
+@pytest.mark.usefixtures("abandons_logs")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("durability", ["sync", "os"])
 def test_a_full_disk_loses_nothing_and_is_left_behind(
@@ -147,6 +148,7 @@ def test_a_full_disk_loses_nothing_and_is_left_behind(
 
 @pytest.mark.soak
 @pytest.mark.promise("disk full", "set aside")
+@pytest.mark.usefixtures("abandons_logs")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("durability", ["sync", "interval", "os"])
 def test_a_disk_full_at_any_page_loses_nothing(

@@ -101,6 +101,7 @@ def interrupt_leader(path: Path, number: int, between: str) -> bool:
 
 
 @pytest.mark.promise("whole or absent", "returns: sync")
+@pytest.mark.usefixtures("abandons_logs")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("between", INTERRUPTS)
 @pytest.mark.sampled(1)

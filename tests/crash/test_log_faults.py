@@ -28,7 +28,7 @@ FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 SAMPLE = tries(3, quick=1)
 
 # A log that could not be opened, or not be closed in order, is just dropped.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,10 @@ EVERYTHING = CHANGES | READS
 # How many operations fail in one case of ``make test``; all of them do in ``make soak``.
 SAMPLE = tries(6, quick=2)
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.usefixtures("abandons_logs"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 # An errno, and how much of a write gets into the file.
 FAILURES: dict[str, tuple[int, int | Callable[[int], int] | None]] = {

@@ -23,7 +23,7 @@ EVERYTHING = CHANGES | READS
 SAMPLE = tries(15, quick=5)
 PADDING = b"." * 900
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 class FaultyLife:

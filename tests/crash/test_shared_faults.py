@@ -25,7 +25,7 @@ STRIDE_OPERATIONS, STRIDE_LINES = tries(3, quick=7), tries(37, quick=149)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's"),
-    # What was given up behind a fault is not closed.
+    pytest.mark.usefixtures("abandons_logs"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 CASES = pytest.mark.parametrize(

@@ -16,7 +16,10 @@ from tests.memory_fs import Machine, in_memory
 from tests.selection import tries
 
 # Writers that were killed are not closed.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.usefixtures("abandons_logs"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 STATES = {"sync": tries(600, quick=150), "interval": tries(200, quick=50), "os": tries(200, quick=50)}
 RACE_STATES = 200

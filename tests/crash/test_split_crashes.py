@@ -22,7 +22,7 @@ from tests.overflowing import FAR, overflowing_log
 from tests.selection import tries
 
 # A log that could not be closed in order is just dropped.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 class SplitLife:

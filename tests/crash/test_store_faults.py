@@ -24,7 +24,7 @@ NEED_ROOM = WRITES | {"create", "mkdir"}
 # How many operations fail in one case of ``make test``; all of them do in ``make soak``.
 SAMPLE = tries(25, quick=6)
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 def live(path: Path, fs: FailingFs) -> Model:

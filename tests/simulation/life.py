@@ -438,14 +438,12 @@ def _seeded(seed: int) -> Iterator[Machine]:
         return uuid.UUID(int=generator.getrandbits(128), version=4)
 
     with ExitStack() as stack:
+        # Objects that an ended process left open are expected; the last to hold them is the machine.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", ResourceWarning)
+        stack.callback(gc.collect)
         machine = stack.enter_context(in_memory(generator))
         stack.enter_context(small())
         stack.enter_context(mock.patch.object(uuid, "uuid4", made))
-        # Objects that an ended process left open are expected.
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", ResourceWarning)
-        try:
-            yield machine
-        finally:
-            random.setstate(state)
-            gc.collect()
+        stack.callback(random.setstate, state)
+        yield machine

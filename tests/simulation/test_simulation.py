@@ -19,6 +19,8 @@ from tests.simulation.model import Batch, Entry, Found, LogModel
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.shrink import shrunk
 
+pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
 Tried = Callable[[str, int], None]
 
 # The seeds of the normal run: the same each time.
