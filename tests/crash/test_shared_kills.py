@@ -1,4 +1,4 @@
-"""Several writers of one log in processes of their own: all they append is there, and a killed one harms nobody."""
+"""Several writers of one log in processes of their own: all they append is there, and a killed one does no harm."""
 
 from __future__ import annotations
 
