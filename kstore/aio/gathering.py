@@ -22,7 +22,7 @@ GATHERED_BYTES_MAX: Final = 4 << 20
 
 
 class Gathering(Generic[Item, Result]):
-    """Calls ``do(items)`` in a thread, one call at a time, with all items added meanwhile.
+    """Calls ``do(items)`` in a thread, one call at a time, with all items added since the last call.
 
     ``do`` returns for each item its result, or the exception for its task.
     """
@@ -41,8 +41,11 @@ class Gathering(Generic[Item, Result]):
         self._is_busy = False
 
     async def add(self, item: Item, *, is_decided: bool = False) -> Result:
-        """The result of one item. If cancelled before its call starts, it is left out unless it ``is_decided``; later,
-        the cancellation is raised when the call has ended, with a note that it was done. Raises: ForkedError."""
+        """Does one item and returns its result. Raises: ForkedError.
+
+        If cancelled before its call starts, the item is left out unless it ``is_decided``. Later, the cancellation is
+        raised after the call, with a note that the item was done.
+        """
         self._threads.check_fork()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()

@@ -1,4 +1,4 @@
-"""Tasks that wait for items of a queue: one of them looks for all, in a thread, and no leased item is lost."""
+"""Tasks that wait for items of a queue: one of them looks in a thread, for all of them. No leased item is lost."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Getters:
                     getter.future.set_result(jobs[: getter.count])
                     jobs = jobs[getter.count :]
         if jobs:
-            # Their getter has been cancelled meanwhile.
+            # Their getter was cancelled.
             await self._give_back(jobs)
 
     def _end(self, getter: _Getter, error: Exception) -> None:
@@ -142,7 +142,7 @@ class Getters:
     # --- in threads -------------------------------------------------------------------------------------------------
 
     def _look(self, count: int, seconds: float | None) -> tuple[list[Job], float]:
-        """Some items; or none, and how long there will be none unless a wake-up comes."""
+        """Some items; or none, and how many seconds to wait unless a wake-up comes."""
         queue = self._queue
         if not self._is_listening:
             self._is_listening = True

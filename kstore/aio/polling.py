@@ -1,4 +1,4 @@
-"""A consumer that waits on a loop: it looks, in a thread, and says how long there will be nothing."""
+"""A consumer that waits on a loop: it looks in a thread, and says how long to wait if nothing was found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Found = TypeVar("Found")
 
 
 class LoopConsumer:
-    """The consumer behind ``aio.Consumer``. All but ``begin`` and ``told`` is called in threads, one call at a time."""
+    """The consumer that ``aio.Consumer`` uses. All but ``begin`` and ``told`` run in threads, one call at a time."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LoopConsumer:
     # --- on the loop ------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """From now on events are noticed; call it before each look."""
+        """Starts to note events; call it before each look."""
         self._waiter.begin()
 
     async def told(self, seconds: float) -> None:
@@ -61,13 +61,13 @@ class LoopConsumer:
         await self._waiter.told(seconds)
 
     def wake(self) -> None:
-        """Ends a wait: something else has happened."""
+        """Ends a wait."""
         self._waiter.wake()
 
     # --- in threads -------------------------------------------------------------------------------------------------
 
     def _look(self, find: Callable[[], Found | None]) -> tuple[Found | None, float]:
-        """What ``find`` finds; or None, and for how many seconds there will be nothing unless an event comes."""
+        """What ``find`` finds; or None, and how many seconds to wait unless an event comes."""
         with self._use.alone():
             self._positions.recall()
             self._next.tick()

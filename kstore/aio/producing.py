@@ -29,7 +29,7 @@ RECORD_BYTES: Final = 128
 
 
 class Producer:
-    """Sends records to the topics of an ``aio.Store``. For all tasks of one loop; a thread of its own writes.
+    """Sends records to the topics of an ``aio.Store``. Any task of one loop may use it; a thread of its own writes.
 
     ``async with store.producer() as producer:`` closes it after delivering everything.
     """
@@ -102,7 +102,8 @@ class Producer:
             self._waiting_count -= 1
 
     async def send_and_wait(self, topic: str, value: Any = None, **options: Any) -> RecordMetadata:
-        """Sends one record, and returns its place when it has arrived. Raises: as ``send``, and the record's failure.
+        """Sends one record, and returns its metadata once it has arrived. Raises: as ``send``, and the record's
+        failure.
 
         If cancelled, a note of the CancelledError says whether the record was sent; to be certain, send and await in
         two steps.
@@ -139,7 +140,7 @@ class Producer:
     def _send_at_once(
         self, topic: str, values: Sequence[Any], columns: Columns, partition: int | None
     ) -> Deliveries | None:
-        """Hands over all of some records; None, and none of them, if that could wait."""
+        """Hands over all of these records; returns None, and sends none of them, if that could wait."""
         producer = self._loop_producer
         if self._waiting_count or not producer.knows(topic, partition) or not producer.is_simple(topic):
             return None
@@ -162,14 +163,15 @@ class Producer:
     async def flush(self) -> None:
         """Waits until everything sent before has arrived or failed. If cancelled, only the wait ends.
 
-        Raises: DeliveryError for records that failed and whose deliveries nobody has looked at.
+        Raises: DeliveryError for failed records whose deliveries the program has not examined.
         """
         await self._loop_producer.flushed()
 
     async def close(self, timeout: float | None = None) -> None:
-        """``kstore.Producer.close``: waits until all is delivered; what is not within ``timeout`` seconds fails.
+        """Waits until every record is delivered; records not delivered within ``timeout`` seconds fail.
 
-        Cancelled, it goes on to its end. A second call does nothing. Raises: DeliveryError, ValueError.
+        See ``kstore.Producer.close``. If cancelled, it runs to its end. A second call does nothing.
+        Raises: DeliveryError, ValueError.
         """
         if self._threads.forked:
             self.sync.close()  # all of it is the parent's
@@ -249,7 +251,7 @@ class Producer:
 
         await self.init_transactions()
         try:
-            # A cancel meanwhile does not undo the start.
+            # A cancel during the start does not undo it.
             await self._threads.run(begin)
             yield self
             await self.commit_transaction()

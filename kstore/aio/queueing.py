@@ -49,7 +49,7 @@ class Queue:
         watch(self._getters.waiter)
         self._puts: Gathering[_Put, int] = Gathering(threads, self._put_all, _size_of)
         self._acks: Gathering[SyncJob, None] = Gathering(threads, self._ack_all)
-        # Set and replaced when tasks got or finished items: there may be space, and nothing may be left.
+        # Set and replaced after tasks took or finished items: a put may find space, and a join may be over.
         self._loop = asyncio.get_running_loop()
         self._changed: asyncio.Future[None] = self._loop.create_future()
 
@@ -145,7 +145,7 @@ class Queue:
     async def get_many(
         self, count: int, *, timeout: float | None = None, lease_seconds: float | None = None
     ) -> list[Job]:
-        """Leases up to ``count`` items; waits only if there is none. If cancelled, it has leased none."""
+        """Leases up to ``count`` items; waits only if no item is available. If cancelled, it has leased none."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"count is {count!r:.80}, expected at least 1")
         jobs = await self._getters.get(count, timeout, lease_seconds)

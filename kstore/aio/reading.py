@@ -45,7 +45,7 @@ class Reader(Generic[Item]):
         follow: bool,
         timeout: float | None,
     ) -> None:
-        """``watch`` is told of the waiters, so that the store can wake them when it closes."""
+        """``watch`` registers waiters with the store, which wakes them when it closes."""
         waiter = LoopWaiter(SYSTEM_CLOCK, asyncio.get_running_loop())
         watch(waiter)
         self._position = _ReadPosition(log, decode, start, stop, isolation_level, on_corrupt, follow, waiter)
@@ -62,7 +62,7 @@ class Reader(Generic[Item]):
         return self._position.corrupt
 
     def close(self) -> None:
-        """Ends the iteration and its registration for growth. A reader that is forgotten does this itself."""
+        """Ends the iteration and its registration for growth. Garbage collection does the same."""
         self._items = iter(())
         self._position.end()
 
@@ -78,7 +78,7 @@ class Reader(Generic[Item]):
             return item
         self._threads.check_fork()
         async with self._turn:
-            # Other tasks may have been here meanwhile.
+            # Another task may have fetched items since.
             for item in self._items:
                 return item
             self._items = iter(await self._next_items())
@@ -115,7 +115,7 @@ class Reader(Generic[Item]):
         raise StopAsyncIteration
 
 
-# Some items, or none and for how many seconds there will be none, unless the waiter is woken.
+# Some items; or none, and how many seconds to wait unless the waiter is woken.
 _Piece = tuple[list[Any], float]
 
 
@@ -146,7 +146,7 @@ class _ReadPosition:
         self._runs: LogReader[Any] | None = None
         self._is_begun = False
         self._end = 0
-        # It comes after the items that were read before it.
+        # Raised after the items that were read before it.
         self._error: Exception | None = None
 
     def end(self) -> None:
@@ -198,7 +198,7 @@ class _ReadPosition:
         return 0.0
 
     def _begin(self) -> bool:
-        """Reads up to the present end; whether there is something to read."""
+        """Starts a read up to the present end; returns whether there is anything to read."""
         is_first, self._is_begun = not self._is_begun, True
         end = self._bound()
         if self._position is None:

@@ -1,6 +1,6 @@
-"""A ``Producer`` for the thread of an event loop: where the other one waits for memory or a topic, this one raises.
+"""A ``Producer`` for the thread of an event loop: it raises where the ordinary one waits for memory or a topic.
 
-For one loop: all its calls come from that loop's thread, so memory that was free a moment ago is still free.
+All its calls come from one loop's thread, so memory that one step finds free is still free in the next.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["LoopProducer", "NoRoomError"]
 
 
 class NoRoomError(BaseException):
-    """The record was not taken: there is no memory for it now. Not a failure: interceptors do not see it."""
+    """The record was not accepted: no memory is free for it now. Not a failure: interceptors do not see it."""
 
 
 class _OnceInterceptors(Interceptors):
@@ -41,7 +41,7 @@ class _OnceInterceptors(Interceptors):
 
 
 class _NoWaiting:
-    """Refuses to wait for memory on the loop's thread, unless that ``may_wait``. Raises: NoRoomError."""
+    """Refuses to wait for memory on the loop's thread, unless ``may_wait`` is set. Raises: NoRoomError."""
 
     may_wait = False
 
@@ -51,7 +51,7 @@ class _NoWaiting:
 
 
 class LoopProducer:
-    """The producer behind ``aio.Producer``. ``sync.send`` raises NoRoomError instead of waiting for memory."""
+    """The producer that ``aio.Producer`` uses. ``sync.send`` raises NoRoomError instead of waiting for memory."""
 
     def __init__(self, topics: Topics, coordinator: StoreCoordinator, **settings: Any) -> None:
         """Raises: ConfigError."""
@@ -62,7 +62,7 @@ class LoopProducer:
         self._path = parts.slow_path
         self._once = self._path.interceptors = _OnceInterceptors(parts.config.interceptors)
         self.max_block_seconds = self._path.max_block_seconds
-        # Only what is awaited waits.
+        # Only awaited calls wait.
         self._path.max_block_seconds = 0.0
         self.sync = Producer(parts)
 
@@ -77,7 +77,7 @@ class LoopProducer:
 
     @contextmanager
     def trying_again(self, intercepted: ProducerRecord | None) -> Iterator[None]:
-        """The record sent inside this block was tried before, if interceptors have seen it."""
+        """Sends the record inside this block again, if interceptors have seen it."""
         self._once.record, self._once.is_again = intercepted, intercepted is not None
         try:
             yield
@@ -87,7 +87,7 @@ class LoopProducer:
     def send_at_once(
         self, topic: str, values: Sequence[Any], columns: Mapping[str, Sequence[Any] | None], partition: int | None
     ) -> Deliveries:
-        """``send_many``, when there is space for it."""
+        """``send_many``, once there is space for it."""
         self._no_waiting.may_wait, self._path.max_block_seconds = True, self.max_block_seconds
         try:
             return self.sync.send_many(topic, values, partition=partition, **columns)
@@ -97,7 +97,7 @@ class LoopProducer:
     def refuse(
         self, topic: str, partition: int | None, error: Exception, intercepted: ProducerRecord | None = None
     ) -> Delivery:
-        """A failed delivery, for a wait in vain."""
+        """A failed delivery, after a wait that timed out."""
         self._parts.transactions.record_failed(error)
         if intercepted is not None:
             self._once.on_send_error(intercepted, error, partition)
@@ -119,7 +119,8 @@ class LoopProducer:
         return partition is None or partition < found.partition_count
 
     async def topic(self, topic: str, partition: int | None) -> Exception | None:
-        """Waits for a topic like ``TopicMetadata.get``; returns the error if it, or its ``partition``, does not exist.
+        """Waits for a topic as ``TopicMetadata.get`` does; returns the error if it, or its ``partition``, does not
+        exist.
 
         Raises: ClosedError.
         """

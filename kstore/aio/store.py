@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 class Store:
     """An open store, for the tasks of one loop. Created by ``open``.
 
-    For the methods it lacks, use ``store.sync``, the ``kstore.Store`` behind it::
+    For the methods it lacks, use ``store.sync``, the underlying ``kstore.Store``::
 
         await store.run(store.sync.checkpoint)
     """
@@ -175,7 +175,7 @@ class Store:
         if self._threads.closed:
             return
         if self._threads.forked:
-            self.sync.close()  # all of it is the parent's
+            self.sync.close()  # everything belongs to the parent
             self._threads.close()
             return
         try:

@@ -53,7 +53,7 @@ class Threads:
         Raises: ClosedError, ForkedError; ThreadStartError, and then the call is not made later either.
         """
         self.check()
-        # Not the pool's own: that keeps a call in its queue for which it could not start a thread.
+        # Not the pool's future: the pool keeps a call queued even if it cannot start a thread for it.
         outcome: Future[Result] = Future()
         try:
             self._pool.submit(_do, outcome, call)
@@ -66,7 +66,7 @@ class Threads:
         return future
 
     async def run(self, call: Callable[[], Result]) -> Result:
-        """What ``call`` returns, or raises. A cancellation meanwhile is raised when it has ended."""
+        """What ``call`` returns, or raises. A cancellation is raised after the call has ended."""
         return await to_the_end(self.submit(call))
 
     async def made(self, make: Callable[[], Result], close: Callable[[Result], object]) -> Result:
@@ -87,7 +87,7 @@ class Threads:
 
 
 async def ended(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:
-    """Waits until ``future`` is done; returns the cancellation that came meanwhile."""
+    """Waits until ``future`` is done; returns the cancellation that arrived during the wait."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -98,7 +98,7 @@ async def ended(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:
 
 
 async def to_the_end(future: asyncio.Future[Result]) -> Result:
-    """The result of ``future`` when it is done; a cancellation meanwhile is raised then instead.
+    """Waits for ``future`` and returns its result, or raises a cancellation that arrived during the wait.
 
     A note of the CancelledError gives the failure, if any.
     """

@@ -1,7 +1,7 @@
 """Wakes a task when a log has grown: no thread waits for it.
 
-A log's own writer signals after each append. For what other processes write, the system signals if it can. Where it
-cannot, and for data written but not known to be durable, the task checks again after a while.
+A log's own writer signals after each append. The system signals what other processes write, if it can. If it cannot,
+and for data not yet known to be durable, the task checks again after an interval.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kstore.files.bell import Bell
 
 __all__ = ["LoopEvent", "LoopWaiter"]
 
-# A wait that needs no end.
+# How long to wait, in seconds, if no further check is needed.
 FOREVER: Final = 3600.0
 
 
@@ -44,21 +44,22 @@ class LoopEvent(Bell):
             self._told.set_result(None)
 
     def begin(self) -> None:
-        """From now on it signals; call it on the loop, before checking the awaited condition."""
+        """Starts to note signals; call it on the loop, before checking the awaited condition."""
         if self._told.done():
             self._told = self._loop.create_future()
         self._is_telling = False
 
     async def told(self, seconds: float) -> bool:
         """Whether it was set since ``begin``, or is within ``seconds``."""
-        # No asyncio.timeout: of a loop that is closed under its tasks Python 3.11 can crash when it collects these.
+        # Not asyncio.timeout: if a loop is closed under its tasks, Python 3.11 can crash when it collects these
+        # objects.
         done, _ = await asyncio.wait([self._told], timeout=seconds)
         return bool(done)
 
 
 class LoopWaiter(LogWaiter):
-    """Wakes tasks of one loop, and no thread. Its user calls ``begin`` on the loop; then checks and, if there is
-    nothing, calls ``arm``, both in any thread; then awaits ``told`` for as long as ``arm`` says."""
+    """Wakes tasks of one loop, and no thread. Its user first calls ``begin``, on the loop; then it checks and, if it
+    finds nothing, calls ``arm``, both in any thread; then it awaits ``told`` for as long as ``arm`` says."""
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(clock)

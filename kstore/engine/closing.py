@@ -17,11 +17,11 @@ def close_in_order(files: LogFiles, flush: Flush) -> None:
     current, last = files.state_file.current, files.segments.last
     is_clean = current is not None and current.clean
     if files.others.is_shared and files.tail is None and not is_clean and not files.seal_before_append:
-        # Records of other processes are sealed here.
+        # Records of other processes are sealed too.
         files.tail = last.activate()
     is_same = current is not None and current.txn_bytes == files.transaction_index_bytes(files.ends, clean=True)
     if current is not None and current.clean and last.tail is None and is_same:
-        return  # nothing has changed since the last clean close
+        return  # nothing changed since the last clean close
     if last.tail is not None and files.tail is None:
         files.tail = last.tail  # recovery left it open
     flush.sync_to_close()
@@ -32,7 +32,7 @@ def close_in_order(files: LogFiles, flush: Flush) -> None:
     end = files.ends.end_offset
     files.ends = files.ends._replace(recovery_point=end, durable_end=end)
     if files.seal_before_append:
-        return  # the end is fenced damage: only recovery knows that nothing may be appended after it
+        return  # the log ends with fenced damage: only recovery knows that nothing may be appended after it
     stat = files.context.fs.stat(last.path(LOG_SUFFIX))
     files.store(
         files.ends,

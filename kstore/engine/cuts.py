@@ -45,13 +45,13 @@ class Cuts:
         last = keep.end(position)
         end_in_file = min(last.offset, offset)
         if last.position < position:
-            # Damage is the last thing that remains: its offsets extend as far as they can, and count as before.
+            # The log then ends with damage: its offsets extend as far as they can, and count as before.
             end_in_file = offset if found is None else min(found.base_offset, offset)
         files.truncation_count += 1
         files.cut_count += 1
         self._lower_dirt(offset)
-        # The known end is lowered first: a crash on the way leaves more than requested, never less.
-        # Lost offsets at the end of what stays are not given out again.
+        # The known end is lowered first: a crash in between leaves more than requested, never less.
+        # Lost offsets at the end of the remaining log are not assigned again.
         end_with_lost = files.losses.end_after(end_in_file, offset)
         lowered = files.ends.cut_to(offset, end_in_file, end_with_lost, keep.base_offset, position)
         files.store(lowered)
@@ -67,8 +67,8 @@ class Cuts:
             files.seal_before_append = False
             self._forget_losses(offset)
             if last.offset < offset:
-                # A batch was removed whole: the offsets of its first part are not assigned again, which the name of the
-                # next segment records.
+                # A whole batch was removed, so the offsets of its first part are not assigned again; the name of the
+                # next segment records that.
                 self._rolls.roll_now()
         except BaseException as error:
             files.poison(error)
@@ -79,7 +79,7 @@ class Cuts:
         files.counters.truncations += 1
 
     def start_at(self, offset: int) -> None:
-        """Removes everything; the next record gets ``offset``."""
+        """Removes all records; the next one gets ``offset``."""
         files = self._files
         files.others.announce_change(cuts=True)
         files.truncation_count += 1
@@ -92,7 +92,7 @@ class Cuts:
             dropped = list(files.segments)
             files.producers.index_sizes.drop(files.segments.bases)
             segment = LogSegment(files.context, offset, size=0)
-            # At once: readers never meet a map without segments.
+            # In one step: readers never see a map without segments.
             files.segments.replace([segment])
             files.unflushed.clear()
             for old in reversed(dropped):
@@ -114,8 +114,8 @@ class Cuts:
     def _forget_losses(self, stop: int) -> None:
         """Drops the losses from ``stop`` on, which were just cut.
 
-        Not before the cut: a crash then leaves a log that has lost them. And before an offset is assigned again: the
-        acceptance must not cover what is written then.
+        Not before the cut: a crash then would leave a log that has lost them. But before an offset is assigned again:
+        the acceptance must not cover new records.
         """
         files = self._files
         within = files.losses.within(files.ends.start_offset, stop)
@@ -142,7 +142,7 @@ class Cuts:
         stops = zip(files.segments, bases[1:], strict=False)
         delay_ms = files.context.config.file_delete_delay_ms
         if not files.is_sync:
-            # The names of the rest, before those of what is deleted: else a crash may leave a log that begins too late.
+            # The names of the remaining segments first: else a crash may leave a log that begins too late.
             files.context.fs.sync_dir(files.context.directory)
         files.drop((segment for segment, next_base in stops if next_base <= before), delay_ms=delay_ms)
         files.producers.delete_before(files.segments.first.base_offset)
@@ -155,14 +155,14 @@ class Cuts:
 
         ``unreadable`` are offsets of batches that were copied unchanged, since they cannot be read.
 
-        Raises: StorageError. Before the new segment is committed nothing has then changed; after that the log is
+        Raises: StorageError. Before the commit of the new segment nothing has changed then; after it the log is
         poisoned, readable as before, and the next open completes the swap.
         """
         files = self._files
         fs, directory = files.context.fs, files.context.directory
         bases = [segment.base_offset for segment in replaced]
         base_offset = bases[0]
-        # A reader that meets the swap half done can tell by this that it is no damage.
+        # Tells a reader that meets the half-finished swap that it is no damage.
         files.truncation_count += 1
         self.remember_dirt(first_dirty, bases)
         try:
@@ -177,17 +177,17 @@ class Cuts:
         for segment in replaced:
             segment.retire()
         state = ""
-        # What follows the last of them begins there.
+        # The segment after the last replaced one begins there.
         following = files.segments.higher(bases[-1])
         stop_offset = following.base_offset if following is not None else files.ends.end_offset
-        # The swap is committed: reads from here on see the new segment.
+        # The swap is committed: reads now see the new segment.
         files.losses = files.losses.after_compaction(base_offset, stop_offset, LOST_MAX, kept=unreadable)
         try:
             files.producers.index_sizes.drop(bases)
             files.producers.index_sizes.note(base_offset, swapped_index_bytes(fs, directory, base_offset))
-            # Readers in other processes see by the new record that the names have changed. Nothing of the old segments
-            # is removed yet: if this process dies, ``load`` sees by the record's generation whether its sum is that of
-            # the old segments or of the new one.
+            # The new record tells readers in other processes that the names have changed. Nothing of the old segments
+            # is removed yet: if this process dies, ``load`` can tell by the record's generation whether its sum
+            # describes the old segments or the new one.
             files.store(files.ends)
             complete_swap(fs, directory, base_offset, bases)
             files.counters.segments_compacted += len(bases)
@@ -210,7 +210,7 @@ class Cuts:
         write_compaction_state(files.context.fs, path, state, mode=files.context.config.file_mode)
 
     def _lower_dirt(self, offset: int) -> None:
-        """The replacement of what is cut from ``offset`` on was never cleaned."""
+        """Lowers the clean offset to a cut: what replaces the records from ``offset`` on was never cleaned."""
         first_dirty = remembered_dirt(self._files.context.fs, self._files.context.directory)
         if first_dirty is not None and first_dirty > offset:
             self.remember_dirt(offset)

@@ -1,4 +1,4 @@
-"""Puts written data on disk, and raises the recovery point: the work of ``Log.flush`` and of the background."""
+"""Puts written data on disk and raises the recovery point, for ``Log.flush`` and in the background."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ __all__ = ["UNFLUSHED_MAX", "Flush", "TailFlush", "flushed", "sync_indexes"]
 class Flush(Protocol):
     """How a log is put on disk. Syncs outside the turn run beside appends."""
 
-    # Set when the log is open: it needs the log.
+    # Set after the log is open, because it needs the log.
     flusher: BackgroundFlusher
 
     def flush(self) -> None:
-        """Everything that is published, and the recovery point with it. Raises: SyncFailedError, StorageError."""
+        """Syncs everything that is published, and moves the recovery point there. Raises: SyncFailedError,
+        StorageError."""
         ...
 
     def flush_sealed(self) -> None:
-        """The sealed segments, and the recovery point up to the active one. Raises: as ``flush``."""
+        """Syncs the sealed segments; the recovery point moves up to the active one. Raises: as ``flush``."""
         ...
 
     def flush_in_turn(self) -> None:
@@ -34,7 +35,7 @@ class Flush(Protocol):
         ...
 
     def soon(self) -> None:
-        """Makes the background call ``flush``, or calls it now if that is impossible; with the turn."""
+        """Makes the background thread call ``flush``, or calls it now if that is impossible; with the turn."""
         ...
 
     def sealed_soon(self, tail: SegmentTail) -> None:
@@ -96,7 +97,7 @@ class TailFlush:
                 files.poison(error)
             raise
         with self._turn.lock, files.poisoned_by_syncs():
-            # What was cut meanwhile, and written again, is not what was synced.
+            # A part that was cut in the meantime, and written again, is not the part that was synced.
             if files.closed is None and files.poisoned is None and files.truncation_count == truncation_count:
                 flushed(files, target, sealed, indexes)
 
@@ -126,14 +127,14 @@ class TailFlush:
         flushed(files, files.segments.last.base_offset, sealed, indexes)
 
     def sync_before_cut(self) -> None:
-        """It already is, if appends are synced; else the durable end tells how far it is."""
+        """Does nothing with appends that sync; otherwise the durable end says how far the log is on disk."""
 
     def sync_to_close(self) -> None:
         files = self._files
         if not files.is_sync or files.tail is None:
             self._sync_in_turn(self._dirty_tails(), ())
         else:
-            # The names of indexes: what is closed in order is believed when it is opened.
+            # The names of indexes: the next open trusts a cleanly closed log.
             files.context.fs.sync_dir(files.context.directory)
 
     def _dirty_tails(self) -> list[SegmentTail]:
@@ -174,14 +175,15 @@ def sync_indexes(files: LogFiles, indexes: Sequence[UnsyncedIndex]) -> None:
 
 
 def flushed(files: LogFiles, target: int, sealed: Sequence[SegmentTail], indexes: Sequence[UnsyncedIndex]) -> None:
-    """Everything below offset ``target`` is on disk, with ``indexes`` and with the tails that were ``sealed`` when the
-    sync began: one that was sealed since may have grown after its sync. Stores that, with the turn."""
+    """Notes that everything below offset ``target`` is on disk, with ``indexes`` and with the tails that were
+    ``sealed`` when the sync began: one that was sealed since may have grown after its sync. Stores that; with the
+    turn."""
     files.producers.synced(indexes)
     files.unflushed = [tail for tail in files.unflushed if tail not in sealed]
     ends = files.ends
-    # During an append that is not published yet the segments extend further than the log.
+    # During an append the segments extend past the published end.
     target = min(target, ends.end_offset)
-    # It holds whether or not it can be stored: an older record only makes recovery check more.
+    # True even if it cannot be stored: an older record only makes recovery check more.
     files.ends = ends._replace(
         recovery_point=max(ends.recovery_point, target), durable_end=max(ends.durable_end, target)
     )

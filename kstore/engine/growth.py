@@ -1,4 +1,4 @@
-"""Waits, in the writer's process, for a log to grow: its followers, and how they are woken."""
+"""Waits in the writer's process until a log grows, and wakes the log's followers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Growth:
 
     def __init__(self) -> None:
         # Reentrant: a finalizer may close a consumer, which watches, inside. The condition itself is never entered: an
-        # interrupt at the end of its ``__enter__``, which is Python, would leave the lock taken.
+        # interrupt at the end of its ``__enter__``, which is Python code, would leave the lock taken.
         self._lock = threading.RLock()
         self._grown = threading.Condition(self._lock)
         # Guarded by the lock; each append reads it without.
         self.follower_count = 0
-        self._watchers: list[Callable[[], None]] = []  # the same; each counts as a follower
+        self._watchers: list[Callable[[], None]] = []  # guarded and read as above; each counts as a follower
 
     def wake(self) -> None:
         """Wakes the followers: the log has grown."""
@@ -28,14 +28,15 @@ class Growth:
                 grown()
 
     def wake_all(self) -> None:
-        """Wakes every thread that waits: the log is closed."""
+        """Wakes every waiting thread: the log is closed."""
         with self._lock:
             self._grown.notify_all()
 
     def watch(self, grown: Callable[[], None]) -> None:
         """Calls ``grown``, which must be short, after each append, until ``unwatch``."""
         with self._lock:
-            # The count first: a signal may be served after the call. One that is too high costs time, and no news.
+            # The count first: a signal handler may run after this. A count that is too high costs time but loses no
+            # wake-up.
             self.follower_count += 1
             self._watchers.append(grown)
 
@@ -50,7 +51,7 @@ class Growth:
         with self._lock:
             self.follower_count += 1
             try:
-                # An append before this thread was counted has published already, and is seen here.
+                # An append before this thread was counted is already published, and is seen here.
                 self._grown.wait_for(is_over, timeout)
             finally:
                 self.follower_count -= 1

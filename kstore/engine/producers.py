@@ -1,7 +1,7 @@
 """A log's producer state over time: loaded from the newest snapshot when first needed, and written as snapshots.
 
-A log that no producer ever wrote to pays nothing for it: nothing is read before a producer's batch comes, or somebody
-asks for the last stable offset.
+A log that no producer ever wrote to pays nothing for it: nothing is read until a producer's batch is appended or a
+caller asks for the last stable offset.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ __all__ = ["LogProducers", "PendingProducers", "TransactionRebuild", "UnsyncedIn
 
 logger = logging.getLogger(__name__)
 
-# So often producers are looked through for those that have written nothing for too long (ms), as Kafka does.
+# How often (ms) producers that have written nothing for too long are dropped, as in Kafka.
 EXPIRY_INTERVAL_MS = 600_000
-# So much of a log is searched for batches that its snapshots do not remember.
+# How much of a log is searched for batches that its snapshots leave out.
 RECALL_BYTES_MAX = 256 << 20
 
 
 class UnsyncedIndex(NamedTuple):
-    """A transaction index that is not on disk, and how many entries it had when that was asked."""
+    """A transaction index that is not on disk, and its entry count at the time of the question."""
 
     transactions: TransactionIndex
     entry_count: int
@@ -69,9 +69,9 @@ class LogProducers:
         *,
         shows_expired: bool = False,
     ) -> None:
-        """``index_sizes`` are those of the transaction indexes that are there; a reader need not know them.
+        """``index_sizes`` are those of the existing transaction indexes; a reader need not know them.
 
-        ``shows_expired``: nothing is appended, so that producers which appends have forgotten may be known.
+        ``shows_expired``: nothing is appended, so producers that appends would have expired stay known.
         """
         self.index_sizes = TransactionIndexSizes() if index_sizes is None else index_sizes
         self._context = context
@@ -80,25 +80,27 @@ class LogProducers:
         self._shows_expired = shows_expired
         self._state: ProducerState | None = None
         self._next_offset = 0
-        # Whether more of a producer's batches may be in the log than are known.
+        # Whether the log was searched for batches that the snapshot leaves out (``recall``).
         self._is_recalled = False
-        # When producers were last looked through for those to forget.
+        # When producers were last expired.
         self._expired_ms = 0
-        # Whether the state says more than the newest snapshot.
+        # Whether the state knows more than the newest snapshot.
         self._changed = False
         # Whether a producer ever wrote to the log, as far as known.
         self.in_use = bool(snapshots)
-        # Ended in what was read since the snapshot: beside a live writer an index may not list them yet.
+        # Aborted transactions read since the snapshot: with a live writer an index may not list them yet.
         self._seen_aborted: list[AbortedTransaction] = []
-        # Indexes with entries that are not on disk yet, by base offset; kept open, since errors are told to who wrote.
+        # Indexes with entries that are not on disk yet, by base offset. They stay open, because the system reports a
+        # failed writeback only to descriptors that were open at the time.
         self._unsynced: dict[int, TransactionIndex] = {}
 
     def use(self, context: SegmentContext) -> None:
-        """Goes on with other settings."""
+        """Continues with other settings."""
         self._context = context
 
     def up_to(self, end: int, position: int) -> ProducerState:
-        """The state at offset ``end``, byte ``position`` of the last segment; reads what is new since the last call."""
+        """The state at offset ``end``, byte ``position`` of the last segment; reads what was appended since the last
+        call."""
         if self._state is None or self._next_offset > end:
             self._next_offset, self._state = self._newest_snapshot(end)
             self._changed = False
@@ -112,21 +114,21 @@ class LogProducers:
         return self._state
 
     def known(self, end: int, position: int) -> tuple[Producer, ...]:
-        """What is known of every producer at offset ``end``, as ``up_to``, in the order of their ids."""
+        """Every known producer at offset ``end``, as ``up_to``, sorted by id."""
         producers = self.up_to(end, position).producers
         return tuple(producers[producer_id] for producer_id in sorted(producers))
 
     @property
     def known_to(self) -> int:
-        """The offset up to which the producers are known; 0 where nothing was read yet."""
+        """The offset up to which the producers are known; 0 if nothing was read yet."""
         return self._next_offset if self._state is not None else 0
 
     def apart(self) -> LogProducers:
-        """Another one of the same log that knows nothing yet: what it reads disturbs nothing. See ``adopt``."""
+        """A second, empty object for the same log: it reads without changing this one. See ``adopt``."""
         return LogProducers(self._context, self._segments, self._snapshots, self.index_sizes)
 
     def adopt(self, other: LogProducers) -> None:
-        """Knows what ``other``, which came from ``apart``, has read, if that is more."""
+        """Takes over what ``other``, made by ``apart``, has read, if that is more."""
         if other.known_to > self.known_to:
             self._next_offset, self._state = other._next_offset, other._state
             self._seen_aborted = other._seen_aborted
@@ -134,12 +136,12 @@ class LogProducers:
             self.in_use = self.in_use or other.in_use
 
     def passed(self, before: int, end: int) -> None:
-        """Nothing of a producer was appended from ``before`` to ``end``: so it need not be read."""
+        """No producer's batch was appended from ``before`` to ``end``, so that part need not be read."""
         if self._state is not None and self._next_offset == before:
             self._next_offset = end
 
     def take_in(self, batches: Sequence[ProducerBatch], end: int) -> None:
-        """Takes in what was just appended; an abort among it is added to its segment's transaction index."""
+        """Adds batches that were just appended; an aborted transaction is also added to its segment's index."""
         state = self._state
         assert state is not None, "producers are loaded before a producer's batch is written"
         self._changed = self.in_use = True
@@ -161,7 +163,7 @@ class LogProducers:
         return index
 
     def expire(self, now_ms: int) -> int:
-        """Forgets producers that have written nothing for ``producer_id_expiration_ms``; how many these were."""
+        """Drops producers that have written nothing for ``producer_id_expiration_ms``; returns their number."""
         if self._state is None:
             return 0
         self._expired_ms = now_ms
@@ -170,7 +172,7 @@ class LogProducers:
         return count
 
     def pending(self, end: int, position: int, now_ms: int) -> PendingProducers:
-        """What appends to a log that ends at ``end`` are checked against."""
+        """Checks appends to a log that ends at ``end``."""
         is_new = self._state is None
         state = self.up_to(end, position)
         if is_new or not 0 <= now_ms - self._expired_ms < EXPIRY_INTERVAL_MS:
@@ -178,10 +180,10 @@ class LogProducers:
         return PendingProducers(self, state)
 
     def recall(self) -> None:
-        """Reads from the log what snapshots leave out: of each producer's last batches they have only the newest.
+        """Reads the batches that snapshots leave out: a snapshot has only the newest of each producer's last batches.
 
-        Newest segments first, and not more than a part of a large log; once, since it is the same each time.
-        Raises: StorageError.
+        It searches the newest segments first, at most ``RECALL_BYTES_MAX`` bytes, and only once: a second search would
+        find the same. Raises: StorageError.
         """
         state = self._state
         if state is None or self._is_recalled:
@@ -235,11 +237,11 @@ class LogProducers:
         return aborted
 
     def note_use(self) -> None:
-        """A producer's batch was seen."""
+        """Notes that a producer's batch was seen."""
         self.in_use = True
 
     def note_snapshots(self, offsets: Sequence[int]) -> None:
-        """These snapshots are there now: a reader's writer makes and removes them."""
+        """Replaces the known snapshots, for a reader: its writer creates and removes them."""
         self._snapshots = sorted(offsets)
         self.in_use = self.in_use or bool(offsets)
 
@@ -252,16 +254,16 @@ class LogProducers:
                 logger.warning("%s: passed over, the producers are read from the log: %s", path, error)
             else:
                 if not self._shows_expired:
-                    # Kafka: ProducerStateManager.loadFromSnapshot. What is forgotten must not come back with the
-                    # next batch of that producer.
+                    # Kafka: ProducerStateManager.loadFromSnapshot. An expired producer must not come back with its next
+                    # batch.
                     state.expire(self._context.clock.now_ms(), self._context.config.producer_id_expiration_ms)
                 return offset, state
         return 0, ProducerState()
 
     def snapshot(self, offset: int) -> None:
-        """Writes the state at ``offset``, the log's end, if that is known, and more than the newest snapshot says.
+        """Writes the state at ``offset``, the log's end, if it is known and the newest snapshot is older.
 
-        In a log with producers that it goes on without them is more too: who loads it need not read that part.
+        A log whose producers no longer write gets one too, so that the next load need not read that part.
         """
         if self._state is None or self._next_offset != offset:
             return
@@ -275,14 +277,15 @@ class LogProducers:
         self._changed = False
 
     def snapshot_at_close(self, end: int, position: int) -> None:
-        """The snapshot of an orderly close: of a log with producers there is one, since a broker that finds none after
-        an orderly stop takes it that there are no producers."""
+        """Writes the snapshot of a clean close. A log with producers always gets one: a broker that finds no snapshot
+        after a clean stop assumes that there are no producers."""
         if self.in_use and not self._snapshots:
             self.up_to(end, position)
         self.snapshot(end)
 
     def secure(self, base_offset: int) -> None:
-        """Before the segments below ``base_offset`` go: what only their batches tell goes into a snapshot there."""
+        """Called before the segments below ``base_offset`` are removed: keeps what only they say in a snapshot
+        there."""
         if not self.in_use or base_offset in self._snapshots:
             return
         below = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
@@ -298,7 +301,7 @@ class LogProducers:
         return frozenset(known.producer_id for known in before.up_to(base_offset, 0).open_transactions)
 
     def repair_indexes(self, segments: Iterable[LogSegment]) -> list[str]:
-        """Makes the transaction indexes of ``segments`` that cannot be right anew from their batches; their paths."""
+        """Rebuilds those transaction indexes of ``segments`` that cannot be right, from their batches; their paths."""
         repaired = []
         for segment in segments:
             index = segment.transaction_index()
@@ -315,7 +318,7 @@ class LogProducers:
         return repaired
 
     def remove_snapshot(self, offset: int) -> None:
-        """Removes one that cannot be right, durably: the next older one, and the log, have what it should have."""
+        """Removes an impossible snapshot, durably; the next older one and the log replace it."""
         self._remove([offset])
         self._context.fs.sync_dir(self._context.directory)
         self._state = None
@@ -325,7 +328,7 @@ class LogProducers:
 
         Returns the paths of those that changed, each of them durable. Raises: StorageError.
         """
-        # Not this one's state, which the batches would be taken into twice.
+        # A state of its own: this object's state would take in the batches twice.
         own = LogProducers(self._context, self._segments, self._snapshots, self.index_sizes)
         rebuild = TransactionRebuild(own)
         changed = []
@@ -345,7 +348,7 @@ class LogProducers:
         return changed
 
     def _aborted_in(self, segment: LogSegment) -> Sequence[AbortedTransaction]:
-        """The aborted transactions whose end lies in ``segment``, as its batches tell."""
+        """The aborted transactions whose end is in ``segment``, according to its batches."""
         base_offset = segment.base_offset
         before = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
         before.up_to(base_offset, 0)
@@ -362,24 +365,24 @@ class LogProducers:
 
     def unsynced(self) -> list[UnsyncedIndex]:
         """The transaction indexes that are not on disk. The caller syncs them, then their names, and calls ``synced``:
-        until that they count as unsynced, for other flushes and after a failure too."""
+        until then they count as unsynced, for other flushes and after a failure too."""
         return [UnsyncedIndex(index, index.entry_count) for index in self._unsynced.values()]
 
     def synced(self, indexes: Iterable[UnsyncedIndex]) -> None:
-        """``indexes`` are on disk, with their names. One that has grown since stays unsynced."""
+        """Notes that ``indexes`` are on disk, with their names. One that has grown since stays unsynced."""
         for index, entry_count in indexes:
             if self._unsynced.get(index.base_offset) is index and index.entry_count == entry_count:
                 del self._unsynced[index.base_offset]
 
     def truncate_to(self, end: int) -> None:
-        """Forgets what lies behind ``end``, the end of the last batch that is left; its snapshots too, durably."""
+        """Forgets everything after ``end``, the end of the last batch that stays; removes later snapshots, durably."""
         removed = [at for at in self._snapshots if at > end]
         self._remove(removed)
         if removed:
-            # One that came back after a power cut would tell of batches that others have replaced.
+            # A snapshot that came back after a power cut would describe batches that were replaced.
             self._context.fs.sync_dir(self._context.directory)
         self._state = None
-        # Those of segments that stay are not on disk yet; the one that is cut is synced when that is done.
+        # Indexes of the segments that stay are still unsynced; that of the cut segment is synced after the cut.
         last = self._segments.floor(end)
         self._unsynced = {
             base_offset: index
@@ -388,13 +391,13 @@ class LogProducers:
         }
 
     def delete_before(self, base_offset: int) -> None:
-        """Removes the snapshots below the first segment, but for the newest: batches from it on may be all there is."""
+        """Removes the snapshots below the first segment except the newest: only batches after it may still exist."""
         self._remove([at for at in self._snapshots[:-1] if at < base_offset])
 
     def remove_strays(self, end: int) -> None:
-        """Removes snapshots beyond ``end`` and those that no segment begins with, but for the newest.
+        """Removes snapshots beyond ``end``, and, except for the newest, those at which no segment begins.
 
-        Every close leaves one; without this they would become more with each life of the log.
+        Every close leaves one, so without this they would accumulate.
         """
         newest = max((at for at in self._snapshots if at <= end), default=-1)
         kept = {newest, *self._segments.bases}
@@ -409,16 +412,16 @@ class LogProducers:
             try:
                 self._context.fs.unlink(self._context.directory / segment_name(offset, SNAPSHOT_SUFFIX))
             except FileNotFoundError:
-                pass  # somebody tidied up
+                pass  # already removed by another program
             self._snapshots.remove(offset)
 
     def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
         """The aborted transactions that overlap offsets ``start`` to ``stop``, which is exclusive (UnifiedLog).
 
-        ``stop`` is not above a last stable offset that was asked for before.
+        ``stop`` is at most a last stable offset that was requested before.
         """
         if not self.in_use:
-            return ()  # of ten thousand segments none is asked
+            return ()  # without opening an index of any segment
         found: list[AbortedTransaction] = []
         for segment in self._segments.range(start, OFFSET_MAX):
             result = segment.transaction_index().collect_aborted(start, stop)
@@ -430,9 +433,9 @@ class LogProducers:
 
 
 class PendingProducers:
-    """What will be known of producers when the appends of one write are published; each append is checked against it.
+    """The producers as they will be when one write is published; each append of the write is checked against it.
 
-    Nothing is known of any of it before: a write that fails is forgotten with this object.
+    A write that fails is dropped with this object.
     """
 
     def __init__(self, producers: LogProducers, state: ProducerState) -> None:
@@ -443,16 +446,16 @@ class PendingProducers:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Of what is published."""
+        """That of the published state."""
         return self._state.first_unstable_offset
 
     def take(
         self, batches: Iterable[Batch], spans: Iterable[tuple[int, int]], *, checked: bool
     ) -> list[RememberedBatch]:
-        """Checks the batches of one append, which will have the offsets ``spans``; what they all repeat, if they do.
+        """Checks the batches of one append, whose offsets will be ``spans``; returns the batches that they repeat.
 
-        Either they are to be appended, and the list is empty, or each repeats a batch that the log has. Unless
-        ``checked`` they are taken as they are.
+        Either the append is new, and the list is empty, or each of its batches repeats one that the log has. Unless
+        ``checked``, the batches are accepted as they are.
 
         Raises: CorruptDataError, and as ``rules.sequence``; then nothing was taken.
         """
@@ -473,7 +476,7 @@ class PendingProducers:
             changed[sent.producer_id] = after(known, sent)
             taken.append(sent)
         if repeated and len(repeated) < batch_count:
-            # Half of it would have to be appended, and one answer cannot tell the offsets of both.
+            # Half of the append would be new, and one result cannot carry the offsets of both halves.
             sent = repeated[0][1]
             raise DuplicateSequenceError(sent.producer_id, sent.producer_epoch, sent.first_sequence, None)
         self._changed.update(changed)
@@ -481,7 +484,7 @@ class PendingProducers:
         return [again for again, _ in repeated]
 
     def take_run(self, run: ProducerBatch) -> bool:
-        """Takes the batches of one append at once, where they are beyond doubt what comes next of their producer."""
+        """Takes the batches of one append together, if they are certainly the next ones of their producer."""
         known = self._known(run.producer_id)
         if not follows(known, run):
             return False
@@ -511,10 +514,10 @@ class PendingProducers:
 
 
 def _skip_plain(segment: LogSegment, located: Located, stop: int) -> Located:
-    """``located``, or what is behind the batches of no producer that stand there, found at less cost than by a walk."""
+    """Skips the batches without producers that start at ``located``, faster than a walk would."""
     file = segment.log_file()
     if isinstance(file, RemoteFile):
-        return located  # many small reads cost more there than a large one
+        return located  # many small remote reads cost more than a large one
     found = skip_plain(file, located.position, stop)
     return located if found is None else Located(found[0], 0, max(found[1], located.next_offset))
 
@@ -524,7 +527,7 @@ def _pass_over(segment: LogSegment, batch: Batch, error: CorruptDataError) -> No
 
 
 class TransactionRebuild:
-    """Makes transaction indexes anew from the batches that recovery passes by, segment after segment."""
+    """Rebuilds transaction indexes from the batches that recovery scans, segment after segment."""
 
     def __init__(self, producers: LogProducers) -> None:
         self._producers = producers
@@ -533,11 +536,11 @@ class TransactionRebuild:
         self._damages: list[Damage] = []
 
     def note_damage(self, damage: Damage) -> None:
-        """Takes in that the segment is damaged here: what ended there only the old index can tell."""
+        """Notes damage in the segment: only the old index knows which transactions ended there."""
         self._damages.append(damage)
 
     def note(self, segment: LogSegment, batch: Batch) -> None:
-        """Takes in the next batch; what came before the first segment is read from snapshots when it is needed."""
+        """Takes the next batch. The state before the first segment is loaded from snapshots when it is needed."""
         if batch.producer_id < 0:
             return
         if self._state is None:
@@ -552,7 +555,7 @@ class TransactionRebuild:
             self._aborted.append(ended)
 
     def finish(self, segment: LogSegment) -> bool:
-        """Writes the segment's index, unless it says the same already; whether it did."""
+        """Writes the segment's index unless it is already right; returns whether it wrote."""
         aborted, self._aborted = self._aborted, []
         damages, self._damages = self._damages, []
         index = segment.transaction_index()
@@ -566,20 +569,20 @@ class TransactionRebuild:
             logger.warning("%s: rebuilt: %s", index.path, error)
         finally:
             index.close()
-        # A marker that cannot be read any more has ended its transaction all the same.
+        # An unreadable marker has ended its transaction nevertheless.
         ended = {transaction.last_offset for transaction in aborted}
         unread = [one for one in found if one.last_offset not in ended and _is_in(damages, one.last_offset)]
         aborted = sorted([*aborted, *unread], key=lambda transaction: transaction.last_offset)
         self._producers.index_sizes.note(segment.base_offset, len(aborted) * TransactionIndex.entry_size)
         if is_whole and found == aborted:
             return False
-        # At once: a reader in another process believes what it finds.
+        # At once: readers in other processes trust the index.
         segment.replace_transaction_index(aborted)
         return True
 
 
 def _is_in(damages: Iterable[Damage], offset: int) -> bool:
-    """Whether a batch with ``offset`` may have been where the damage is."""
+    """Whether a batch with ``offset`` may have been in the damaged range."""
     return any(
         damage.first_offset <= offset and (damage.next_offset is None or offset < damage.next_offset)
         for damage in damages

@@ -23,17 +23,18 @@ class Retention:
     """Applies retention to one log. Thread-safe; takes the turn itself."""
 
     def __init__(self, files: LogFiles, turn: Turn, rolls: Rolls, cuts: Cuts, clock: TrustedClock) -> None:
-        """``clock`` is the one that retention uses: it does not believe every jump."""
+        """``clock`` rejects implausible jumps of the time."""
         self._files = files
         self._turn = turn
         self._rolls = rolls
         self._cuts = cuts
         self._trusted_clock = clock
-        # The groups that retention is bound to are done with what lies below it, as the store knew when it last looked.
+        # All groups that retention waits for have passed what lies below this offset, as the store last saw them.
         self.passed_by_groups = 0
 
     def after_roll(self) -> None:
-        """A roll is when a log can become too large or too old. What fails here is tried again at the next one."""
+        """Applies retention after a roll, when the log may have become too large or too old. A failure is retried after
+        the next one."""
         self._rolls.retention_due = False
         config = self._files.context.config
         if (config.retention_ms, config.retention_bytes) == (NO_LIMIT, NO_LIMIT):
@@ -52,7 +53,7 @@ class Retention:
             return self._retain(self._trusted_clock.now_ms(clock.now_ms(), clock.monotonic()))
 
     def _look_up_ages(self) -> None:
-        """Has the ages that retention asks for looked up before it takes the lock: a lost index makes that long."""
+        """Looks up the ages that retention needs before it takes the lock: a lost index makes that slow."""
         config = self._files.context.config
         if config.retention_ms == NO_LIMIT:
             return
@@ -60,15 +61,15 @@ class Retention:
         try:
             is_kept = False
             for age in self._ages(with_times=True, repair=True):
-                # Retention asks for the first segment that it keeps, and for the one after it.
+                # Retention reads the age of the first segment that it keeps, and of the one after it.
                 if is_kept:
                     return
                 is_kept = now_ms - age.largest_timestamp <= config.retention_ms
         except (KstoreError, ValueError):
-            pass  # what cannot be read, or is just changing, is met again under the lock
+            pass  # unreadable or changing segments are met again under the lock
 
     def _retain(self, now_ms: int) -> RetentionResult:
-        """Deletes what ``rules.retain`` gives up; the active segment only after a roll."""
+        """Deletes the segments that ``rules.retain`` selects; the active one only after a roll."""
         files = self._files
         config, ends = files.context.config, files.ends
         segments = tuple(files.segments)
@@ -96,7 +97,7 @@ class Retention:
         return RetentionResult(count, size, files.ends.start_offset)
 
     def _ages(self, *, with_times: bool, repair: bool = False) -> Iterator[SegmentAge]:
-        """The segments as retention sees them, one after the other; their times only if asked for."""
+        """The segments as retention sees them, in order; their times only if requested."""
         files = self._files
         stops = [*files.segments.bases[1:], files.ends.end_offset]
         for segment, stop_offset in zip(files.segments, stops, strict=True):

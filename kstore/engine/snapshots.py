@@ -1,4 +1,4 @@
-"""What a writer says of its log at one moment: values for its store, and for a compaction."""
+"""What a writer reports of its log at one moment, as values for its store and for a compaction."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Cleanable", "LogOffsets"]
 
 
 class Cleanable(NamedTuple):
-    """What a compaction begins with: the sealed ``segments``, and what it must not go beyond.
+    """The input of a compaction: the sealed ``segments``, and the limits that it must not pass.
 
-    ``stop_offset`` is where the last of them ends, ``durable_offset`` up to where all is on disk and stays there.
-    ``last_records`` are those of live producers; unless ``producers_known`` there seem to be none.
+    ``stop_offset`` is the end of the last segment; everything below ``durable_offset`` is on disk and stays there.
+    ``last_records`` are those of live producers; unless ``producers_known`` no producers are known.
     """
 
     segments: tuple[LogSegment, ...]
@@ -28,7 +28,7 @@ class Cleanable(NamedTuple):
 
 
 class LogOffsets(NamedTuple):
-    """Where a log is: what its store's checkpoints say of it."""
+    """The offsets of a log that its store's checkpoints record."""
 
     first_base_offset: int
     start_offset: int

@@ -1,9 +1,9 @@
 """Splitting a segment whose offsets are too far apart for its indexes (Kafka: LocalLog.splitOverflowedSegment).
 
 Old brokers wrote such segments when they compacted: an index holds an offset as an int32 above the segment's base. The
-batches are copied as they are into segments of their own, which take the old one's place as compaction does it
-(``swap``): a crash leaves the old segment or the new ones. A segment with damage stays: what the damage hides
-could belong to either part. It is readable all the same, and nothing is appended to it.
+batches are copied unchanged into new segments, which replace the old one through compaction's swap (``swap``): a crash
+leaves the old segment or the new ones. A segment with damage is not split, because the damage may hide records of
+either part. It stays readable, and nothing is appended to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["overflowing", "split_segment"]
 def overflowing(segments: LogSegments, end_offset: int) -> list[tuple[int, int]]:
     """The base of each segment that spans too many offsets, with the offset at which it ends.
 
-    Only segments that end far enough from their base are looked into.
+    Examines only segments that end far enough from their base.
     """
     bases = segments.bases
     found = []
@@ -40,10 +40,10 @@ def overflowing(segments: LogSegments, end_offset: int) -> list[tuple[int, int]]
 
 
 def split_segment(segments: LogSegments, segment: LogSegment, offset_stop: int) -> str:
-    """Replaces ``segment`` by as many as its offsets need, durably; returns why it stays, "" where it is split.
+    """Replaces ``segment`` durably by as many segments as its offsets need; returns why it cannot, "" after a split.
 
-    Needs the log's lock. Raises: StorageError where the new segments are committed and not all in place: the next open
-    finishes that.
+    Needs the log's lock. Raises: StorageError if the new segments are committed but not all in place: the next open
+    finishes the swap.
     """
     context = segment.context
     fs, directory = context.fs, context.directory
@@ -80,7 +80,7 @@ class _DamagedError(Exception):
 
 
 def _parts(segment: LogSegment, offset_stop: int) -> Iterator[LogSegment]:
-    """Writes the new segments as ``.cleaned`` files; each is on disk when the next one begins."""
+    """Writes the new segments as ``.cleaned`` files, and syncs each before it begins the next."""
     context = segment.context
     file, size = segment.log_file(), segment.size
     mtime_ns = file.stat().mtime_ns
@@ -137,7 +137,7 @@ def _share_transactions(segment: LogSegment, parts: list[LogSegment]) -> None:
 
 
 def _forget_swap(segment: LogSegment) -> None:
-    """What an earlier compaction replaced says nothing of the segments that come now."""
+    """Drops what an earlier compaction replaced: it does not apply to the segments that come now."""
     context = segment.context
     path = context.directory / KSTORE_COMPACTION
     state = read_compaction_state(context.fs, path)

@@ -7,10 +7,10 @@
                                                   old segments is ever seen beside the new one
     4  the .log loses .swap                       in place of the first one's; the directory synced
 
-At an open a ``.log.swap`` says that 2 was reached, and 3 and 4 are done again; without it everything is undone. Which
-segments are replaced is in ``kstore.compaction``, which is written before 2; where another program made the swap, it
-is those that begin within the new segment, as Kafka does it. The new one replaces the first by a rename, so that there
-is always a ``.log`` or ``.log.swap`` of that base. (Kafka: LocalLog.replaceSegments, LogLoader.)
+An open that finds a ``.log.swap`` repeats 3 and 4, since 2 was reached; otherwise it undoes everything.
+``kstore.compaction``, written before 2, names the replaced segments; after a swap by another program they are those
+that begin within the new segment, as in Kafka. A rename puts the new segment in the first one's place, so a ``.log`` or
+``.log.swap`` of that base always exists. (Kafka: LocalLog.replaceSegments, LogLoader.)
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-# The .log last, forwards, since it is what counts; and first when a segment goes.
+# The .log decides: it comes last when a segment is put in place, and first when one is removed.
 FORWARD = (*INDEX_SUFFIXES, LOG_SUFFIX)
 BACKWARD = (LOG_SUFFIX, *INDEX_SUFFIXES)
 
 
 def begin_swap(fs: FileSystem, directory: Path, base_offset: int) -> None:
-    """Step 2. Raises: StorageError; whether it is committed then, the directory tells."""
+    """Step 2. Raises: StorageError; then only the directory tells whether it is committed."""
     for suffix in FORWARD:
         _rename(fs, directory, base_offset, suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)
     fs.sync_dir(directory)
 
 
 def begin_swaps(fs: FileSystem, directory: Path, bases: Sequence[int]) -> None:
-    """Step 2 for several segments that replace one; ``bases`` rise, and the first is that of the one replaced.
+    """Step 2 for several segments that replace one; ``bases`` rise, and the first is the replaced segment's.
 
     Its rename is the commit: before it the names of all others are durable (Kafka: LocalLog.splitOverflowedSegment).
     """
@@ -75,18 +75,18 @@ def begin_swaps(fs: FileSystem, directory: Path, bases: Sequence[int]) -> None:
 
 
 def complete_swap(fs: FileSystem, directory: Path, base_offset: int, replaced: Iterable[int]) -> None:
-    """Steps 3 and 4; may be begun again at any point."""
+    """Steps 3 and 4; may be repeated from any point."""
     others = sorted((base for base in replaced if base != base_offset), reverse=True)
     for base in others:
         for suffix in BACKWARD:
             _unlink(fs, directory, base, suffix)
     for suffix in INDEX_SUFFIXES:
         _rename(fs, directory, base_offset, suffix + SWAP_SUFFIX, suffix)
-    # As long as there is a .log.swap all of this is done again: the new .log is never beside a segment that it
-    # replaces, nor beside an index of the old one.
+    # While a .log.swap exists all of this is repeated: the new .log is never beside a segment that it replaces,
+    # or beside an index of the old one.
     fs.sync_dir(directory)
     _rename(fs, directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX, LOG_SUFFIX)
-    # An empty one was made where only that takes the place of an old one.
+    # An empty index was written only to replace an old one.
     path = directory / segment_name(base_offset, TXN_INDEX_SUFFIX)
     if fs.exists(path) and not fs.stat(path).size:
         fs.unlink(path)
@@ -94,7 +94,7 @@ def complete_swap(fs: FileSystem, directory: Path, base_offset: int, replaced: I
 
 
 def swapped_index_bytes(fs: FileSystem, directory: Path, base_offset: int) -> int:
-    """The size of the transaction index of a segment that is committed, and has not taken its place."""
+    """The size of the transaction index of a segment that is committed but not in place yet."""
     try:
         return fs.stat(directory / segment_name(base_offset, TXN_INDEX_SUFFIX + SWAP_SUFFIX)).size
     except FileNotFoundError:
@@ -102,14 +102,14 @@ def swapped_index_bytes(fs: FileSystem, directory: Path, base_offset: int) -> in
 
 
 def discard(fs: FileSystem, directory: Path, base_offset: int, state: str) -> None:
-    """Removes the files of a new segment that has not taken its place, the ``.log`` first."""
+    """Removes the files of a new segment that is not in place, the ``.log`` first."""
     for suffix in BACKWARD:
         _unlink(fs, directory, base_offset, suffix + state)
 
 
 def swapped_bases(names: DirectoryNames) -> list[int]:
-    """The bases of the segments that are being swapped in for good, rising."""
-    # Where a .cleaned is left (of Kafka's, a split has several), what would replace the same was not all written.
+    """The bases of the segments whose swap is committed, rising."""
+    # A .cleaned file that is left (Kafka's splits write several) shows that its swap was not completely written.
     unwritten = min((name.base_offset for name in names.unfinished if name.state == CLEANED_SUFFIX), default=None)
     return sorted(
         name.base_offset
@@ -121,7 +121,7 @@ def swapped_bases(names: DirectoryNames) -> list[int]:
 
 
 def replaced_by(context: SegmentContext, base_offset: int, bases: Sequence[int]) -> list[int]:
-    """Which of the segments ``bases`` the one that is being swapped in at ``base_offset`` replaces."""
+    """Which of the segments ``bases`` the new segment at ``base_offset`` replaces."""
     state = read_compaction_state(context.fs, context.directory / KSTORE_COMPACTION)
     if state is not None and state.swap and state.swap[0] == base_offset:
         named = set(state.swap)
@@ -131,9 +131,9 @@ def replaced_by(context: SegmentContext, base_offset: int, bases: Sequence[int])
 
 
 def undoes_swap(context: SegmentContext, base_offset: int, bases: Sequence[int]) -> bool:
-    """Whether the new segment is damaged while all that it replaces is still there: then that is what stays.
+    """Whether the new segment is damaged while all that it replaces still exists: then the old ones stay.
 
-    Raises: StorageError where it is damaged, and nobody says what it replaces.
+    Raises: StorageError if it is damaged and nothing records what it replaces.
     """
     if not _examine(context, base_offset)[1]:
         return False
@@ -148,14 +148,15 @@ def undoes_swap(context: SegmentContext, base_offset: int, bases: Sequence[int])
 
 
 def finish_swaps(context: SegmentContext, names: DirectoryNames) -> bool:
-    """Finishes or undoes every swap that a crash has cut; whether there was any. Raises: StorageError."""
+    """Finishes or undoes every swap that a crash has interrupted; returns whether any was found. Raises:
+    StorageError."""
     fs, directory = context.fs, context.directory
     swapped = swapped_bases(names)
     undone = [name for name in names.unfinished if name.state == SWAP_SUFFIX and name.base_offset not in swapped]
     for name in undone:
         _unlink(fs, directory, name.base_offset, name.suffix + SWAP_SUFFIX)
     if undone:
-        # Before a .cleaned goes, by which they are told from a swap that is to be finished.
+        # Before a .cleaned file is removed: these files tell an unwritten swap from a committed one.
         fs.sync_dir(directory)
     bases = names.bases[LOG_SUFFIX]
     for base in swapped:
@@ -163,14 +164,14 @@ def finish_swaps(context: SegmentContext, names: DirectoryNames) -> bool:
             logger.warning("%s: the compacted segment %d is damaged: what it was made from stays", directory, base)
             discard(fs, directory, base, SWAP_SUFFIX)
             continue
-        # What was seen may only be in memory: nothing is removed before the new segment's name is certain.
+        # What was read may exist only in memory: the new segment's name must be durable before anything is removed.
         fs.sync_dir(directory)
         complete_swap(fs, directory, base, replaced_by(context, base, bases))
     return bool(swapped)
 
 
 def _examine(context: SegmentContext, base_offset: int) -> tuple[int, bool]:
-    """The offset behind the last whole batch of a segment being swapped in, and whether it is damaged."""
+    """The end offset of the last whole batch of a segment being swapped in, and whether the segment is damaged."""
     file = context.fs.open(context.directory / segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX))
     next_offset, is_damaged = base_offset, False
     for item in walk(file, 0, file.size(), next_offset=base_offset):
@@ -185,7 +186,7 @@ def _rename(fs: FileSystem, directory: Path, base_offset: int, old: str, new: st
     try:
         fs.rename(directory / segment_name(base_offset, old), directory / segment_name(base_offset, new))
     except FileNotFoundError:
-        pass  # mostly there is no index of transactions; and a crash may have come behind it
+        pass  # usually there is no transaction index; or a crash came after its rename
 
 
 def _unlink(fs: FileSystem, directory: Path, base_offset: int, suffix: str) -> None:

@@ -11,18 +11,18 @@ __all__ = ["Syncs"]
 
 
 class Syncs:
-    """Thread-safe. The lock is held while files are synced, with or without the log's: taken after it, never before."""
+    """Thread-safe. The lock is held while files are synced. Where the log's lock is held too, it is taken first."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._failure: SyncFailedError | None = None  # guarded by the lock
 
     def alone(self, sync: Callable[[], None]) -> None:
-        """Calls ``sync``. A failed writeback is reported once to each descriptor, so a sync beside the one that fails
-        would conclude that everything is on disk.
+        """Calls ``sync``. The system reports a failed writeback once to each descriptor, so a concurrent sync would
+        conclude that everything is on disk.
 
-        It takes a call, and is no context manager made of a generator: an interrupt on the way into one of these leaves
-        the lock held for as long as its traceback lives.
+        A call, and no context manager made of a generator: an interrupt on the way into one of these leaves the lock
+        held for as long as its traceback lives.
 
         Raises: what ``sync`` raises; SyncFailedError after a failure.
         """

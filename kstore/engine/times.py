@@ -1,4 +1,4 @@
-"""Looking up records of a log by their time."""
+"""Looks up records of a log by time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["first_at", "latest_record"]
 
 
 def first_at(source: LogSource, timestamp_ms: int, ends: Ends) -> TimestampOffset | None:
-    """The first record at or after ``timestamp_ms``, None where there is none. Damaged batches are passed over."""
+    """The first record at or after ``timestamp_ms``, or None. Skips damaged batches."""
     start_offset = ends.start_offset
     for segment in source.segments.range(start_offset, ends.high_watermark):
         limit = ends.limit_of(segment)
@@ -23,7 +23,7 @@ def first_at(source: LogSource, timestamp_ms: int, ends: Ends) -> TimestampOffse
 
 
 def latest_record(source: LogSource, ends: Ends) -> TimestampOffset | None:
-    """The record with the greatest timestamp, the first of several, None where no record has one."""
+    """The first record with the greatest timestamp; None if no record has one."""
     start_offset = ends.start_offset
     candidates: list[tuple[int, LogSegment, int]] = []
     for segment in source.segments.range(start_offset, ends.high_watermark):
@@ -35,7 +35,7 @@ def latest_record(source: LogSource, ends: Ends) -> TimestampOffset | None:
             break
         found = segment.find_offset_by_timestamp(largest, start_offset, limit)
         if found is None or found.offset >= ends.high_watermark:
-            # That time is a marker's, a deleted record's, or one that may still vanish.
+            # That time belongs to a marker, to a deleted record, or to one that may still vanish.
             found = segment.latest_record(start_offset, ends.high_watermark, limit)
         if found is not None and (latest is None or found.timestamp > latest.timestamp):
             latest = found

@@ -1,4 +1,4 @@
-"""What a log knows of its producers, and how their transactions are ended, for ``Log``."""
+"""A log's producers, and how their transactions are ended, for ``Log``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is to change a log: one thread's at a time, and one process's at a time where several share it."""
+"""The turn to change a log: one thread at a time, and one process at a time if several share the log."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["Alone", "Turn", "changing"]
 
 
 class Turn(Protocol):
-    """Thread-safe. ``with turn.lock:`` is a turn; a turn of a shared log begins with what other processes did."""
+    """Thread-safe. ``with turn.lock:`` takes the turn. In a shared log it first reads what other processes did."""
 
     @property
     def lock(self) -> AbstractContextManager[object]: ...
 
     @property
     def watch(self) -> DirectoryWatch | None:
-        """How a follower hears of what other processes append; None if no other process may."""
+        """Signals what other processes append, for followers; None if no other process may append."""
         ...
 
     def refresh(self) -> None:
-        """Takes in what other processes have appended; called without the turn."""
+        """Reads what other processes have appended; called without the turn."""
         ...
 
     def read_producers_ahead(self) -> None:
-        """Reads what the producers of other processes have written; called without the turn."""
+        """Reads the producers' batches of other processes before a turn needs them; called without the turn."""
         ...
 
     def is_last(self) -> bool:
@@ -42,16 +42,16 @@ class Turn(Protocol):
         ...
 
     def close_alone(self) -> bool:
-        """Whether this thread may let go of a log without the turn of the processes, which it could not get."""
+        """Whether this thread may close a log although it could not get the turn of the processes."""
         ...
 
     def release(self) -> None:
-        """Gives up the directory, and all that the turn has open."""
+        """Releases the directory and everything that the turn has open."""
         ...
 
 
 class Alone:
-    """The turn of a log that one process writes to: a lock of its threads."""
+    """The turn of a log with one writing process: a lock of its threads."""
 
     watch = None
 
@@ -60,16 +60,16 @@ class Alone:
         self._directory_lock = directory_lock
 
     def refresh(self) -> None:
-        """Nothing to look for: what is published is all there is."""
+        """Does nothing: what is published is complete."""
 
     def read_producers_ahead(self) -> None:
-        """Nothing to read: every append comes from this process."""
+        """Does nothing: every append comes from this process."""
 
     def is_last(self) -> bool:
         return True
 
     def leave(self) -> None:
-        """No other process waits."""
+        """Does nothing: no other process waits."""
 
     def close_alone(self) -> bool:
         return False
@@ -80,7 +80,7 @@ class Alone:
 
 @contextmanager
 def changing(turn: Turn, files: LogFiles) -> Iterator[None]:
-    """A turn, for what changes the files of a log that takes writes."""
+    """Takes a turn that changes the files of a writable log."""
     with turn.lock, files.poisoned_by_syncs():
         files.ensure_writable()
         yield

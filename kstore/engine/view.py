@@ -1,10 +1,10 @@
 """A log opened for reading: it takes no lock, writes nothing, repairs nothing, and can follow a live writer.
 
-What it sees is found out from the files. It lists the directory until the listing is stable, walks the last segment
-from its last believable index entry, and ends where nothing whole follows: with a live writer that is "not yet", with
-a dead one it is what recovery would cut. Where the writer is kstore with durability "sync", and this boot of the
-machine, ``kstore.state`` says how far the log is durable, and reads end there. Where whole batches end below what
-``kstore.state`` says was durable, the offsets between are lost: recovery would fence them, and reads raise for them.
+It learns everything from the files. It lists the directory until the listing is stable, walks the last segment from its
+last believable index entry, and ends where nothing whole follows: with a live writer that means "not yet", with a dead
+one it is what recovery would cut. If the writer is kstore with durability "sync", in this boot of the machine, reads
+end at the durable end in ``kstore.state``. If whole batches end below a durable end given there, the offsets between
+are lost: recovery would fence them, and reads raise for them.
 """
 
 from __future__ import annotations
@@ -44,80 +44,80 @@ from kstore.types import RecoveryReport
 
 __all__ = ["LogView"]
 
-# A listing that keeps changing is taken as it is after this many tries: each one was true when it was made.
+# A listing that keeps changing is used after this many tries: each one was true when it was made.
 LISTINGS_MAX = 10
 
 
 class TailMark(NamedTuple):
-    """The last batch that was seen, of segment ``base_offset``: ``end`` is behind it."""
+    """The last batch that was seen, in segment ``base_offset``; ``end`` is its end."""
 
     base_offset: int
     end: SegmentEnd
 
 
 class _ChangedError(Exception):
-    """What was read of the log at different moments does not belong together."""
+    """Parts of the log that were read at different moments contradict each other."""
 
 
 class LogView:
-    """What can be read of a log at the moment. Thread-safe: ``refresh`` is guarded, and publishes by one store."""
+    """The readable part of a log at one moment. Thread-safe: ``refresh`` is guarded, and publishes by one store."""
 
     def __init__(self, context: SegmentContext) -> None:
         self.context = context
         self.report = RecoveryReport()
         self._lock = threading.Lock()
         self._mark: TailMark | None = None
-        # What tells of truncations, each beyond doubt only together with the other: a new record in the state comes
-        # before every cut, and of many other things; and a cut, once it is made, can be seen.
+        # Two counters that reveal truncations; only together are they conclusive. The state gets a new record before
+        # every cut, but also for other reasons. The files show a cut only after it was made.
         self._generation = self._cut_count = 0
         self._inode = 0
-        # The segments that were just being swapped in.
+        # The segments that were being swapped in at the last look.
         self._swapping: list[int] = []
         self._closed = False
         self._watch = DirectoryWatch(context.directory)
         self.segments = LogSegments()
         self.ends = Ends(0, 0, 0, 0, 0, 0, 0)
         self.losses = NO_LOSSES
-        # What was durable, and stands neither in the files nor among the losses of the state. It is kept for as long as
-        # the record of the state stands: a read that has come there must not find it forgotten.
+        # Durable offsets that neither the files nor the losses in the state have. Kept as long as the state's record
+        # stays the same: a read that meets them must not find them forgotten.
         self._missing: OffsetSpans = ()
         self.producers = LogProducers(context, self.segments, (), shows_expired=True)
         self.refresh()
 
     def refresh(self) -> None:
-        """Looks again for what the writer has done. Raises: LogNotFoundError, NotALogError, StorageError."""
+        """Looks for changes by the writer. Raises: LogNotFoundError, NotALogError, StorageError."""
         with self._lock:
             for _ in range(LISTINGS_MAX):
                 try:
                     self._look()
                     return
                 except (FileNotFoundError, _ChangedError):
-                    continue  # retention, a roll or a truncation was at work between the listing and the look
+                    continue  # retention, a roll or a truncation changed the files between the listing and the look
             self._look(is_last=True)
 
     def repairs_index_of(self, segment: LogSegment) -> bool:
-        """Not in the last segment, where a writer may be at work, unless the log is closed in order; and not in a
-        remote one, which every reader would have to fetch as a whole."""
+        """Not in the last segment, which a writer may be using, unless the log was closed cleanly; and not in a remote
+        log, where every reader would have to fetch the whole segment."""
         if isinstance(self.context.fs, RemoteFiles):
             return False
         return self.report.clean or segment is not self.segments.last
 
     def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
-        """A view writes nothing: what was rebuilt stays in memory."""
+        """Returns False: a view writes nothing, so a rebuilt index stays in memory."""
         return False
 
     @property
     def cut_count(self) -> int:
-        """How often the log was seen to be another one than before."""
+        """How many times the log turned out to have been cut or replaced."""
         return self._cut_count
 
     @property
     def truncation_count(self) -> int:
-        """Differs from what it was whenever the writer may have cut anything since; may differ without that."""
+        """Changes whenever the writer may have cut something; may also change without a cut."""
         return self._generation + self._cut_count
 
     def settle(self) -> None:
-        """Takes in a change of the segments that was under way."""
+        """Reads a change of the segments that was in progress."""
         self.refresh()
 
     def _look(self, *, is_last: bool = False) -> None:
@@ -135,13 +135,12 @@ class LogView:
         start_offset = (
             state.log_start_offset if state else read_kafka_marks(context.fs, context.directory).log_start_offset
         )
-        # Before anything else is published: readers must not pass over in silence what they do not know is lost.
+        # Before anything else is published: readers must not silently skip lost offsets.
         missing = self._missing if self._generation == generation_before else ()
         self.losses = losses_of(state).with_lost(missing, LOST_MAX)
         self.report.ignored = sorted(name for name in names.others if name not in OWN_NAMES)
         if not bases:
-            # Its making, or its emptying, is not through. What comes may have the names of what was there, and even
-            # the same inode.
+            # Its creation or its emptying has not finished. New files may have old names, and even the same inode.
             if len(self.segments):
                 self._forget(names)
             self.segments.replace([])
@@ -153,24 +152,24 @@ class LogView:
         is_clean = state is not None and state.fits(bases[-1], stat)
         known = dict(zip(self.segments.bases, self.segments, strict=True))
         if not self._mark_holds(generation_before, is_clean=is_clean):
-            # Truncated since, and perhaps written again: nothing that was known of the tail and its producers holds.
+            # Truncated since, and perhaps written again: nothing known of the tail and its producers holds.
             known.clear()
             self._forget(names)
         if self._was_compacted(names, generation_before) or swapped != self._swapping:
-            # A sealed segment may be another one of the same name.
+            # A sealed segment may have been replaced by another one of the same name.
             self._swapping = swapped
             known.clear()
             context.handles.clear()
             self._cut_count += 1
         last = known.get(bases[-1]) or LogSegment(context, bases[-1])
         if stat.inode != self._inode:
-            # Another file under the same name: nothing that was known of it holds.
+            # A different file with the same name: nothing known of it holds.
             last.forget()
             self._inode = stat.inode
             self._cut_count += 1
         last.resize(stat.size)
         if list(known) != bases:
-            # What a crash left of a swap has its indexes under either name.
+            # After a crash in a swap, the indexes may have either name.
             indexed = names.indexed.union(swapped)
             for base, segment in known.items():
                 if base != bases[-1]:
@@ -205,20 +204,20 @@ class LogView:
         if state is not None and not state.clean and state.durability == "sync" and state.boot_id == boot_id():
             high_watermark = min(end_offset, state.durable_end)
         high_watermark = max(high_watermark, start)
-        # Recovery is the writer's: a view only knows that it need not look below the start.
+        # Recovery belongs to the writer: a view knows only that it need not look below the start.
         self.ends = Ends(start, start, high_watermark, high_watermark, max(end_offset, start), bases[-1], position)
 
     def _is_unchanged(self, state: LogState, last_base: int) -> bool:
-        """Whether ``state`` and the listing are of the same moment: no roll and no truncation came between them."""
+        """Whether ``state`` and the listing show the same moment: no roll and no truncation came between them."""
         names = classify(self._list())
         now = read_state(self.context.fs, self.context.directory / KSTORE_STATE)
         bases = names.bases[LOG_SUFFIX]
         return now is not None and now.generation == state.generation and bool(bases) and bases[-1] == last_base
 
     def _swapped(self, names: DirectoryNames) -> list[int]:
-        """The segments that are just being swapped in; they count as there, and what they replace as gone."""
+        """The segments that are being swapped in; they count as present, and the segments they replace as gone."""
         context, present = self.context, names.bases[LOG_SUFFIX]
-        # The last segment is never compacted: a swap that would replace it is none that can be believed.
+        # The last segment is never compacted: a swap that would replace it cannot be believed.
         swapped = [base for base in swapped_bases(names) if present and base < present[-1]]
         for base in swapped:
             gone = set(replaced_by(context, base, present))
@@ -226,11 +225,11 @@ class LogView:
         return swapped
 
     def _was_compacted(self, names: DirectoryNames, generation_before: int) -> bool:
-        """Whether there may have been a swap since the last look: each comes with a new generation of the state."""
+        """Whether a swap may have happened since the last look: each one gives the state a new generation."""
         return KSTORE_COMPACTION in names.others and self._generation != generation_before
 
     def _forget(self, names: DirectoryNames) -> None:
-        """Of a log that was cut."""
+        """Drops what is known of a log that was cut."""
         self._mark = None
         self._cut_count += 1
         self.context.handles.clear()
@@ -253,7 +252,7 @@ class LogView:
         return names
 
     def _find_end(self, segment: LogSegment, size: int, known_end: int) -> tuple[int, int]:
-        """The offset and position behind the last whole batch; goes on from where it was when last looked."""
+        """The offset and position after the last whole batch; continues from the last look."""
         mark = self._mark
         if mark is None or mark.base_offset != segment.base_offset or mark.end.position > size:
             end = segment.end(size, known_end=known_end)
@@ -262,15 +261,15 @@ class LogView:
             for item in walk(segment.log_file(), end.position, size, next_offset=end.offset, known_end=known_end):
                 if not isinstance(item, Damage):
                     end = SegmentEnd.behind(*item)
-        # Not what stands there by now: another batch may have been written in its place since it was walked over.
+        # Not what is there now: another batch may have been written in its place since the walk.
         self._mark = TailMark(segment.base_offset, end) if end.batch_head else None
         return end.offset, end.position
 
     def _mark_holds(self, generation_before: int, *, is_clean: bool) -> bool:
-        """Whether the batch that was the last one still stands where it stood.
+        """Whether the last batch that was seen is still in its place.
 
-        An empty segment has none, nor is one looked for in a closed log, which stays as it is: there the state tells,
-        in which a new record comes before every cut. Below an empty segment everything may be another log by now.
+        An empty segment has no batch. A cleanly closed log stays as it is, so the state is enough: it gets a new record
+        before every cut. Below an empty segment the whole log may have been replaced.
         """
         mark = self._mark
         if mark is None:
@@ -291,7 +290,7 @@ class LogView:
         return self._closed
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool:
-        """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when it is closed."""
+        """Waits until the high watermark passes ``offset``; False after ``timeout`` seconds, or if it is closed."""
         return wait_beyond(self, self._watch, self.context.clock, offset, timeout)
 
     def last_stable_offset(self) -> int:
@@ -300,7 +299,7 @@ class LogView:
             try:
                 return self._last_stable_offset()
             except FileNotFoundError:
-                self.refresh()  # a segment was removed meanwhile
+                self.refresh()  # a segment was removed in the meantime
         return self._last_stable_offset()
 
     def _last_stable_offset(self) -> int:
@@ -317,7 +316,7 @@ class LogView:
             try:
                 return self._known_producers()
             except FileNotFoundError:
-                self.refresh()  # a segment was removed meanwhile
+                self.refresh()  # a segment was removed in the meantime
         return self._known_producers()
 
     def _known_producers(self) -> tuple[Producer, ...]:
