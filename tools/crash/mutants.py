@@ -122,7 +122,7 @@ MUTANTS = (
     Mutant(
         "a close does not sync the names of indexes",
         "kstore/engine/flush.py",
-        "            # The names of indexes: what is closed in order is believed when it is opened.\n"
+        "            # The names of indexes: the next open trusts a cleanly closed log.\n"
         "            files.context.fs.sync_dir(files.context.directory)\n",
         "            pass\n",
         lives("appends-sync"),
@@ -233,7 +233,7 @@ MUTANTS = (
     Mutant(
         "a compacted segment may stand beside what it replaces",
         "kstore/engine/swap.py",
-        "    # replaces, nor beside an index of the old one.\n    fs.sync_dir(directory)\n",
+        "    # or beside an index of the old one.\n    fs.sync_dir(directory)\n",
         "",
         f"{COMPACTION}[sync] {COMPACTION}[os]",
     ),
