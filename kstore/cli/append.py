@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
 
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.interrupts import held_interrupts
 from kstore.cli.options import DURABILITY
 from kstore.cli.record_json import InputError, JsonRecord
 from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
@@ -71,10 +72,10 @@ def command(
         LogConfig.from_settings(**given)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    with Log(directory, durability=durability, **given) as log:
+    with Log(directory, durability=durability, **given) as log, held_interrupts() as interrupts:
         appender = _Appender(log)
         try:
-            _append_lines(appender, file, batch_records, parse)
+            _append_lines(appender, line_batches(file, interrupts, batch_records), parse)
         finally:
             if not quiet:
                 appender.report()
@@ -114,11 +115,10 @@ class _Appender:
             print("appended nothing")
 
 
-def _append_lines(appender: _Appender, file: BinaryIO, batch_records: int, parse: Parse) -> None:
-    """Appends all lines of ``file``. After appending the lines before a bad one, raises KstoreError, naming that
-    line."""
+def _append_lines(appender: _Appender, batches: Iterable[list[bytes]], parse: Parse) -> None:
+    """Appends all lines. After appending the lines before a bad one, raises KstoreError, naming that line."""
     number = 1
-    for lines in line_batches(file, batch_records):
+    for lines in batches:
         records: list[JsonRecord] = []
         try:
             for line in lines:

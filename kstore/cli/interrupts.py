@@ -28,11 +28,15 @@ class Interrupts:
         """A block that Ctrl-C interrupts, even if it was pressed before the block."""
         self._is_allowed = True
         try:
-            if self.came:
-                raise KeyboardInterrupt
+            self.check()
             yield
         finally:
             self._is_allowed = False
+
+    def check(self) -> None:
+        """Raises: KeyboardInterrupt, if Ctrl-C was pressed."""
+        if self.came:
+            raise KeyboardInterrupt
 
     def note(self, *_: object) -> None:
         """Handles Ctrl-C; the second one does not wait."""

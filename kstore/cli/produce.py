@@ -159,13 +159,7 @@ class _Run:
 
         Raises: InputError, naming the line, after sending those before it; KeyboardInterrupt.
         """
-        batches = line_batches(file)
-        while True:
-            with interrupts.allowed():
-                lines = next(batches, None)
-                if lines is None:
-                    self._sender.settle()
-                    return
+        for lines in line_batches(file, interrupts):
             records: list[JsonRecord] = []
             broken: InputError | None = None
             try:
@@ -182,6 +176,8 @@ class _Run:
                 raise broken
             if self._is_transactional and self._sender.failed_count:
                 return  # it can only be aborted
+        with interrupts.allowed():
+            self._sender.settle()
 
     def _pieces(self, records: Sequence[JsonRecord]) -> Iterator[Sequence[JsonRecord]]:
         rate = self._pace.per_second

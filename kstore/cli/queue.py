@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.interrupts import held_interrupts
 from kstore.cli.options import format_option
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.cli.record_lines import line_batches
@@ -143,10 +144,10 @@ def _put(directory: str, name: str, delay: float, shared: bool) -> int:
     Lines are put as they arrive: a slow writer's at once, a fast one's many at a time.
     """
     count = 0
-    with Store(directory, background=False, shared=shared) as store:
+    with Store(directory, background=False, shared=shared) as store, held_interrupts() as interrupts:
         queue = store.queue(name)
         try:
-            for lines in line_batches(sys.stdin.buffer, CHUNK):
+            for lines in line_batches(sys.stdin.buffer, interrupts, CHUNK):
                 queue.put_many(lines, delay=delay)
                 count += len(lines)
         finally:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeAlias
 
 import click
 
+from kstore.cli.interrupts import Interrupts
 from kstore.cli.record_json import InputError, JsonRecord, parse_record
 
 __all__ = ["BATCH_RECORDS", "FIELDS", "Parse", "line_batches", "line_parser"]
 
 READ_BYTES = 1 << 20
+# How late Ctrl-C may be noticed.
+WAIT_MS = 500
 BATCH_RECORDS = 1000
 # No log takes a longer record by default; this limits the memory of an endless line.
 LINE_BYTES_MAX = 64 << 20
@@ -26,10 +30,17 @@ Fields of a JSON line, all of them optional:
 """
 
 
-def line_batches(file: BinaryIO, batch_records: int = BATCH_RECORDS) -> Iterator[list[bytes]]:
-    """The lines of ``file`` without line breaks: as many at a time as are available, at most ``batch_records``."""
+def line_batches(file: BinaryIO, interrupts: Interrupts, batch_records: int = BATCH_RECORDS) -> Iterator[list[bytes]]:
+    """The lines of ``file`` without line breaks: as many at a time as are available, at most ``batch_records``.
+
+    Ctrl-C interrupts the wait for lines, and nothing that the caller does with them.
+    """
     rest = b""
-    while chunk := file.read1(READ_BYTES):  # type: ignore[attr-defined]  # every binary file that click opens has it
+    while True:
+        with interrupts.allowed():
+            chunk = _available(file, interrupts)
+        if not chunk:
+            break
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > LINE_BYTES_MAX:
             raise InputError(f"a line of more than {LINE_BYTES_MAX} bytes")
@@ -37,6 +48,22 @@ def line_batches(file: BinaryIO, batch_records: int = BATCH_RECORDS) -> Iterator
             yield lines[start : start + batch_records]
     if rest:
         yield [rest]
+
+
+def _available(file: BinaryIO, interrupts: Interrupts) -> bytes:
+    """What ``file`` has now, at most ``READ_BYTES``; waits for the first byte. Empty at its end."""
+    try:
+        poll = select.poll()
+        poll.register(file, select.POLLIN)
+    except (OSError, ValueError):
+        pass  # no file of the system's: it has everything
+    else:
+        # A read does not notice a signal that came just before it.
+        while not poll.poll(WAIT_MS):
+            interrupts.check()
+    # Larger than the file's buffer, which therefore stays empty.
+    chunk: bytes = file.read1(READ_BYTES)  # type: ignore[attr-defined]  # every binary file that click opens has it
+    return chunk
 
 
 def line_parser(is_json: bool, key_separator: str | None, *, takes_partition: bool = False) -> Parse:

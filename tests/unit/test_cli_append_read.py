@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kstore.cli.interrupts import Interrupts
 from kstore.cli.main import main
 from kstore.cli.record_json import InputError, parse_record
 from kstore.cli.record_lines import line_batches
@@ -106,7 +107,17 @@ def test_lines_are_appended_as_they_come() -> None:
         def read1(self, size: int | None = -1) -> bytes:
             return pieces.pop(0) if pieces else b""
 
-    assert list(line_batches(Slow(), 1000)) == [[b"one", b"two"], [b"three"], [b"four"]]
+    assert list(line_batches(Slow(), Interrupts(), 1000)) == [[b"one", b"two"], [b"three"], [b"four"]]
+
+
+def test_an_interrupt_that_came_just_before_a_wait_for_lines_ends_it() -> None:
+    # As in a process that its signal reached between two instructions: the handler has run, and nothing was raised.
+    interrupts = Interrupts()
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as file, os.fdopen(writing, "wb"):
+        threading.Timer(0.1, setattr, (interrupts, "came", True)).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(line_batches(file, interrupts))
 
 
 def test_a_line_without_an_end_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
