@@ -1,8 +1,8 @@
 """What the threads of a process share of a queue: its two logs, its state, and the state's lock.
 
-Reading items and deciding who gets which happens under the lock; appending, which may wait for the disk, outside it.
-What was written is added to the state afterwards. So a snapshot of the state may lack what is being written:
-``applied_end`` says how much of the journal the state contains.
+The lock is held while items are read and assigned, but not during an append, which may wait for the disk. Written
+events are added to the state afterwards, so a snapshot of the state may lack what is being written: ``applied_end``
+says how much of the journal the state contains.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ CHUNK_COUNT_MIN, CHUNK_COUNT_MAX = 16, 2048
 CHUNK_BYTES = 1 << 20
 # How many batches are counted before others get the lock.
 COUNTED_BATCHES = 1024
-# While at most this many wait, gets receive just put items without reading them again.
+# While at most this many items wait, gets receive items that were just put without reading them again.
 HANDED_COUNT_MAX = 4096
 
 
 class QueueCore:
-    """The state of a queue and its maintenance. ``lock`` guards ``state`` and whatever is said to need it."""
+    """The state of a queue and its maintenance. ``lock`` guards ``state`` and everything documented as needing it."""
 
     def __init__(
         self, name: str, items: Log, journal: Journal, config: QueueConfig, clock: Clock, *, is_sync: bool
@@ -58,7 +58,7 @@ class QueueCore:
         self.clock = clock
         self.is_sync = is_sync
         self.lock = threading.Lock()
-        # All with the same lock: there may be an item; there may be space; nothing may be left to do.
+        # Three conditions with one lock: an item may be available; a put may find space; all items may be done.
         self.available = threading.Condition(self.lock)
         self.room = threading.Condition(self.lock)
         self.all_done = threading.Condition(self.lock)
@@ -79,10 +79,10 @@ class QueueCore:
         self._read_on(None)
         end = self.items.high_watermark
         if start > 0 and not self._journal_end:
-            self._doubt()  # the journal is not the one that belongs to the items
+            self._doubt()  # the journal does not belong to these items
         if state.known_end > end:
-            # A power cut took items that were not on disk yet, or the topic was created again. Other items will have
-            # their offsets, of which nothing is known: the journal must say that before the first is put.
+            # A power cut took items that were not on disk yet, or the topic was created again. Their offsets will be
+            # given to other items: the journal must void its events about them before the first put.
             logger.warning("%s: the journal knows items to %d, the log ends at %d", self.name, state.known_end, end)
             self.journal.append(encode_events(END, [(end,)]))
             self.journal.flush()
@@ -93,7 +93,7 @@ class QueueCore:
         self._void_claims()
 
     def _void_claims(self) -> None:
-        """Records that the leases of dead processes are over, each by its owner: newer ones hold."""
+        """Records that the leases of dead processes are over, naming the owner of each: newer leases hold."""
         claims, retries = self.state.claims, self.state.retries
         rows = [
             (offset, claim.deliveries, retries.get(offset, Retry(0, 0)).due_ms, claim.owner)
@@ -105,7 +105,7 @@ class QueueCore:
             self._read_on(self._journal_end)
 
     def _doubt(self) -> None:
-        """The unreadable part of the journal may have said that copies count: the present ones now do."""
+        """Part of the journal is unreadable and may have made copies count: the existing copies now do."""
         row = (self.items.high_watermark,)
         logger.warning("%s: copies of items are delivered, even if they are done: the journal is damaged", self.name)
         self.journal.append(encode_events(GAP, [row]))
@@ -113,11 +113,11 @@ class QueueCore:
         self._read_on(self._journal_end)
 
     def is_void(self, claim: Claim) -> bool:
-        """Whether the holder is certainly gone: no other process has the store now."""
+        """Whether the holder is certainly gone because no other process has the store open."""
         return True
 
     def _read_on(self, start: int | None, stop: int | None = None) -> None:
-        """Reads the journal from ``start``; None: everything that is needed."""
+        """Reads the journal from ``start``, or with None from where it is needed."""
         replayed = self.journal.replay(self.state, start, stop)
         self._journal_end = replayed.end
         if replayed.is_damaged:
@@ -181,7 +181,7 @@ class QueueCore:
                 if fresh or again:
                     jobs += self._leased(queue, fresh, again, seconds, now)
                     if len(jobs) < count:
-                        continue  # of those that were taken others may have been quicker
+                        continue  # other processes got some of these items first
                 if len(jobs) == count or not self.fill():
                     return jobs
         except BaseException:
@@ -189,7 +189,7 @@ class QueueCore:
             raise
 
     def take_one(self, queue: Leaser, seconds: float) -> Job | None:
-        """Like ``take`` for one item, if that is simple; else None. Needs the lock."""
+        """Leases one item by a short path; None if ``take`` is needed. Needs the lock."""
         now = self.clock.monotonic()
         record = None if self.config.note_deliveries else self.state.take_one(now)
         if record is None:
@@ -227,7 +227,7 @@ class QueueCore:
         return jobs
 
     def read_one(self, offset: int) -> Record | None:
-        """An item, read again; None for one that cannot be read, which is recorded. Needs the lock."""
+        """Reads an item again; None if it is unreadable, which is recorded. Needs the lock."""
         try:
             for record in self.items.read(offset, offset + 1):
                 return record
@@ -235,7 +235,7 @@ class QueueCore:
             self._damaged(offset, offset, error.reason)
             return None
         except OffsetOutOfRangeError:
-            self.refresh()  # others record where they move it before they delete it
+            self.refresh()  # a process that moves an item records that before it deletes the original
         self.state.finish((offset,))
         return None
 
@@ -247,7 +247,7 @@ class QueueCore:
                 return False
             chunk = list(islice(self._reader, self._chunk_count)) if self._reader is not None else []
         except OffsetOutOfRangeError:
-            self._reader = None  # another process has deleted it; the start has moved
+            self._reader = None  # another process has deleted the segment; the start has moved
             self._raise_floor()
             return True
         except BaseException:
@@ -257,7 +257,7 @@ class QueueCore:
             try:
                 self._offer(chunk)
             except BaseException:
-                # The next read begins with the first of the chunk that was not offered: else it would pass for done.
+                # The next read begins with the first item that was not offered: otherwise it would count as done.
                 self._reader = None
                 state.lose_order()
                 raise
@@ -272,7 +272,7 @@ class QueueCore:
         return True
 
     def _open_reader(self) -> bool:
-        """Whether there is something new to be read."""
+        """Whether there is anything new to read."""
         state, items = self.state, self.items
         if state.position < items.start_offset:
             self._raise_floor()
@@ -295,10 +295,10 @@ class QueueCore:
         self.state.raise_floor(start)
 
     def readable_end(self) -> tuple[int, bool]:
-        """The end of the items that may be delivered, and whether there may be transactions among them."""
+        """The end of the deliverable items, and whether there may be transactions among them."""
         items = self.items
         end = items.high_watermark
-        # Without producers there are no transactions to look for; checked after the end.
+        # A log without producers has no transactions. Checked after the end was taken.
         committed = items.writer.producers.in_use
         return (items.last_stable_offset if committed else end), committed
 
@@ -323,7 +323,8 @@ class QueueCore:
         self.state.damage(first, last)
 
     def hand_over(self, records: Sequence[Record]) -> None:
-        """Just put items without a delay: gets need not read them if they come next. Needs the lock."""
+        """Offers items that were just put without a delay: gets that reach them next need not read them. Needs the
+        lock."""
         state = self.state
         if (
             records[0].offset == state.position
@@ -340,8 +341,10 @@ class QueueCore:
     # --- return -------------------------------------------------------------------------------------------------------
 
     def give_back(self, jobs: Sequence[Job]) -> list[Job]:
-        """Ends leases of items that no caller has seen: these deliveries do not count. Returns those that must be
-        announced to other processes, which cannot subtract a delivery. Needs the lock."""
+        """Ends leases of items that no caller has seen: these deliveries do not count. Needs the lock.
+
+        Returns those that must be announced to other processes, which cannot subtract a delivery.
+        """
         state = self.state
         leased = [job for job in jobs if job.is_open and state.is_leased(job)]
         if state.is_shared or self.is_closed:
@@ -382,9 +385,9 @@ class QueueCore:
                 more = self._count_on()
 
     def _count_on(self) -> bool:
-        """Counts a chunk of the offsets above the position without an item; whether there is more to count.
+        """Counts a chunk of the offsets above the position that hold no item; returns whether there is more to count.
 
-        These are markers, aborted items, and lost ones: the batches show them, no record is decoded. Needs the lock.
+        These are markers, aborted items and lost ones: the batches show them without decoding a record. Needs the lock.
         Raises: StorageError.
         """
         state, items = self.state, self.items
@@ -396,7 +399,7 @@ class QueueCore:
             reader = items.read_runs(_extents, at, end, isolation_level="read_committed", on_corrupt="yield")
             extents = list(islice(reader, COUNTED_BATCHES))
         except OffsetOutOfRangeError:
-            self._raise_floor()  # another process has deleted part of it
+            self._raise_floor()  # another process has deleted part of the log
             return True
         for first, last, *_ in extents:  # damaged offsets count as items that are not done
             state.count_gap(at, first)
@@ -408,10 +411,10 @@ class QueueCore:
         return at < end
 
     def note_done(self) -> None:
-        """Items were done. Needs the lock."""
+        """Called after items are done. Needs the lock."""
         if self.joiner_count:
             state = self.state
-            # A join counts what was put since: an ack must not fail because that cannot be read.
+            # A join counts what was put since: an ack must not fail because that is unreadable.
             committed = self.items.writer.producers.in_use
             known_end = max(state.counted_end, state.position) if committed else self.items.high_watermark
             if not state.pending_count(known_end):
@@ -426,10 +429,10 @@ class QueueCore:
     # --- for a queue that several processes share (``shared``) --------------------------------------------------------
 
     def refresh(self) -> None:
-        """Reads what others have written. Needs the lock."""
+        """Reads events that other processes have written. Needs the lock."""
 
     def own(self, jobs: list[Job], seconds: float) -> list[Job]:
-        """Those of ``jobs`` that no other process got. Needs the lock. Raises: as ``Journal.append``."""
+        """Those of ``jobs`` that no other process has taken. Needs the lock. Raises: as ``Journal.append``."""
         if self.config.note_deliveries:
             rows = [(job.offset, job.delivery_count, 0, 0) for job in jobs]
             self._journal_end = max(self._journal_end, self.journal.append_rows(RETRY, rows))
@@ -437,8 +440,10 @@ class QueueCore:
         return jobs
 
     def own_all(self, offsets: Sequence[int], seconds: float) -> int | None:
-        """Keeps items from others for some time; the owner for ``write_moved``, None if not all of them were free.
-        Needs the lock."""
+        """Keeps items from other processes for some time. Needs the lock.
+
+        Returns the owner for ``write_moved``, or None if not all of the items were free.
+        """
         return 0
 
     def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
@@ -454,7 +459,7 @@ class QueueCore:
         return self.journal.append_rows(DONE, rows, notes)
 
     def nack(self, job: Job, due_ms: int) -> bool:
-        """Returns a leased item, which may be delivered again from ``due_ms``; whether it was still leased.
+        """Returns a leased item, which may be delivered again from ``due_ms``. Returns whether it was still leased.
 
         Takes the lock. Raises: ClosedError, and as ``Journal.append``: the item comes back in any case.
         """
@@ -485,11 +490,11 @@ class QueueCore:
         return True
 
     def extended(self, job: Job, seconds: float) -> bool:
-        """Announces that a lease continues; whether it does. Needs the lock."""
+        """Announces a longer lease; returns whether the lease still holds. Needs the lock."""
         return True
 
     def wait(self, seconds: float) -> None:
-        """Waits until there may be an item, at most the given time. Needs the lock, and releases it meanwhile."""
+        """Waits until there may be an item, at most ``seconds``. Needs the lock, and releases it during the wait."""
         self.available.wait(seconds)
 
     def held_count(self, now: float) -> int:
@@ -502,7 +507,7 @@ class QueueCore:
         return sum(lease.deadline > now for lease in self.state.leases.held())
 
     def give_up_leases(self) -> None:
-        """At the end: the items leased here may be delivered again, by others too. Needs the lock."""
+        """Called at the end: the items leased here may be delivered again, by other processes too. Needs the lock."""
         for lease in self.state.leases.held():
             self.state.retries[lease.offset] = Retry(lease.delivery_count, 0)
 
@@ -515,7 +520,7 @@ class QueueCore:
 
     @contextmanager
     def counted(self, what: str) -> Iterator[None]:
-        """One more waiting thread. Needs the lock."""
+        """Counts one more waiting thread. Needs the lock."""
         setattr(self, what, getattr(self, what) + 1)
         try:
             yield

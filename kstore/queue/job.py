@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Leaser(Protocol):
-    """What leases jobs: the ``Queue``, which is built on jobs, so they know of it only what is here."""
+    """The interface that a job needs of its ``Queue``, which is built on jobs."""
 
     def ack(self, job: Job) -> None: ...
     def nack(self, job: Job, delay: float = 0) -> None: ...
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def headers(self) -> Headers:
-        """The argument of ``put``."""
+        """The headers that were passed to ``put``."""
         return of_user(self.record.headers)
 
     @property

@@ -19,14 +19,14 @@ __all__ = ["SEGMENT_BYTES", "Journal", "Replayed"]
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 1 << 20
-# About what a batch and a record add to a value.
+# An estimate of the bytes that a batch and a record add to a value.
 BATCH_BYTES = 75
 
 LeaseT = TypeVar("LeaseT", bound=Lease)
 
 
 class Replayed(NamedTuple):
-    """Where the replayed events end; whether some cannot be read, which no event has recorded yet."""
+    """Where the replayed events end, and whether some are unreadable and no event has recorded that yet."""
 
     end: int
     is_damaged: bool
@@ -38,7 +38,7 @@ class Journal:
     def __init__(self, log: Log, *, is_sync: bool) -> None:
         self.log = log
         self._is_sync = is_sync
-        # About the bytes since the last snapshot; not guarded, since only the time of the next one depends on it.
+        # An estimate of the bytes since the last snapshot; unguarded: only the time of the next snapshot depends on it.
         self.size = 0
 
     @property
@@ -52,7 +52,7 @@ class Journal:
         return (self.log.append(value) if single is None else single[0]) + 1
 
     def append_rows(self, kind: bytes, rows: Sequence[tuple[int, ...]], notes: bytes = b"") -> int:
-        """Appends events of a kind; if they are very many, a crash may leave only the first of them."""
+        """Appends events of one kind; if they need several records, a crash may leave only the first of them."""
         if len(rows) <= ROWS_MAX:
             return self.append(encode_events(kind, rows) + notes)
         values = [encode_events(kind, rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)]
@@ -91,7 +91,7 @@ class Journal:
                 yield record.offset, events
 
     def replay(self, state: KnownItems[LeaseT], start: int | None = None, stop: int | None = None) -> Replayed:
-        """Adds the events from ``start`` to ``state``, or all that are needed, from the last snapshot.
+        """Adds the events from ``start`` to ``state``, or everything needed, from the last snapshot on.
 
         Raises: OffsetOutOfRangeError, StorageError.
         """
@@ -110,13 +110,13 @@ class Journal:
             for kind, row in events or ():
                 state.apply(kind, row)
                 if kind == GAP:
-                    is_damaged = False  # its finder has recorded it
+                    is_damaged = False  # the process that found it has recorded it
             is_damaged |= events is None
             end = offset + 1
         return Replayed(end, is_damaged)
 
     def rewrite(self, values: Sequence[bytes], first_needed: int) -> None:
-        """Appends a snapshot, and removes the segments below ``first_needed``, which it makes unnecessary."""
+        """Appends a snapshot, and removes the segments below ``first_needed``, which it replaces."""
         self.append_many(values)
         self.size = 0
         found = self.log.segment_for(self.log.start_offset)

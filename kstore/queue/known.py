@@ -1,7 +1,7 @@
-"""What became of the items of a queue, as its journal says. No I/O, no clock, no threads.
+"""The state of a queue's items according to its journal. No I/O, no clock, no threads.
 
-An item is known by its offset. Everything below ``floor`` is done, and above it what is in ``done``. Of an item that
-was copied to the end either the original counts or the copy: the copy from the event on that says so.
+An offset identifies an item. Everything below ``floor`` is done, and above it whatever is in ``done``. If an item was
+copied to the end, either the original counts or the copy: the copy does from the event on that says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kstore.queue.waiting import Waiting
 
 __all__ = ["OF_SNAPSHOT", "KnownItems"]
 
-# The owner that a snapshot, or a late word of a lease, names: all but the count yields to what is known.
+# The owner in events of snapshots and late events of a lease: only their counts may change what is known.
 OF_SNAPSHOT = 2**64 - 1
 NO_BOOT = (0, 0)
 
@@ -38,46 +38,46 @@ LeaseT = TypeVar("LeaseT", bound=Lease)
 
 
 class KnownItems(Generic[LeaseT]):
-    """What is known of the items of one queue. Not thread-safe."""
+    """What is known about the items of one queue. Not thread-safe."""
 
     def __init__(self, *, is_shared: bool = False) -> None:
-        """``is_shared``: items are also leased, and done, by others, who say so in the journal only."""
+        """``is_shared``: other processes also lease and finish items, and only the journal tells."""
         self.is_shared = is_shared
         self.floor = 0
         self.done: set[int] = set()
-        # Offsets from the position on that hold no item, such as markers and aborted items; none is in ``done``. It is
-        # complete below ``counted_end``.
+        # Offsets from the position on that hold no item, such as markers and aborted items; none of them is in
+        # ``done``. Complete below ``counted_end``.
         self.absent = OffsetSet()
         self.counted_end = 0
-        # The next offset that was not read yet.
+        # The offset of the next item to read.
         self.position = 0
         self.retries: dict[int, Retry] = {}
-        # Copies that count, each with the item that it is of; and those of which that is not known yet, both ways.
+        # Copies that count, each with its original; then copies that may count later, by copy and by original.
         self.moved: dict[int, int] = {}
         self.unconfirmed: dict[int, int] = {}
         self._copies: dict[int, list[int]] = {}
-        # Copies below it count, if nothing is known of them: the journal may have said so where it was damaged.
+        # Unknown copies below it count: the damaged part of the journal may have said so.
         self.gap_end = 0
         self.leases: Leases[LeaseT] = Leases()
         self.claims: dict[int, Claim] = {}
-        # The start of the machine that claims are of.
+        # The boot of the machine to which the claims belong.
         self.boot = NO_BOOT
-        # What is out of reach for a while: being acknowledged, moved, or made a dead letter.
+        # Items that are not available for a while: being acked, moved, or made a dead letter.
         self.busy: set[int] = set()
-        # Deliveries that the journal does not know of yet, each with the owner of its lease.
+        # Deliveries that are not in the journal yet, each with the owner of its lease.
         self.unnoted: dict[int, tuple[int, int]] = {}
-        # Offsets that cannot be read.
+        # Unreadable offsets.
         self.damaged: set[int] = set()
-        # The journal says nothing of what lies from here on.
+        # The journal has no events about items from here on.
         self._known_stop = 0
-        # What was read and may be delivered again, now or later.
+        # Items that were read and may be delivered again, now or later.
         self.waiting = Waiting()
         self._waits = self.waiting.places
 
     # --- events -----------------------------------------------------------------------------------------------------
 
     def apply(self, kind: bytes, row: Sequence[int]) -> None:
-        """Takes in one event of the journal."""
+        """Applies one event of the journal."""
         if kind in (BOOT, SNAPSHOT, HELD):
             if kind == BOOT:
                 self._start_anew((row[0], row[1]))
@@ -109,7 +109,7 @@ class KnownItems(Generic[LeaseT]):
             self._count_copies(row[0])
 
     def restore(self, events: Iterable[Event]) -> None:
-        """Takes in a whole snapshot, where nothing is known of what came before or what is known is older."""
+        """Applies a whole snapshot to an empty or an older state."""
         claims, self.claims = self.claims, {}
         for kind, row in events:
             if kind == HELD:
@@ -123,7 +123,7 @@ class KnownItems(Generic[LeaseT]):
             self._set_free(offset)
 
     def raise_floor(self, floor: int) -> None:
-        """Everything below ``floor`` is done."""
+        """Marks everything below ``floor`` as done."""
         if floor <= self.floor:
             return
         self.floor = floor
@@ -143,7 +143,7 @@ class KnownItems(Generic[LeaseT]):
         self.finish([copy for copy, old in self.unconfirmed.items() if old < floor])
 
     def cut_to(self, end: int) -> None:
-        """The items end at ``end``: offsets from there on will be those of other items. Before anything is read."""
+        """The items end at ``end``; other items will get the offsets from there on. Called before anything is read."""
         self.floor = min(self.floor, end)
         self.position = min(self.position, end)
         self.done = {offset for offset in self.done if offset < end}
@@ -159,7 +159,7 @@ class KnownItems(Generic[LeaseT]):
 
     @property
     def known_end(self) -> int:
-        """The end of what the journal speaks of."""
+        """The end of the items that the journal knows."""
         return max(
             self.floor, self.gap_end, 1 + max(max(table, default=-1) for table in (self.done, self.retries, self.moved))
         )
@@ -172,14 +172,14 @@ class KnownItems(Generic[LeaseT]):
         known, claim = self.retries.get(offset), self.claims.get(offset)
         if owner == OF_SNAPSHOT and (known is not None or claim is not None):
             if known is not None and known.deliveries < retry.deliveries:
-                self.retries[offset] = Retry(retry.deliveries, known.due_ms)  # it counted leases that were given up
+                self.retries[offset] = Retry(retry.deliveries, known.due_ms)  # it counted leases that were returned
             return
         if claim is not None:
             if owner and claim.owner != owner:
-                return  # somebody else has it since
+                return  # another holder has it now
             del self.claims[offset]
         elif 0 < owner < OF_SNAPSHOT and known is not None:
-            retry = Retry(retry.deliveries, known.due_ms)  # it comes late: somebody else has had it since
+            retry = Retry(retry.deliveries, known.due_ms)  # a late event: another holder had the item since
         self.retries[offset] = retry if known is None else Retry(max(known.deliveries, retry.deliveries), retry.due_ms)
         if offset < self.position:
             self._wait(offset, retry.due_ms)
@@ -191,7 +191,7 @@ class KnownItems(Generic[LeaseT]):
         self.claims[offset] = Claim(owner, count, expires_ms, now_ms)
         lease = self.leases.of(offset)
         if lease is not None and lease.owner != owner:
-            self.leases.end(lease)  # it was over, and somebody else has the item now
+            self.leases.end(lease)  # it was over, and another process has the item now
             self.waiting.put_claimed(offset, expires_ms)
         elif offset in self._waits:
             self.waiting.put_claimed(offset, expires_ms)
@@ -200,7 +200,7 @@ class KnownItems(Generic[LeaseT]):
             self.retries[offset] = Retry(count, 0 if known is None else known.due_ms)
 
     def _start_anew(self, boot: tuple[int, int]) -> None:
-        """The machine was started: nobody is left of those who had leases, whose times say nothing now."""
+        """The machine was restarted: all leases are over, and their times mean nothing now."""
         if boot == self.boot:
             return
         self.boot = boot
@@ -209,25 +209,25 @@ class KnownItems(Generic[LeaseT]):
             self._set_free(offset)
 
     def _set_free(self, offset: int) -> None:
-        """Nobody has the item any more."""
+        """Ends every lease of the item."""
         if (lease := self.leases.of(offset)) is not None:
             self.leases.end(lease)
         if offset < self.position and not self.is_done(offset):
             self._wait(offset, self.retries.get(offset, Retry(0, 0)).due_ms)
 
     def _wait(self, offset: int, due_ms: int) -> None:
-        """The item may be delivered again, unless it is held, or leased here: then it waits when that is over."""
+        """Makes the item available again, unless it is held or leased here: then it becomes available afterwards."""
         if offset not in self.busy and self.leases.of(offset) is None:
             self.waiting.put(offset, due_ms)
 
     def hold(self, offsets: Iterable[int]) -> None:
-        """Items are out of reach until ``let_go``, or until they are done."""
+        """Makes items unavailable until ``let_go``, or until they are done."""
         self.busy.update(offsets)
         for offset in offsets if self._waits else ():
             self.waiting.discard(offset)
 
     def let_go(self, offsets: Iterable[int]) -> None:
-        """Items that were held and are not done wait for the next get, unless they are leased."""
+        """Makes held items that are not done available to the next get, unless they are leased."""
         self.busy.difference_update(offsets)
         for offset in offsets:
             if not self.is_done(offset) and self.leases.of(offset) is None:
@@ -246,10 +246,10 @@ class KnownItems(Generic[LeaseT]):
             self._wait(new, self.retries.get(new, Retry(0, 0)).due_ms)
 
     def _move_by(self, old: int, new: int, owner: int) -> None:
-        """As ``_move``, by who leased the item then, and may say so late."""
+        """``_move`` by the process that leased the item then; the event may come late."""
         claim = self.claims.get(old)
         if self.moved.get(new) == old or (claim is not None and claim.owner != owner):
-            return  # known, or somebody else has it since: the copy is done when the item is
+            return  # known, or another holder has it now: the copy is done when the item is
         if self.is_done(old):
             self.finish((new,))
             return
@@ -261,17 +261,17 @@ class KnownItems(Generic[LeaseT]):
         acked = range(first, first + count)
         late = {offset for offset in acked if self.is_done(offset)}
         if late:
-            # They were copied meanwhile, as their leases were over.
+            # They were copied in the meantime, because their leases were over.
             self.finish([new for new, old in self.moved.items() if old in late])
         self.finish(acked)
 
     def _doubt(self, copy: int, old: int) -> None:
-        """Whether a copy that was read counts is not known yet."""
+        """Notes a copy that was read and may count later."""
         self.unconfirmed[copy] = old
         self._copies.setdefault(old, []).append(copy)
 
     def _no_copy(self, copy: int) -> None:
-        """A copy is none of those of which it is not known whether they count."""
+        """Removes a copy from those that may count later."""
         old = self.unconfirmed.pop(copy, None)
         if old is not None and (copies := self._copies.get(old)) is not None:
             copies.remove(copy)
@@ -279,7 +279,7 @@ class KnownItems(Generic[LeaseT]):
                 del self._copies[old]
 
     def _count_copies(self, end: int) -> None:
-        """Which copies below ``end`` count was lost: an item may come twice, but none is lost with it."""
+        """It is lost which copies below ``end`` count, so all do: an item may come twice, but none is lost."""
         self.gap_end = max(self.gap_end, end)
         found = [(old, new) for new, old in self.unconfirmed.items() if new < end]
         for _, new in found:
@@ -294,11 +294,11 @@ class KnownItems(Generic[LeaseT]):
         return offset < self.floor or offset in self.done
 
     def is_live(self, offset: int, moved_from: int | None) -> bool:
-        """Whether an item is not done, and not a copy that does not count."""
+        """Whether an item is not done, and no copy without effect."""
         return not self.is_done(offset) and (moved_from is None or offset in self.moved or offset < self.gap_end)
 
     def finish(self, offsets: Iterable[int]) -> None:
-        """Items are done; what is known of them is forgotten."""
+        """Marks items as done and forgets everything else about them."""
         done, absent = self.done, self.absent
         for offset in offsets:
             if offset >= self.floor:
@@ -310,8 +310,8 @@ class KnownItems(Generic[LeaseT]):
         self._advance()
 
     def finish_fast(self, offsets: Sequence[int]) -> None:
-        """As ``finish``, for many items."""
-        # Where it is shared the journal may have been read meanwhile, and the floor be above them.
+        """``finish``, for many items."""
+        # In a shared queue the journal may have been read since, and the floor may be above the items.
         if self.is_shared or self.retries or self.moved or self.claims or self.unconfirmed or self._waits:
             self.finish(offsets)
             return
@@ -321,7 +321,7 @@ class KnownItems(Generic[LeaseT]):
         self._advance()
 
     def finish_one(self, offset: int) -> None:
-        """As ``finish``, for one that was busy."""
+        """``finish``, for one item that was busy."""
         if self.retries or self.moved or self.claims or self.unconfirmed or self._waits:
             self.finish((offset,))
             return
@@ -334,12 +334,12 @@ class KnownItems(Generic[LeaseT]):
             self._advance()
 
     def count_gap(self, first: int, stop: int) -> None:
-        """The offsets from ``first`` to below ``stop``, none of which was read yet, hold no items."""
+        """Notes that the unread offsets from ``first`` to below ``stop`` hold no items."""
         first = max(first, self.floor)
         if first >= stop:
             return
         self.absent.add_range(first, stop)
-        # Another process may have read past them, and said in a snapshot that they are done.
+        # Another process may have read past them, and marked them as done in a snapshot.
         for offset in range(first, stop) if self.done else ():
             if offset in self.done:
                 self.absent.discard(offset)

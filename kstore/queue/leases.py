@@ -1,4 +1,4 @@
-"""Who has an item, and until when; and other values that a queue's state is made of. No I/O here."""
+"""Leases, claims and other values that a queue's state consists of. No I/O here."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from sortedcontainers import SortedList
 
 __all__ = ["ByDeadline", "Claim", "Item", "Lease", "Leases", "Retry", "numbers_of"]
 
-# So many groups of leases that are as long as each other; whatever else there is shares one group.
+# How many groups of leases of one length are kept; leases of all other lengths share one more group.
 GROUPS_MAX = 8
 OTHERS = -1.0
 
 
 class Item(Protocol):
-    """A record, as far as it matters here."""
+    """The part of a record that matters here."""
 
     @property
     def offset(self) -> int: ...
 
 
 class Lease(Protocol):
-    """Who has an item, and until when; leases of as many ``seconds`` are given in the order of their deadlines."""
+    """Who has an item, and until when. Leases with the same ``seconds`` are given in the order of their deadlines."""
 
     @property
     def offset(self) -> int: ...
@@ -32,7 +32,7 @@ class Lease(Protocol):
 
     @property
     def owner(self) -> int:
-        """By which the journal tells it from other leases of the item; 0 where it is not in the journal."""
+        """Distinguishes it in the journal from other leases of the item; 0 if it is not in the journal."""
         ...
 
     seconds: float
@@ -40,14 +40,14 @@ class Lease(Protocol):
 
 
 class Retry(NamedTuple):
-    """An item that was delivered so often, or waits until ``due_ms``."""
+    """An item that was delivered ``deliveries`` times, or that waits until ``due_ms``."""
 
     deliveries: int
     due_ms: int
 
 
 class Claim(NamedTuple):
-    """The lease of an item as the journal has it, of processes that share a queue; times are of the monotonic clock."""
+    """A lease of an item in the journal of a shared queue; times are of the monotonic clock."""
 
     owner: int
     deliveries: int
@@ -59,12 +59,12 @@ LeaseT = TypeVar("LeaseT", bound=Lease)
 
 
 class ByDeadline(dict[int, LeaseT]):
-    """Leases by offset, given in any order; ``values()`` has them in the order in which they end."""
+    """Leases by offset, given in any order; ``values()`` yields them by deadline."""
 
     def __init__(self) -> None:
         super().__init__()
         self._order = SortedList()  # (deadline, offset)
-        # False while a change is under way, and after one that a MemoryError or an interrupt cut short.
+        # False during a change, and after a change that a MemoryError or an interrupt cut short.
         self._is_ordered = True
 
     def __setitem__(self, offset: int, lease: LeaseT) -> None:
@@ -92,17 +92,17 @@ class ByDeadline(dict[int, LeaseT]):
 
 
 class Leases(dict[float, dict[int, LeaseT]]):
-    """Who has which items here: groups of leases that are as long as each other, in the order in which they end."""
+    """The leases of this process: groups of one length each, in the order in which they end."""
 
     def give(self, lease: LeaseT) -> None:
-        """A lease that begins now."""
+        """Adds a lease that begins now."""
         group = self.get(lease.seconds)
         if group is None:
             group = self.setdefault(lease.seconds, {}) if len(self) < GROUPS_MAX else self._others()
         group[lease.offset] = lease
 
     def give_again(self, lease: LeaseT) -> None:
-        """A lease that began before others of its length."""
+        """Adds a lease that began before others of its length."""
         self._others()[lease.offset] = lease
 
     def _others(self) -> dict[int, LeaseT]:
@@ -112,14 +112,14 @@ class Leases(dict[float, dict[int, LeaseT]]):
         return group
 
     def of(self, offset: int) -> LeaseT | None:
-        """Who has an item."""
+        """The lease of an item."""
         for group in self.values():
             if (lease := group.get(offset)) is not None:
                 return lease
         return None
 
     def has(self, lease: LeaseT) -> bool:
-        """Whether ``lease`` itself is here."""
+        """Whether exactly this ``lease`` is present."""
         group, offset = self.get(lease.seconds), lease.offset
         if group is not None and group.get(offset) is lease:
             return True
@@ -142,12 +142,12 @@ class Leases(dict[float, dict[int, LeaseT]]):
                 del group[offset]
 
     def first(self) -> Iterator[LeaseT]:
-        """Those of which one ends first."""
+        """From each group, the lease that ends first."""
         return (next(iter(group.values())) for group in list(self.values()) if group)
 
     def over_count(self, now: float) -> int:
-        """How many have passed their deadline and were not ended."""
-        # Where the first of a group still runs, all of the group do.
+        """How many have passed their deadline without being ended."""
+        # If the first lease of a group still runs, so do all others of the group.
         return sum(
             sum(lease.deadline <= now for lease in group.values())
             for group, first in [(group, next(iter(group.values()), None)) for group in self.values()]
@@ -163,5 +163,5 @@ class Leases(dict[float, dict[int, LeaseT]]):
 
 
 def numbers_of(boot: bytes) -> tuple[int, int]:
-    """The id of a start of the machine as the journal has it."""
+    """The id of a boot of the machine, as stored in the journal."""
     return int.from_bytes(boot[:8], "big"), int.from_bytes(boot[8:], "big")

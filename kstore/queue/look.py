@@ -14,7 +14,8 @@ __all__ = ["QueueStats", "peeked", "stats_of"]
 class QueueStats(NamedTuple):
     """The state of a queue. Counts of items: ``pending`` is all that are not done, including leased and delayed ones.
 
-    ``damaged`` cannot be read; ``first_offset`` is the oldest that is not done; ``size`` the bytes of both logs.
+    ``damaged`` is the number of unreadable items; ``first_offset`` is the oldest item that is not done; ``size`` is the
+    bytes of both logs.
     """
 
     pending: int

@@ -59,14 +59,14 @@ class StoreQueues:
                 if settings and config != known.config:
                     raise ConfigError(f"the queue {name} is open with other settings: {known.config}")
                 return known
-            # In the turn: of two processes that find the journal ahead of the items, after a power cut, one records it.
+            # In the turn: if two processes find the journal ahead of the items, after a power cut, one records it.
             with self._topics.turn():
                 self._check_kept(name)
                 made = self._queues[name] = self._open(name, config)
             return made
 
     def _check_kept(self, name: str) -> None:
-        """Raises: ConfigError, if the topic exists and would lose items that were not acked."""
+        """Raises: ConfigError if the topic exists and would lose items that were not acked."""
         if is_internal(name) or not self._count(name):
             return
         settings, _ = self._topics.settings.of(TopicPartition(name, 0))
@@ -83,9 +83,9 @@ class StoreQueues:
         if dead_name == name:
             raise ConfigError(f"dead_letters is {name!r}, the queue itself: expected another topic")
         if config.max_deliveries:
-            # Checked now: later an item that was delivered too many times would have no place to go.
+            # Checked now: otherwise an item that is delivered too many times could not be kept.
             validate_topic(journal_of(dead_name))
-        # Stored permanently: the queue keeps its settings, with whatever durability the store is opened.
+        # Stored permanently: the queue keeps its durability, whatever that of the store is at later opens.
         own = {"durability": config.durability or self._topics.settings.durability}
         if not self._count(name):
             # First: a process that finds the items must find their journal. An existing one belongs to a deleted topic.
@@ -110,14 +110,14 @@ class StoreQueues:
         def dead_letters(*, create: bool) -> Queue | None:
             if not create and not self._count(dead_name):
                 return None
-            # Dead letters stay there however many times they are delivered.
+            # Dead letters stay there, however many times they are delivered.
             return self.get(dead_name, {"max_deliveries": 0} if self._is_new(dead_name) else {})
 
         return Queue(core, dead_letters)
 
     def settle(self, topics: Iterable[str]) -> None:
-        """Opens once the queues among ``topics`` whose logs were not closed cleanly: the journal's events about items
-        that a power cut has taken must be revoked before other items, of whatever producer, get their offsets."""
+        """Opens once each queue among ``topics`` whose logs were not closed cleanly. The journal's events about items
+        that a power cut has taken must be revoked before other items get their offsets."""
         for name in topics:
             if is_internal(name) or not self._count(journal_of(name)):
                 continue
@@ -141,7 +141,7 @@ class StoreQueues:
 
     @contextmanager
     def ended(self, name: str) -> Iterator[str]:
-        """While the topic is deleted: its queue is closed, and none is opened. Yields its journal's topic, or ""."""
+        """Closes a topic's queue, and opens none, while the topic is deleted. Yields its journal's topic, or ""."""
         while True:
             with self._lock:
                 queue = self._queues.pop(name, None)
@@ -153,7 +153,7 @@ class StoreQueues:
             queue.close()
 
     def close(self) -> None:
-        """Closes all queues and wakes every waiting thread. Before the logs."""
+        """Closes all queues and wakes every waiting thread. Called before the logs are closed."""
         with self._lock:
             queues = list(self._queues.values())
         for queue in queues:

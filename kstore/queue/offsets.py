@@ -36,7 +36,7 @@ class OffsetSet:
             first += count
 
     def discard(self, offset: int) -> None:
-        """Removes an offset, if it is there."""
+        """Removes an offset, if present."""
         number, at = divmod(offset, BLOCK_SIZE)
         if bits := self._blocks.get(number, 0):
             self._set(number, bits & ~(1 << at))

@@ -25,7 +25,7 @@ from kstore.record._codec import Record
 
 __all__ = ["Queue", "QueueStats"]
 
-# How often a waiting get looks for items that were put into the topic by other ways than this queue.
+# How often a waiting get looks for items that were not put through this queue.
 LOOK_SECONDS = 0.25
 # How many dead letters are put again at a time.
 RETRY_COUNT = 500
@@ -54,19 +54,20 @@ class Queue:
 
     @property
     def _core(self) -> QueueCore:
-        """What its threads share. Raises: ForkedError, before waiting for a lock that a fork may have left held."""
+        """What the queue's threads share. Raises: ForkedError, before it waits for a lock that a fork may have left
+        held."""
         if self._guard.forked:
             self._guard.check(f"the queue {self.name}")
         return self._of_process
 
     @property
     def maxsize(self) -> int:
-        """A put waits while this many items wait; 0: it never does."""
+        """A put waits while this many items wait; 0 means no limit."""
         return self.config.maxsize
 
     @property
     def dead_letters(self) -> Queue:
-        """The queue of the items that were delivered too many times. Raises: StorageError, if it cannot be created."""
+        """The queue of the items that were delivered too many times. Raises: StorageError if it cannot be created."""
         found = self._dead_letters(create=True)
         assert found is not None
         return found
@@ -110,7 +111,7 @@ class Queue:
         )
 
     def put_nowait(self, item: bytes) -> int:
-        """``put`` that does not wait for space."""
+        """``put`` without waiting for space."""
         return self.put(item, block=False)
 
     def put_many(
@@ -159,7 +160,7 @@ class Queue:
         return first
 
     def take_in(self, record: Record, delivery_count: int, dead_from: str) -> None:
-        """Puts a dead letter, on disk whatever the setting: its original queue is about to forget it."""
+        """Puts a dead letter, always on disk: its original queue is about to forget it."""
         core = self._core
         core.check_open()
         core.items.append_many(
@@ -185,7 +186,7 @@ class Queue:
                 rest = None if deadline is None else deadline - core.clock.monotonic()
                 if not block or (rest is not None and rest <= 0):
                     raise Full(f"{self.name} holds {waiting_count} waiting items, expected below {maxsize}")
-                # Other processes that share the queue may make space without a notification here.
+                # Other processes that share the queue may make space without notifying this one.
                 core.room.wait(LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
             core.check_open()
             self._reserved += count
@@ -207,13 +208,13 @@ class Queue:
         return self.get_many(1, block, timeout, lease_seconds=lease_seconds)[0]
 
     def get_nowait(self) -> Job:
-        """``get`` that does not wait."""
+        """``get`` without waiting."""
         return self.get(block=False)
 
     def get_many(
         self, count: int, block: bool = True, timeout: float | None = None, *, lease_seconds: float | None = None
     ) -> list[Job]:
-        """Leases up to ``count`` items, as many as there are; waits only if there is none. Raises: as ``get``."""
+        """Leases up to ``count`` available items; waits only if none is available. Raises: as ``get``."""
         core = self._core
         seconds = core.config.lease_seconds if lease_seconds is None else seconds_of(lease_seconds)
         if count < 1:
@@ -257,11 +258,11 @@ class Queue:
 
     @property
     def items(self) -> Log:
-        """Where items are put: it signals growth, ``wait_seconds`` covers items that may not be delivered yet."""
+        """The log of the items: it signals growth; ``wait_seconds`` covers items that may not be delivered yet."""
         return self._core.items
 
     def wait_seconds(self) -> float | None:
-        """How long until an existing item may be delivered; None if there is none."""
+        """How many seconds until an existing item may be delivered; None if no item waits."""
         core = self._core
         with core.lock:
             return core.state.wait_seconds(core.clock.monotonic(), core.clock.now_ms())
@@ -343,7 +344,7 @@ class Queue:
             self._space.tidy()
 
     def _not_acked(self, token: int, leased: Iterable[Job], offsets: Sequence[int]) -> None:
-        """An ack failed: jobs are leased as before, and the other items wait. Needs the lock."""
+        """Called if an ack failed: the jobs are leased as before, and the other items wait. Needs the lock."""
         core, state = self._core, self._core.state
         core.end_write(token)
         try:
@@ -389,7 +390,7 @@ class Queue:
                 raise
 
     def _bury_all(self) -> None:
-        """Makes dead letters of the items that were delivered too many times. A later get retries failures."""
+        """Makes dead letters of the items that were delivered too many times. A later get retries what failed."""
         self._space.bury(self._put_aside)
 
     def _put_aside(self, record: Record, delivery_count: int) -> None:
@@ -402,7 +403,7 @@ class Queue:
     def task_done(self, job: Job | None = None) -> None:
         """Acks ``job``, or the oldest one that this thread got and has neither acked nor nacked.
 
-        Raises: ValueError if there is none, and as ``Job.ack``.
+        Raises: ValueError if it has none, and as ``Job.ack``.
         """
         if job is None:
             me = threading.get_ident()
@@ -416,7 +417,7 @@ class Queue:
     def join(self, timeout: float | None = None) -> bool:
         """Waits until every item is done; False after ``timeout`` seconds. Raises: ClosedError, StorageError.
 
-        Items of an open transaction are not waited for: they do not count yet.
+        It does not wait for items of an open transaction, which do not count yet.
         """
         core = self._core
         deadline = _deadline(timeout, core)
@@ -433,10 +434,11 @@ class Queue:
             return True
 
     def qsize(self) -> int:
-        """About how many items wait to be delivered, including delayed ones, without leased ones.
+        """About how many items wait to be delivered: delayed ones count, leased ones do not.
 
-        Markers of transactions, aborted items, and those of open transactions do not count. If there may be some, the
-        first call reads what waits, and each later one what was put since. Raises: ClosedError, StorageError.
+        Markers of transactions, aborted items and items of open transactions do not count. If the log may have some,
+        the first call reads everything that waits, and each later one what was put since. Raises: ClosedError,
+        StorageError.
         """
         core = self._core
         core.count_all()
@@ -458,7 +460,7 @@ class Queue:
     # --- inspection -------------------------------------------------------------------------------------------------
 
     def stats(self) -> QueueStats:
-        """Its present state. Raises: StorageError."""
+        """The present state. Raises: StorageError."""
         dead = self._dead_letters(create=False)
         return stats_of(self._core, 0 if dead is None else dead.qsize())
 
@@ -469,8 +471,8 @@ class Queue:
     def accept_loss(self) -> int:
         """Gives up the unreadable items that ``stats().damaged`` counts; returns their number.
 
-        Their loss is accepted in the log of the items (``Log.accept_loss``), and they are done, as if acked: both
-        durably, the latter as the queue's durability says. After a crash in between they stay given up. Thread-safe.
+        Their loss is accepted in the items' log (``Log.accept_loss``), durably, and they are done, as if acked, as
+        durably as the queue's setting says. After a crash in between they stay given up. Thread-safe.
 
         Raises: LossLimitError, and as ``Job.ack``.
         """
@@ -503,8 +505,7 @@ class Queue:
         return self._core.is_closed
 
     def retry_dead(self, count: int | None = None) -> int:
-        """Puts dead letters, all or ``count``, into the queue again, as if they were new, as many as fit; returns their
-        number.
+        """Puts dead letters, all or ``count`` but no more than fit, into the queue as new items; returns their number.
 
         A crash in between may leave some in both. Raises: as ``put``.
         """
@@ -532,7 +533,7 @@ class Queue:
             except BaseException as error:
                 dead.give_back(jobs)
                 if isinstance(error, Full):
-                    break  # others were quicker
+                    break  # another process was quicker
                 raise
             dead.ack_many(jobs)
             moved += len(jobs)
@@ -544,7 +545,7 @@ class Queue:
             self._core.state.check()
 
     def close(self) -> None:
-        """Ends its use: every waiting call gets a ClosedError. The store calls it. Leased items come back."""
+        """Ends its use: every waiting call gets a ClosedError, and leased items come back. Called by the store."""
         self._core.close()
         self._space.close()
 

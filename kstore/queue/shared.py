@@ -1,7 +1,7 @@
 """A queue that several processes share: each has its own state, built from the same journal.
 
-A lease is then an event too: to get items, a process appends a claim, and reads the journal up to it. The first claim
-of a free item wins, for all processes alike, since all read the same events in the same order. The machine's monotonic
+A lease is then an event too: to get items, a process appends a claim, and reads the journal up to it. All processes
+read the same events in the same order, so the first claim of a free item wins everywhere. The machine's monotonic
 clock, which all processes share, decides when a lease expires; so the items of a killed worker come back when its
 leases expire. The clock restarts with the machine: the first process to open the queue then records the machine's boot,
 which ends all earlier leases.
@@ -21,10 +21,10 @@ from kstore.queue.leases import Claim, Retry, numbers_of
 
 __all__ = ["SharedCore"]
 
-# How often a waiting get looks for items that others returned, which the items' log does not show.
+# How often a waiting get looks for items that other processes returned, which the items' log does not show.
 POLL_SECONDS = 0.05
 OWNER_BITS = 62
-# Journals are rewritten every few thousand events; meeting that this often in a row has another cause.
+# Journals are rewritten every few thousand events; a rewrite during this many reads in a row has another cause.
 READS_MAX = 20
 
 
@@ -43,7 +43,7 @@ class SharedCore(QueueCore):
     # --- the journal ------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Reads what others, and this process, have written. Needs the lock. Raises: StorageError."""
+        """Reads what all processes have written. Needs the lock. Raises: StorageError."""
         if self.journal.end <= self._journal_end:
             return
         self._read_on(self._journal_end)
@@ -54,11 +54,11 @@ class SharedCore(QueueCore):
                 super()._read_on(start, stop)
                 return
             except OffsetOutOfRangeError:
-                start = None  # another process has just rewritten it, and removed what was being read
+                start = None  # another process has just rewritten it, and removed the part that was being read
         super()._read_on(start, stop)
 
     def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
-        # It may come late, after a move by the next holder of an expired lease.
+        # The event may come late, after the next holder of an expired lease has moved the item.
         return self.journal.append_rows(ACKED, rows, notes)
 
     def end_write(self, token: int, end: int = 0) -> None:
@@ -72,12 +72,12 @@ class SharedCore(QueueCore):
     # --- claims -----------------------------------------------------------------------------------------------------
 
     def is_void(self, claim: Claim) -> bool:
-        # If the system does not tell the boots of the machine apart, a time that the clock has not reached is of an
-        # earlier one. A time that it has reached may be, too; that is over when its lease would be.
+        # If the system does not identify boots, a claim time that the clock has not reached is from an earlier boot.
+        # A time that it has reached may be, too; such a claim is over when its lease would be.
         return claim.claimed_ms > int(self.clock.monotonic() * 1000)
 
     def claim(self, offsets: Sequence[tuple[int, int]], seconds: float) -> int:
-        """Claims items, each with its new number of deliveries; the owner to look for in ``state.claims``.
+        """Claims items, each with its new number of deliveries; returns the owner to look for in ``state.claims``.
 
         Needs the lock. Raises: DiskFullError, PoisonedError, StorageError.
         """
@@ -114,7 +114,7 @@ class SharedCore(QueueCore):
     def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
         end = self.journal.append(encode_events(MOVED_BY, [(*row, owner) for row in rows]))
         with self.lock:
-            self.refresh()  # in order: others may have got the items since
+            self.refresh()  # in order: other processes may have taken the items since
         return end
 
     def extended(self, job: Job, seconds: float) -> bool:
@@ -125,7 +125,7 @@ class SharedCore(QueueCore):
         return self.state.is_leased(job)
 
     def nack(self, job: Job, due_ms: int) -> bool:
-        # Under the lock: its place among the other events decides whether it came too late.
+        # Under the lock: its position among the other events decides whether it came too late.
         state = self.state
         with self.lock:
             self.check_open()
@@ -142,7 +142,7 @@ class SharedCore(QueueCore):
                 if is_leased:
                     job.is_open = False
                     state.end_lease(job)
-                    state.put_back((), (job.offset,))  # when its claim expires, should no process see this
+                    state.put_back((), (job.offset,))  # when its claim expires, should no process see this event
             self.refresh()
             if is_leased and state.retries.get(job.offset) == (job.delivery_count, due_ms):
                 state.give_back(job.offset, job.delivery_count, due_ms)
@@ -153,7 +153,7 @@ class SharedCore(QueueCore):
 
     def wait(self, seconds: float) -> None:
         end = self.items.high_watermark
-        # With an open transaction the log ends after what may be read; so will its marker.
+        # During an open transaction the log ends beyond the readable part, and so will the marker.
         if self.readable_end()[0] > self.state.position:
             return
         self.lock.release()

@@ -1,4 +1,4 @@
-"""Snapshots of a queue's journal: how a state becomes one, and how one is found. No I/O here.
+"""Snapshots of a queue's journal: writing a state as one, and finding one. No I/O here.
 
 A snapshot is one record or more; each starts with an event that names its snapshot (``S``).
 """

@@ -1,7 +1,7 @@
-"""Keeps a queue small: done items are removed, items in their way are copied, items that always fail are put aside.
+"""Keeps a queue small: removes done items, copies items that block this, and puts items that always fail aside.
 
-Space is freed a segment at a time, from the oldest. If the oldest segment holds a few items that are not done, and will
-not be soon, they are copied to the end of the log; the journal then says, in one record, that they are done and their
+Space is freed a segment at a time, from the oldest. If the oldest segment holds a few items that are not done and will
+not be soon, they are copied to the end of the log; one record in the journal then says that they are done and their
 copies count. Until then a copy does not count, so no crash duplicates an item.
 """
 
@@ -21,7 +21,7 @@ from kstore.types import OFFSET_MAX
 
 __all__ = ["QueueSpace"]
 
-# A segment is worth copying from if at most this share of it is not done.
+# A segment is copied from if at most this share of its items is not done.
 MOVED_SHARE_MAX = 0.25
 # And at most this many items at once.
 MOVED_COUNT_MAX = 20_000
@@ -35,13 +35,13 @@ PutAside = Callable[[Record, int], None]
 
 
 class QueueSpace:
-    """Keeps a queue small. One thread does it at a time; others continue."""
+    """Keeps a queue small. One thread at a time does this; the others continue."""
 
     def __init__(self, core: QueueCore) -> None:
         self._core = core
         self._at_work = threading.Lock()
         self._burying = threading.Lock()
-        # Nothing can be done before the floor, or the count of done items above it, gets there. Under the core's lock.
+        # Nothing can be done until the floor, or the count of done items above it, reaches this. Under the core's lock.
         self._floor_due = 0
         self._done_due = 0
 
@@ -56,7 +56,7 @@ class QueueSpace:
         )
 
     def tidy(self) -> None:
-        """Does what is due; does nothing if another thread is doing it. Failures are logged, and retried later."""
+        """Does what is due; nothing if another thread is doing it. Failures are logged and retried later."""
         if not self._at_work.acquire(blocking=False):
             return
         try:
@@ -77,7 +77,8 @@ class QueueSpace:
             found = items.segment_for(items.start_offset)
             stop = OFFSET_MAX if found is None else found[1]
             if stop <= floor:
-                # Removed items must not be needed again: the events that say so, and name copies, are on disk first.
+                # Removed items must not be needed again: the events that finish them, and name copies, must be on disk
+                # first.
                 core.journal.flush()
                 items.delete_records(floor)
                 continue
@@ -108,11 +109,11 @@ class QueueSpace:
     # --- items that hold others back ----------------------------------------------------------------------------------
 
     def _move(self, start: int, stop: int) -> bool:
-        """Copies the last items of a segment that are not done to the end; False if it is not worth it, or not possible
-        now."""
+        """Copies the remaining items of a segment to the end of the log; False if that is not worthwhile, or not
+        possible now."""
         core, state = self._core, self._core.state
         with core.lock:
-            # Also from a segment that holds little else, if the done items after it are worth it.
+            # A segment with many such items counts too, if enough items after it are done.
             count = max(stop - start, len(state.done))
             count_max = min(int(count * MOVED_SHARE_MAX), MOVED_COUNT_MAX)
             offsets = state.movable(stop, count_max)
@@ -141,7 +142,7 @@ class QueueSpace:
         return bool(end) or not records
 
     def _copy(self, records: list[Record], retries: list[Retry], began: float, owner: int) -> int:
-        """Returns the journal's end afterwards; 0 if it took so long that another process may have the items."""
+        """Returns the journal's end afterwards; 0 if it took so long that another process may have taken the items."""
         core = self._core
         marked = [
             with_marks(record.headers, Marks(retry.due_ms, retry.deliveries, record.offset))
@@ -163,7 +164,7 @@ class QueueSpace:
     # --- dead letters -----------------------------------------------------------------------------------------------
 
     def bury(self, put_aside: PutAside) -> None:
-        """Moves the items that were delivered too many times to where ``put_aside`` keeps dead letters.
+        """Moves the items that were delivered too many times to ``put_aside``, which keeps dead letters.
 
         A crash in between may leave an item in both. Failures are logged, and retried.
         """
@@ -182,7 +183,7 @@ class QueueSpace:
                         state.busy.discard(offset)
                         state.put_back(
                             (), (offset,)
-                        )  # another process is doing it; if it dies the item comes back here
+                        )  # another process is doing it; if that dies, the item comes back here
                         continue
                     record = core.read_one(offset)
                     retry = state.retries.get(offset, Retry(0, 0))
@@ -215,7 +216,7 @@ class QueueSpace:
         return True
 
     def close(self) -> None:
-        """Leaves a short journal, if possible."""
+        """Leaves a short journal behind, if possible."""
         with self._at_work:
             if self._core.journal.size or self._core.state.leased_count:
                 try:

@@ -1,9 +1,9 @@
-"""Which item of a queue is next: what was read, who has it, and when it may be delivered. No I/O, no clock, no threads.
+"""Which item of a queue is next: what was read, who leases it, when it may be delivered. No I/O, no clock, no threads.
 
 Each item below ``position`` that is not done is in one place: ``fresh`` (read, and not delivered here), leased here,
-held (``busy``), or ``waiting``: for the next get, for a time of day, or for the end of another process's lease. What is
-fresh may wait too, where another process has given it back. A call that fails midway may leave an item in no place;
-``lose_order`` says so, and the next call finds it again (``_find_order``).
+held (``busy``), or ``waiting``: for the next get, for a time of day, or for the end of another process's lease. A fresh
+item may wait too, if another process has returned it. A call that fails midway may leave an item in no place;
+``lose_order`` notes that, and the next call finds the item again (``_find_order``).
 
 Times: ``now`` is seconds of the monotonic clock, for leases; ``now_ms`` is ms since the epoch, for delays.
 """
@@ -29,17 +29,18 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
     """The state of one queue. Not thread-safe."""
 
     def __init__(self, *, max_deliveries: int = 0, is_shared: bool = False) -> None:
-        """``max_deliveries``: so often an item is delivered before it is a dead letter; 0 for no limit."""
+        """``max_deliveries``: an item delivered this many times becomes a dead letter; 0 for no limit."""
         super().__init__(is_shared=is_shared)
         self.max_deliveries = max_deliveries
         self.fresh: deque[ItemT] = deque()
-        # Delivered too often, for whoever makes dead letters of them.
+        # Items delivered too many times, to be made dead letters.
         self.dead: deque[int] = deque()
 
     # --- what the items say -----------------------------------------------------------------------------------------
 
     def offer(self, item: ItemT, *, due_ms: int = 0, count: int = 0, moved_from: int | None = None) -> None:
-        """The next item was read; it was delivered ``count`` times, or is due later. Missing offsets are no items."""
+        """Adds the next read item, delivered ``count`` times before, due at ``due_ms``. Offsets in between hold no
+        item."""
         offset = item.offset
         self.skip_to(offset)
         self.position = offset + 1
@@ -47,7 +48,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
             return
         known = self.retries.get(offset)
         if known is not None:
-            # Who knows of it by a claim only does not know when it is due.
+            # A process that knows the item only by a claim does not know when it is due.
             count, due_ms = max(count, known.deliveries), max(due_ms, known.due_ms)
         if count or due_ms:
             self.retries[offset] = Retry(count, due_ms)
@@ -55,7 +56,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
             if offset < self.gap_end:
                 self._move(moved_from, offset)
             elif self.is_done(moved_from):
-                self.finish((offset,))  # the copy of somebody who died before it counted
+                self.finish((offset,))  # the copy of a process that died before it counted
                 return
             else:
                 self._doubt(offset, moved_from)
@@ -66,32 +67,32 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
             self.fresh.append(item)
 
     def offer_fresh(self, items: Sequence[ItemT]) -> None:
-        """As ``offer``, of items without any gap that were never delivered; nothing may be known of them."""
+        """``offer``, for items without a gap that were never delivered; nothing may be known of them."""
         assert items[0].offset == self.position
         self.position += len(items)
         self.fresh.extend(items)
 
     def skip_to(self, offset: int) -> None:
-        """What lies from the position to ``offset`` is no item: markers, aborted transactions."""
+        """Notes that the offsets from the position to ``offset`` hold no item: markers, aborted transactions."""
         if self.position < offset:
             self.finish(gap for gap in range(self.position, offset) if gap not in self.damaged)
             self.position = max(self.position, offset)
 
     def damage(self, first: int, last: int) -> None:
-        """Offsets that cannot be read: they are not delivered, and not done either."""
+        """Notes unreadable offsets: they are neither delivered nor done."""
         self.skip_to(first)
         self.damaged.update(offset for offset in range(first, last + 1) if not self.is_done(offset))
         self.position = max(self.position, last + 1)
 
     def give_up_damaged(self, offsets: Iterable[int]) -> None:
-        """Items that cannot be read are done."""
+        """Marks unreadable items as done."""
         given_up = [offset for offset in offsets if offset in self.damaged]
         self.damaged.difference_update(given_up)
         self.finish(given_up)
 
     @property
     def is_past_known(self) -> bool:
-        """Whether the next items lie beyond all items that anything is known of."""
+        """Whether nothing is known of the items from the position on."""
         return self.position >= self._known_stop
 
     # --- deliver ----------------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         queue, wanted = self.fresh, count - len(again)
         if not self.is_shared:
             fresh = [queue.popleft() for _ in range(min(wanted, len(queue)))]
-        # Another process may have leased, and given back, what is fresh here: then it is among both.
+        # Another process may have leased and returned an item that is fresh here: then it is in both lists.
         taken = {offset for offset, _ in again}
         while queue and len(fresh) < wanted:
             item = queue.popleft()
@@ -123,7 +124,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         return fresh, again
 
     def _is_free(self, offset: int, now: float, now_ms: int) -> bool:
-        """Whether an item may be delivered; one that may be later is put where it waits."""
+        """Whether an item may be delivered; one that may be later is moved to where it waits."""
         if self.is_done(offset) or offset in self.busy or offset in self.unconfirmed or self.lease_of(offset):
             return False
         claim = self.claims.get(offset)
@@ -141,7 +142,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         return True
 
     def take_one(self, now: float) -> ItemT | None:
-        """The next item where that is simple: it is fresh, and nothing else could come before it; else None."""
+        """The next item by a short path: it is fresh, and no other item could come before it; else None."""
         if self.is_shared or self._waits or not self.fresh or not self.waiting.is_whole:
             return None
         for group in self.leases.values():
@@ -152,17 +153,17 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         return self.fresh.popleft()
 
     def put_back(self, fresh: Sequence[ItemT], again: Iterable[int]) -> None:
-        """Items that were taken are not leased after all."""
+        """Returns items that were taken but not leased."""
         self.fresh.extendleft(reversed(fresh))
         for offset in again:
             self.waiting.put(offset)
 
     def lose_order(self) -> None:
-        """A call failed midway: an item may be in no place. The next call looks for it."""
+        """Notes that a call failed midway: an item may be in no place. The next call finds it."""
         self.waiting.is_whole = False
 
     def _find_order(self) -> None:
-        """Where a failure has left half a change, makes the order again: from what the journal has said."""
+        """Rebuilds the order, after a failure left half a change, from the events of the journal."""
         if self.waiting.is_whole:
             return
         elsewhere = {*(item.offset for item in self.fresh), *(lease.offset for lease in self.leases.held())}
@@ -176,23 +177,23 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         self.waiting.restore(waits)
 
     def lease(self, leases: Sequence[LeaseT], seconds: float) -> None:
-        """Items that were taken are leased, for as long each."""
+        """Leases items that were taken, all for the same time."""
         for lease in leases:
             self.leases.give(lease)
 
     def lease_again(self, lease: LeaseT) -> None:
-        """A lease that was ended goes on until its time."""
+        """Resumes a lease that was ended, until its deadline."""
         self.leases.give_again(lease)
 
     def lease_of(self, offset: int) -> LeaseT | None:
         return self.leases.of(offset)
 
     def is_leased(self, lease: LeaseT) -> bool:
-        """Whether ``lease`` holds: it was not given back, and nobody else has the item."""
+        """Whether ``lease`` holds: it was not returned, and no other holder has the item."""
         return self.leases.has(lease)
 
     def may_finish(self, lease: LeaseT) -> bool:
-        """Whether who had ``lease`` may still say that the item is done: it is over, but nobody was given the item."""
+        """Whether the holder of an expired ``lease`` may still finish the item, because it was given to no other."""
         offset = lease.offset
         if self.is_leased(lease):
             return True
@@ -211,7 +212,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         self.leases.end(lease)
 
     def expire(self, now: float) -> int:
-        """Ends the leases that are over; their items may be delivered again. Returns how many."""
+        """Ends the expired leases, whose items may be delivered again. Returns how many they were."""
         count = 0
         while over := [lease for lease in self.leases.first() if lease.deadline <= now]:
             for lease in over:
@@ -222,7 +223,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         return count
 
     def give_back(self, offset: int, delivery_count: int, due_ms: int) -> None:
-        """An item that was delivered is not done: it may be delivered again, or is a dead letter."""
+        """Returns a delivered item that is not done: it may be delivered again, or becomes a dead letter."""
         try:
             self.retries[offset] = Retry(delivery_count, due_ms)
             if self.is_spent(delivery_count):
@@ -234,7 +235,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
             raise
 
     def is_spent(self, count: int) -> bool:
-        """Whether an item that was delivered so often is a dead letter, unless somebody has it just now."""
+        """Whether an item that was delivered ``count`` times is a dead letter, if it is not leased at the moment."""
         return 0 < self.max_deliveries <= count
 
     def _bury(self, offset: int) -> None:
@@ -242,7 +243,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         self.hold((offset,))
 
     def wait_seconds(self, now: float, now_ms: int) -> float | None:
-        """How long until something that is known may be delivered; None where only something new can be."""
+        """How many seconds until a known item may be delivered; None if only a new one can be."""
         self._find_order()
         waits = [lease.deadline - now for lease in self.leases.first()]
         if (due_ms := self.waiting.next_due_ms) is not None:
@@ -260,22 +261,22 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
     def pending_count(self, end: int) -> int:
         """Items below ``end`` that are not done, leased ones too; ``end`` is not below ``counted_end``.
 
-        Where the log may have markers or aborted transactions, offsets above ``counted_end`` count as items.
+        If the log may have markers or aborted transactions, offsets above ``counted_end`` count as items.
         """
         return max(end - self.floor - len(self.done) - len(self.absent), 0)
 
     @property
     def delayed_count(self) -> int:
-        """Items that were read and wait for a time of day."""
+        """The number of items that were read and wait for a time of day."""
         self._find_order()
         return self.waiting.delayed_count
 
     def undone(self, stop: int) -> Iterator[int]:
-        """The items below ``stop``, and the position, that are not done."""
+        """The items below ``stop`` and below the position that are not done."""
         return (offset for offset in range(self.floor, min(stop, self.position)) if offset not in self.done)
 
     def movable(self, stop: int, count_max: int) -> list[int]:
-        """The undone items below ``stop``, if they may all be copied and are no more than ``count_max``; else []."""
+        """The undone items below ``stop``, if all of them may be copied and they are at most ``count_max``; else []."""
         if stop > self.position:
             return []
         found = list(islice(self.undone(stop), count_max + 1))
@@ -290,7 +291,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         return found
 
     def check(self) -> None:
-        """Asserts what must be so."""
+        """Asserts the invariants."""
         assert 0 <= self.floor <= self.position, (self.floor, self.position)
         assert all(offset > self.floor for offset in self.done), (self.floor, sorted(self.done)[:3])
         assert not any(offset in self.absent for offset in self.done), "what is done is counted as absent"

@@ -20,9 +20,9 @@ __all__ = ["QueueCounts", "QueueView"]
 
 
 class QueueCounts(NamedTuple):
-    """Items that are not done, and how many of these are delayed, leased by processes that share the queue, were
-    delivered before, and cannot be read. ``size`` is bytes of both logs; ``oldest_ms`` when the oldest was put, -1 for
-    none."""
+    """The number of items that are not done, and how many of these are delayed, leased by processes that share the
+    queue, were delivered before, and are unreadable. ``size`` is bytes of both logs; ``oldest_ms`` is when the oldest
+    was put, or -1."""
 
     pending: int
     delayed: int
@@ -34,19 +34,19 @@ class QueueCounts(NamedTuple):
 
 
 class QueueView:
-    """The contents of a queue. A process that has it alone keeps its leases in memory, so they are not known here."""
+    """The contents of a queue. A process that uses it alone keeps its leases in memory, so they are unknown here."""
 
     def __init__(self, items: Log, journal: Log | None) -> None:
         """``journal`` is None if no item has an event yet. Raises: StorageError."""
         self._items = items
         self._journal = journal
         self._damaged = 0
-        # First: items put meanwhile are not examined, but those done meanwhile are.
+        # First: items that are put from now on are not examined, but those that become done are noticed.
         self._end = items.high_watermark
         self._state: QueueState[Record, None] = QueueState(is_shared=True)  # type: ignore[type-var]  # it leases none
         if journal is not None:
             replayed = Journal(journal, is_sync=True).replay(self._state)
-            # Items moved meanwhile are at their new place.
+            # Items that were moved in the meantime are at their new place.
             self._end = max(self._end, *(copy + 1 for copy in self._state.moved), 0)
             if replayed.is_damaged or (items.start_offset > 0 and not replayed.end):
                 self._state.apply(GAP, (self._end,))

@@ -1,8 +1,8 @@
 """Items that were read and wait: for the next get, for a time of day, or until another process's lease ends. No I/O.
 
 Each is in exactly one of three orders, and leaves it when it is leased, done or held. A MemoryError or an interrupt may
-leave half a change. From then on ``is_whole`` is False and the orders are not changed; their owner makes them again,
-from what the journal has said, before it uses them.
+leave half a change. Then ``is_whole`` becomes False and the orders no longer change; their owner rebuilds them from the
+events of the journal before it uses them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Wait", "Waiting"]
 
 
 class Wait(NamedTuple):
-    """An item that may be delivered again: now, from ``due_ms``, or when another's lease is over, at ``expires_ms``."""
+    """An item that may be delivered: now, from ``due_ms``, or when another process's lease ends, at ``expires_ms``."""
 
     offset: int
     due_ms: int = 0
@@ -27,7 +27,7 @@ class Waiting:
     """The orders. Not thread-safe."""
 
     def __init__(self) -> None:
-        # The order that has an item, and its key there. Always the same object: its owner tests whether it is empty.
+        # Which order has an item, and its key there. Always the same object: its owner tests whether it is empty.
         self.places: dict[int, tuple[Any, Any]] = {}
         self.is_whole = True
         self._clear()
@@ -39,14 +39,14 @@ class Waiting:
         self._claimed = SortedList()  # (expires_ms, offset)
 
     def put(self, offset: int, due_ms: int = 0) -> None:
-        """The item waits until ``due_ms``, or for the next get with 0, wherever it was before."""
+        """Makes the item wait until ``due_ms``, or with 0 for the next get, wherever it was before."""
         if due_ms:
             self._put(offset, self._delayed, (due_ms, offset))
         else:
             self._put(offset, self._ready, offset)
 
     def put_claimed(self, offset: int, expires_ms: int) -> None:
-        """The item waits until another's lease is over, wherever it was before."""
+        """Makes the item wait until another process's lease ends, wherever it was before."""
         self._put(offset, self._claimed, (expires_ms, offset))
 
     def _put(self, offset: int, order: Any, key: Any) -> None:
@@ -61,7 +61,7 @@ class Waiting:
         self.is_whole = True
 
     def discard(self, offset: int) -> None:
-        """The item waits no longer, if it did."""
+        """Removes the item, if it waits."""
         if not self.is_whole or offset not in self.places:
             return
         self.is_whole = False
@@ -70,7 +70,7 @@ class Waiting:
         self.is_whole = True
 
     def pop(self) -> int | None:
-        """Takes out the oldest item that may be delivered now; None if no item may."""
+        """Removes and returns the oldest item that may be delivered now, or None."""
         if not self._ready:
             return None
         offset: int = self._ready[0]
@@ -78,7 +78,7 @@ class Waiting:
         return offset
 
     def fall_due(self, now_ms: int, monotonic_ms: float) -> None:
-        """Items whose time has come wait for the next get."""
+        """Makes items whose time has come wait for the next get."""
         for order, now in ((self._delayed, now_ms), (self._claimed, monotonic_ms)):
             while self.is_whole and order and order[0][0] <= now:
                 self.put(order[0][1])
@@ -96,7 +96,7 @@ class Waiting:
         return len(self._delayed)
 
     def restore(self, waits: Iterable[Wait]) -> None:
-        """Makes the orders again, of these items."""
+        """Rebuilds the orders from these items."""
         self.is_whole = False
         self._clear()
         ready, delayed, claimed = [], [], []
@@ -115,7 +115,7 @@ class Waiting:
         self.is_whole = True
 
     def check(self) -> None:
-        """Asserts what must be so."""
+        """Asserts the invariants."""
         found = [*self._ready, *(offset for order in (self._delayed, self._claimed) for _, offset in order)]
         assert len(found) == len(set(found)), "an item waits twice"
         assert set(found) == self.places.keys(), "the places and the orders differ"
