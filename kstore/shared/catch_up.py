@@ -1,11 +1,11 @@
 """Applies what the other writers of a shared log have done, at the beginning of a turn.
 
-the record is as it was, and the ``.log`` as long as it says: nothing to take in
-the end has moved: so do the tail and what is published; no file is read
+the record is unchanged, and the ``.log`` as long as it says: nothing to do
+the end has moved: the tail and the published ends follow; no file is read
 segments came or went (``change_count``): the directory is listed again
-the record is not whole, or says that a change was under way, or the ``.log`` has another length: its writer died
-while it had the turn, and the log is recovered, as when it is opened after a crash
-a sync has failed, which the record says too: nobody writes any more
+the record is torn or announces an unfinished change, or the ``.log`` has another length: its writer died during
+    its turn, and the log is recovered, as when it is opened after a crash
+a sync has failed, which the record says too: no process writes any more
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ logger = logging.getLogger(__name__)
 
 
 class CatchUp:
-    """Applies the changes of the others. Needs the turn, except for ``is_due``."""
+    """Applies the changes of other processes. Needs the turn, except for ``is_due``."""
 
     def __init__(self, files: LogFiles, others: Others, seen: SharedState | None) -> None:
-        """``seen``: the content of the record, if the log was opened at that."""
+        """``seen``: the content of the record when the log was opened, if it was used for that."""
         self._files = files
         self._others = others
         if seen is not None:
@@ -53,8 +53,8 @@ class CatchUp:
             files.take_over_tail()
 
     def is_due(self) -> bool:
-        """Whether others have changed something, or are about to announce it: a reader woken by a write waits for
-        that."""
+        """Whether other processes have changed something, or are about to announce a change. A reader that a write has
+        woken waits for that."""
         if self._others.slot.read() != self._others.seen_data:
             return True
         try:
@@ -70,7 +70,7 @@ class CatchUp:
             seen = others.slot.load(data)
             if seen is not None and seen.flags & POISONED:
                 if seen.change_count == others.seen.change_count:
-                    self._take_in(seen)  # what is durable may still be read
+                    self._take_in(seen)  # the durable part stays readable
                 others.seen, others.seen_data = seen, data
                 files.poison(StorageError("another process that shares the log was poisoned"))
                 return
@@ -93,7 +93,7 @@ class CatchUp:
         return files.context.fs.stat(files.segments.last.path(LOG_SUFFIX)).size
 
     def _take_in(self, seen: SharedState) -> None:
-        """The end has moved, in the same segment."""
+        """Applies an end that moved within the same segment."""
         files, before = self._files, self._others.seen
         if seen.generation != before.generation:
             self._reload_state()
@@ -106,7 +106,7 @@ class CatchUp:
         self._show(seen)
 
     def _takes_in(self, tail: SegmentTail, seen: SharedState) -> bool:
-        """Whether the open tail can continue from what was told of it; if not, the next append opens it again."""
+        """Whether the open tail can continue from the record; if not, the next append opens it again."""
         if not seen.flags & TAIL_KNOWN:
             return False
         try:
@@ -136,23 +136,23 @@ class CatchUp:
         files.losses = losses_of(state)
 
     def _attach(self, seen: SharedState) -> None:
-        """Segments have come or gone: looks for them."""
+        """Segments came or went: lists the directory again."""
         files = self._files
         cuts = seen.cut_count != self._others.seen.cut_count
-        # Without a cut no index has changed since: no writer that shares a log ends a transaction.
+        # Without a cut no index has changed: no writer that shares a log ends a transaction.
         known = None if cuts else files.producers.index_sizes
         files.adopt(listed(files.context, files.durability, seen, known), cuts=cuts)
         files.last_append_ms = max(files.last_append_ms, seen.last_append_ms)
         self._show(seen)
 
     def _recover(self, why: str) -> None:
-        """A writer died while it had the turn: its change may be half done."""
+        """Recovers the log after a writer died in its turn, which may have left half a change."""
         files, others = self._files, self._others
         directory = files.context.directory
         logger.warning("%s: a process that shares the log died: %s", directory, why)
         others.leap(files.context.clock.now_ms())
         others.announce_change(cuts=True)
-        # If the following fails, this process, too, finds in its next turn that the change has no end.
+        # If the next steps fail, this process's next turn finds the unfinished change, too.
         others.seen_data = b""
         files.drop_tail()
         loaded = load(files.context, files.durability)
@@ -166,7 +166,7 @@ class CatchUp:
 def listed(
     context: SegmentContext, durability: Durability, seen: SharedState, known: TransactionIndexSizes | None = None
 ) -> Loaded:
-    """The log as in its files, with the end that the others have announced. Needs the turn.
+    """The log as its files show it, with the end that the other processes have announced. Needs the turn.
 
     ``known`` are sizes of transaction indexes that need not be looked up again.
     """

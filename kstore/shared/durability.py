@@ -1,5 +1,5 @@
-"""How a shared log is put on disk: by name, whichever process wrote it; with "sync" after the turn, for which others
-wait."""
+"""How a shared log is put on disk: by name, whichever process wrote it; with "sync" after the turn, so that no process
+waits for the disk in its turn."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NameFlush:
                 self._flushed(target)
 
     def flush_sealed(self) -> None:
-        """A flush syncs sealed segments too; they are never flushed alone."""
+        """Does nothing: a flush syncs sealed segments too."""
         self.flush()
 
     def flush_in_turn(self) -> None:
@@ -62,17 +62,17 @@ class NameFlush:
             self.flush_in_turn()
 
     def sealed_soon(self, tail: SegmentTail) -> None:
-        """A flush finds it by its name: no file is kept open for it."""
+        """Does nothing: a flush finds the segment by its name."""
         self.soon()
 
     def sync_before_cut(self) -> None:
-        """The rest counts as durable after a cut: a truncation assumes that of everything published."""
+        """Syncs everything published: a truncation assumes that it is durable."""
         self.sync_all()
         files = self._files
         files.ends = files.ends._replace(durable_end=files.ends.end_offset)
 
     def sync_to_close(self) -> None:
-        """Includes what was written by processes that have ended."""
+        """Syncs everything, including what ended processes have written."""
         self.sync_all()
 
     def sync_all(self) -> None:
@@ -86,7 +86,7 @@ class NameFlush:
             show_durable(files, files.ends.durable_end)
 
     def _unsynced(self) -> list[tuple[Path, SegmentTail | None]]:
-        """Everything that may not be on disk, whichever process wrote it."""
+        """Every file that may not be on disk, whichever process wrote it."""
         files = self._files
         return [
             (segment.path(LOG_SUFFIX), segment.tail)
@@ -101,7 +101,7 @@ class NameFlush:
                 try:
                     file = tail.file if tail is not None else fs.open(path, write=True)
                 except FileNotFoundError:
-                    continue  # deleted since
+                    continue  # deleted in the meantime
                 files.syncs.alone(file.fdatasync)
                 if tail is None:
                     self._sync_indexes_of(path)
@@ -115,7 +115,7 @@ class NameFlush:
             raise
 
     def _sync_indexes_of(self, path: Path) -> None:
-        """Puts the indexes of a sealed segment on disk, if possible: they are hints."""
+        """Puts the indexes of a sealed segment on disk if possible; they are only hints."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             try:
                 self._files.context.fs.open(path.with_suffix(suffix), write=True).fdatasync()
@@ -124,8 +124,8 @@ class NameFlush:
 
 
 class SyncAfterTurn:
-    """With "sync", the sync follows the turn, and shares the disk's work with that of other processes; then one more
-    turn moves the durable end. If a sync has failed the record says so, and no process writes any more."""
+    """With "sync", the sync follows the turn, so that processes share the disk's work; one more turn then moves the
+    durable end. After a failed sync the record says so, and no process writes any more."""
 
     is_sync = True
     syncs_writes = False
@@ -135,7 +135,7 @@ class SyncAfterTurn:
         self._others = others
         self._turn = turn
         self._flush = flush
-        # The last append, to be synced: the file, where it ends, and the ``cut_count`` of that moment.
+        # The last append that must be synced: the file, its end, and the ``cut_count`` at that time.
         self._written: tuple[File, int, int] | None = None
 
     def publish(self, end_offset: int, tail: SegmentTail) -> None:
@@ -161,13 +161,13 @@ class SyncAfterTurn:
             self._make_durable()
         except BaseException:
             for append in appends:
-                append.result = None  # it is not known whether it will survive
+                append.result = None  # it may not survive
             raise
 
     def _make_durable(self) -> None:
-        """Syncs what was written, outside the turn of the processes, and then records it."""
+        """Syncs what was written, outside the turn of the processes, and then records the durable end."""
         files = self._files
-        # Includes what another thread has written since.
+        # Includes what other threads have written since.
         written = self._written
         if written is None or written[1] <= files.ends.durable_end:
             return
@@ -183,7 +183,7 @@ class SyncAfterTurn:
         files.counters.sync_seconds.observe(clock.monotonic() - started)
         with self._turn.lock:
             if files.closed is not None:
-                return  # which has synced everything
+                return  # the close has synced everything
             if files.poisoned is not None:
                 files.ensure_writable()
             if self._others.seen.cut_count != cut_count:
@@ -196,6 +196,6 @@ class SyncAfterTurn:
 
 
 def show_durable(files: LogFiles, durable_end: int) -> None:
-    """Shows readers, in other processes too, that everything below ``durable_end`` is on disk."""
+    """Tells readers, also in other processes, that everything below ``durable_end`` is on disk."""
     files.ends = files.ends._replace(durable_end=durable_end, high_watermark=durable_end)
     files.state_file.publish_durable_end(durable_end)

@@ -1,4 +1,4 @@
-"""Opens a log that several processes write to: the first one recovers it, the next ones join."""
+"""Opens a log that several processes write to: the first one recovers it, later ones join."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 
 def open_shared_writer(context: SegmentContext, durability: Durability, ties: StoreTies | None = None) -> LogWriter:
-    """One more writer of the log in ``context.directory``, which is created or recovered as needed.
+    """Opens one more writer of the log in ``context.directory``, which is created or recovered as needed.
 
-    Raises: as ``open_writer``; LockedError while another process has it alone, or the processes that share it use
-    another version of the format; ConfigError if the others have it with another durability, PoisonedError if a sync
-    has failed in one of them.
+    Raises: as ``open_writer``; LockedError if another process has it alone, or shares it with another version of the
+    format; ConfigError if it is shared with another durability; PoisonedError if a sync has failed in one of the
+    processes.
     """
     context = context._replace(fs=unmapped(context.fs))
     fs, directory = context.fs, context.directory
@@ -56,12 +56,12 @@ def open_shared_writer(context: SegmentContext, durability: Durability, ties: St
 def _first(
     context: SegmentContext, durability: Durability, lock: DirectoryLock, ties: StoreTies | None
 ) -> tuple[LogWriter, SharedTurn]:
-    """No process has it open: as when it is opened alone."""
+    """Opens the log as if it were not shared: no process has it open."""
     loaded = load(context, durability, marks=None if ties is None else ties.marks)
     if lost := loaded.report.summary():
         logger.warning("%s: recovery: %s", context.directory, lost)
     parts = _Parts(loaded, lock, SharedSlot(context.fs, context.directory / KSTORE_STATE), None, ties)
-    # The mark is no longer true as soon as another process appends.
+    # The mark stops being true when another process appends.
     parts.files.store(parts.files.ends)
     return parts.writer, parts.turn
 
@@ -92,12 +92,12 @@ def _next(
 
 
 class _Parts:
-    """The parts of a writer that shares its log. The caller has the turn of the processes."""
+    """The parts of a shared log's writer. The caller has the turn of the processes."""
 
     def __init__(
         self, loaded: Loaded, lock: DirectoryLock, slot: SharedSlot, seen: SharedState | None, ties: StoreTies | None
     ) -> None:
-        """``seen``: the content of the slot, if ``loaded`` was made of that."""
+        """``seen``: the content of the slot from which ``loaded`` was made, if any."""
         self.others = others = Others(slot, seen)
         self.files = files = LogFiles(loaded, others, has_kafka_marks=ties is None)
         self.catch_up = CatchUp(files, others, seen)

@@ -1,8 +1,8 @@
-"""The other writers of a shared log, and the record in which they tell each other of their changes.
+"""The other writers of a shared log, and the record through which all of them announce their changes.
 
 Every change of a file in a turn is first announced in that record (``shared_slot``): if this process then dies, the
-next one recovers the log. Only an append to the open tail needs no announcement: the ``.log`` grows first, and its
-length shows that. At the end of a turn the record has the end of the log.
+process with the next turn recovers the log. Only an append to the open tail needs no announcement: the ``.log`` grows
+first, and its length shows that. At the end of a turn the record holds the end of the log.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ logger = logging.getLogger(__name__)
 
 # The record's values for the active segment if nothing is known of it.
 NOTHING_KNOWN = SharedState().known
-# More than the changes that were counted while one process was not looking.
+# A step larger than any number of changes that a process can miss.
 LEAP = 1 << 32
 
 
 class Others:
-    """The record, and what this process has last seen or stored of it. Needs the turn, except for ``seen_data``."""
+    """The record, and what this process last read or stored of it. Needs the turn, except for ``seen_data``."""
 
     is_shared = True
 
     def __init__(self, slot: SharedSlot, seen: SharedState | None) -> None:
-        """``seen``: the content of the slot, if the log was opened at that; the caller has the turn."""
+        """``seen``: the content of the slot when the log was opened, if it was used for that; the caller has the
+        turn."""
         self.slot = slot
-        # The record that was last read or stored, and its bytes.
+        # The record as last read or stored, and its bytes.
         self.seen = seen or SharedState()
         self.seen_data = self.seen.encode()
         self.has_turn = True
-        # Whether a change of files was announced in this turn, and one after which the others look for segments again.
+        # Whether this turn announced a change of files, and one that makes the other processes list the segments again.
         self._is_changing = self._moves_files = seen is None
 
     def announce(self, *, moves_files: bool = False) -> None:
         """Announces that files are about to change: if this process dies in this turn, the next one recovers the log.
 
-        ``moves_files``: the others must look for segments again; they learn other changes from the record.
+        ``moves_files``: the other processes must list the segments again; the record tells them other changes.
         """
         if not self.has_turn:
-            return  # closed without the turn: the record belongs to the others
+            return  # closed without the turn: the record belongs to the other processes
         self._is_changing = True
         self._moves_files |= moves_files
         data = self.seen._replace(flags=self.seen.flags | CHANGING).encode()
@@ -56,9 +57,9 @@ class Others:
             self.seen_data = data
 
     def announce_change(self, *, cuts: bool = False) -> None:
-        """Announces a change of the active segment: what was told of its tail is no longer true.
+        """Announces a change of the active segment, after which the record no longer describes the tail.
 
-        ``cuts``: records of others may be removed.
+        ``cuts``: records of other processes may be removed.
         """
         seen = self.seen
         self.seen = seen._replace(flags=seen.flags & ~TAIL_KNOWN, cut_count=seen.cut_count + cuts)
@@ -67,8 +68,8 @@ class Others:
     def open_tail(self, active: LogSegment, position: int) -> SegmentTail:
         """Opens the ``active`` segment, in which the log ends at ``position``, for appending.
 
-        If the others, or this process before it closed an idle tail, have told of the tail, no file is changed and the
-        amount read does not grow with the segment: all other processes wait meanwhile. Anything else is announced.
+        If the record describes the tail, no file is changed and the amount read does not grow with the segment, because
+        all other processes wait in that time. Otherwise the change is announced.
         """
         seen = self.seen
         tail = active.tail  # left open by recovery
@@ -86,10 +87,10 @@ class Others:
         return tail
 
     def tell(self, files: LogFiles) -> None:
-        """Stores the record, if anything has changed."""
+        """Stores the record if anything has changed."""
         ends, before, tail = files.ends, self.seen, files.tail
         if tail is not None and tail.base_offset != ends.base_offset and files.poisoned is None:
-            # An interrupt came between a roll and what is published of it.
+            # An interrupt came between a roll and its publication.
             files.ends = ends = ends._replace(base_offset=tail.base_offset, position=tail.position)
         state, epoch = files.state_file.current, files.epochs.latest_epoch
         is_changing, moves_files = self._is_changing, self._moves_files
@@ -98,7 +99,7 @@ class Others:
             flags |= TAIL_KNOWN
             known = tail.known
         elif (before.base_offset, before.position) == (ends.base_offset, ends.position):
-            # It is as others left it, or this process before it closed an idle tail.
+            # Unchanged since another process, or this one before it closed an idle tail, described it.
             flags |= before.flags & TAIL_KNOWN
             known = before.known
         else:
@@ -125,7 +126,7 @@ class Others:
             self._is_changing = self._moves_files = False
 
     def leap(self, now_ms: int) -> None:
-        """Continues counting from a number that no process has reached: the content of the record may be lost."""
+        """Continues counting from a number that no process has reached, because the record's content may be lost."""
         told = SharedState.decode(self.slot.read()) or self.seen
         count = max(told.change_count, told.cut_count, self.seen.change_count, now_ms << 20) + LEAP
         self.seen = self.seen._replace(change_count=count, cut_count=count)

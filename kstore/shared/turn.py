@@ -1,7 +1,7 @@
-"""The turn of a writer that shares its log: the lock of its threads, and inside it the one of the processes.
+"""The turn of a writer that shares its log: the lock of its threads and, inside it, that of the processes.
 
-Byte 2 of ``.lock`` is held around each change: the changes of others are applied first (``CatchUp``), and this one's
-are told last (``Others``).
+Byte 2 of ``.lock`` is held around each change, which begins by applying the changes of other processes (``CatchUp``)
+and ends by announcing its own (``Others``).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["SharedTurn", "TurnLock"]
 
 logger = logging.getLogger(__name__)
 
-# At most this many offsets that producers may have written to are read in the turn. More are read before it, and again
-# if the others have appended as many meanwhile, at most this often.
+# At most this many offsets are left to be read in the turn for producers' batches. More are read before the turn, and
+# again if other processes have appended as many since, at most this many times.
 LEFT_FOR_THE_TURN = 1000
 READS_AHEAD_MAX = 8
 
 
 class SharedTurn:
-    """One process's turns. Thread-safe, except for methods that need a lock."""
+    """The turns of one process. Thread-safe, except for methods that need a lock."""
 
     def __init__(self, files: LogFiles, others: Others, catch_up: CatchUp, directory_lock: DirectoryLock) -> None:
         """The caller has the turn of the processes."""
@@ -40,7 +40,7 @@ class SharedTurn:
         self._others = others
         self._catch_up = catch_up
         self._directory_lock = directory_lock
-        # The thread that closes the log without the turn, which was not available.
+        # The thread that closes the log without the turn because it could not get it.
         self._closes_alone = 0
 
     # --- one turn -----------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class SharedTurn:
     def take_turn(self) -> None:
         """Waits for the turn, and catches up. Needs the lock of the threads. Raises: StorageError."""
         if self._files.closed is not None or self._closes_alone == get_ident():
-            return  # nothing is shared any more
+            return  # the log is no longer shared
         try:
             self._directory_lock.take_turn()
             self._others.has_turn = True
@@ -60,7 +60,7 @@ class SharedTurn:
             raise
 
     def leave_turn(self) -> None:
-        """Tells what was done, and lets the next process continue; does nothing without the turn."""
+        """Announces the changes, and lets the next process continue; does nothing without the turn."""
         if self._others.has_turn:
             try:
                 self._others.tell(self._files)
@@ -81,8 +81,8 @@ class SharedTurn:
                 pass
 
     def read_producers_ahead(self) -> None:
-        """Reads outside the turn what producers have written, so that little is left to read in it: all other processes
-        wait meanwhile, and a process that joins may have the whole log to read."""
+        """Reads producers' batches outside the turn, so that little is left to read in it: all other processes wait
+        during a turn, and a process that joins may have the whole log to read."""
         files, others = self._files, self._others
         for _ in range(READS_AHEAD_MAX):
             data = others.slot.read()
@@ -111,7 +111,7 @@ class SharedTurn:
         return not self._directory_lock.others_live()
 
     def leave(self) -> None:
-        """Tells what was done; the turn itself is released with the directory's lock."""
+        """Announces the changes; the turn itself is released with the directory's lock."""
         try:
             if self._others.has_turn:
                 self._others.tell(self._files)
@@ -119,7 +119,7 @@ class SharedTurn:
             self._others.has_turn = False
 
     def close_alone(self) -> bool:
-        """From here on this thread takes no turn of the processes: the log closes although it was not available."""
+        """From now on this thread takes no turn of the processes: the log closes although it could not get one."""
         self._closes_alone = get_ident()
         return True
 
@@ -137,10 +137,10 @@ class _TurnTaker(Protocol):
 
 
 class TurnLock:
-    """The log's lock: that of the threads, and inside it the one of the processes.
+    """The log's lock: that of the threads and, inside it, that of the processes.
 
-    An exception from outside (KeyboardInterrupt) may end either method anywhere: the turn is nevertheless released, at
-    the latest when the same thread comes again.
+    An exception from outside (KeyboardInterrupt) may end either method anywhere. The turn is released nevertheless, at
+    the latest when the same thread takes it again.
     """
 
     def __init__(self, taker: _TurnTaker) -> None:
@@ -151,13 +151,13 @@ class TurnLock:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this thread has it."""
+        """Whether this thread holds it."""
         return self._owner == get_ident()
 
     def __enter__(self) -> None:
         me = get_ident()
         if self._owner == me:
-            self.__exit__()  # an interrupt came before it could be given back
+            self.__exit__()  # an interrupt came before the release
         try:
             self._mutex.acquire()
             self._owner = me
@@ -170,14 +170,14 @@ class TurnLock:
         try:
             self._taker.leave_turn()
         except BaseException:
-            self._taker.leave_turn()  # the rest after an interrupt
+            self._taker.leave_turn()  # what an interrupt has left to do
             raise
         finally:
             self._give_back()
 
     def _give_back(self) -> None:
         if self._owner == get_ident():
-            self._owner = 0  # an interrupt may have come while another thread had it
+            self._owner = 0  # an interrupt may have come while another thread held it
         try:
             self._mutex.release()
         except RuntimeError:
