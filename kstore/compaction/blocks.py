@@ -1,4 +1,4 @@
-"""What stays of a block of batches, and the new segment to which it is written."""
+"""Which part of a block of batches stays, and the new segment to which it is written."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class BlockCleaner:
         transactions: CleanedTransactions,
         output: CleanedSegment,
     ) -> int:
-        """Decides about a block, and writes what stays of it; returns the number of bytes."""
+        """Decides about a block, and writes the part that stays; returns the number of bytes."""
         batches: list[BlockBatch] = []
         # For each batch: its number among ``batches``, or None; and what to do with it.
         plans: list[tuple[Batch, int | None, BatchVerdict | bytes]] = []
@@ -210,7 +210,7 @@ class BlockCleaner:
         report.keyless_dropped += result.keyless_count
 
     def _filter_legacy(self, batch: Batch) -> bytes:
-        """What stays of messages of version 0 or 1: the messages unchanged, a batch of version 2, or nothing.
+        """The remaining part of messages of version 0 or 1: the messages unchanged, a batch of version 2, or nothing.
 
         Raises: CorruptDataError.
         """

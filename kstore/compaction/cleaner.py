@@ -5,10 +5,10 @@
     3  each group's new segment is swapped in; only this takes the log's lock
     4  the first dirty offset advances
 
-Appends and reads continue meanwhile. A truncation or a close ends the pass: what was swapped in stays, and the next
-pass starts where this one did. Segments deleted meanwhile from the log's start are skipped: otherwise retention could
-end every pass of a log. A damaged segment is left unchanged, and after it nothing is removed that may still have to
-hide records in it: tombstones and markers.
+Appends and reads continue during a pass. A truncation or a close ends it: what was swapped in stays, and the next pass
+starts where this one did. Segments that are deleted from the log's start are skipped: otherwise retention could end
+every pass of a log. A damaged segment is left unchanged, and after it nothing is removed that may still have to hide
+records in it: tombstones and markers.
 
 Batches keep their format. Only a compressed message set of version 0 or 1 that loses records is rewritten as a batch of
 version 2, the only one that kstore writes.
@@ -54,11 +54,11 @@ BLOCK_BYTES = 1 << 20
 
 
 class _StoppedError(Exception):
-    """The pass must end; says why."""
+    """The pass must end; the message says why."""
 
 
 class _GoneError(Exception):
-    """A segment was deleted meanwhile."""
+    """A segment was deleted during the pass."""
 
 
 class _ProducersError(Exception):
@@ -90,7 +90,7 @@ def compact(
         started = writer.context.clock.monotonic()
         if if_due and not (dirt := look(writer, as_if_durable=True)).is_due:
             return _nothing_done(writer, dirt.first_dirty)
-        # Then everything sealed is on disk: missing offsets do not count as lost records.
+        # After that everything sealed is on disk, and missing offsets do not count as lost records.
         writer.flush()
         for with_producers in (False, True):
             dirt = look(writer, whole=whole, with_producers=with_producers)
@@ -133,7 +133,7 @@ def _nothing_done(writer: LogWriter, first_dirty: int) -> CompactionReport:
 
 
 def _count_and_size(writer: LogWriter) -> tuple[int, int]:
-    """Of the segments that a log has now."""
+    """The number of segments that a log has now, and their size."""
     count = size = 0
     for segment in writer.segments:
         with suppress(FileNotFoundError):  # it was just deleted
@@ -202,7 +202,7 @@ class _Pass:
     def _blocks(self, segment: LogSegment, start: int, stop_offset: int) -> Iterator[list[Item]]:
         """The batches of a segment from offset ``start``, about 1 MiB of records at a time.
 
-        Raises: _DamagedError; _GoneError or FileNotFoundError if it was deleted meanwhile; _StoppedError.
+        Raises: _DamagedError; _GoneError or FileNotFoundError if it was deleted since; _StoppedError.
         """
         size = segment.size
         located = segment.locate(start, size) if start > segment.base_offset else START
@@ -275,7 +275,7 @@ class _Pass:
             try:
                 refused = self._read_segment(segment, facts, transactions)
             except (FileNotFoundError, _GoneError) as error:
-                # What the map has of it is older than everything that remains.
+                # The keys that the map has from it are older than all remaining ones.
                 self._note_gone(error, (segment,))
                 continue
             if refused >= 0:
@@ -298,7 +298,7 @@ class _Pass:
         return -1
 
     def _read_around(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
-        """The keys of what is whole in a damaged segment; those that were read before change nothing in the map."""
+        """Adds the keys of the whole batches of a damaged segment; keys that were already read change nothing."""
         size = segment.size
         start = max(self.first_dirty, facts.base_offset)
         located = segment.locate(start, size) if start > facts.base_offset else START
@@ -385,7 +385,7 @@ class _Pass:
             try:
                 self._write_group(group, transactions)
             except _DamagedError as damaged:
-                # What precedes it is grouped again; what the pass had seen of it is forgotten.
+                # The segments before it are grouped again, and what the pass has noted of it is dropped.
                 self._leave(damaged.segment.base_offset)
                 transactions = before
                 continue
@@ -397,7 +397,7 @@ class _Pass:
             del facts[: len(group)]
 
     def _still_there(self, facts: Iterable[SegmentFacts]) -> list[SegmentFacts]:
-        """Without the segments deleted meanwhile."""
+        """``facts`` without the segments that were deleted since."""
         there = set(self.writer.segments)
         return [one for one in facts if self.segments[one.base_offset] in there]
 
@@ -438,7 +438,7 @@ class _Pass:
                 return
             has_index = any(fs.exists(segment.path(TXN_INDEX_SUFFIX)) for segment in segments)
             kept = transactions.take_kept()
-            # Nothing was checked in the rest, which was copied unchanged.
+            # The rest was copied unchanged, without a check.
             behind = [
                 one for one in transactions.aborted if self.uncleanable <= one.last_offset < group[-1].stop_offset
             ]

@@ -16,7 +16,7 @@ class LogDirt:
     """The dirty part of a log, [``first_dirty``, ``uncleanable``), at the ``start`` of a pass. Not thread-safe."""
 
     def __init__(self, writer: LogWriter, start: Cleanable, *, whole: bool) -> None:
-        """Raises: FileNotFoundError if a segment was deleted meanwhile; StorageError."""
+        """Raises: FileNotFoundError if a segment was deleted in the meantime; StorageError."""
         self._context = writer.context
         self._config = writer.context.config
         self.start = start
@@ -50,7 +50,7 @@ class LogDirt:
         )
 
     def _timed(self, facts: SegmentFacts) -> SegmentFacts:
-        """With the times of a dirty segment, if a setting needs them."""
+        """Adds the times of a dirty segment, if a setting needs them."""
         segment = self.segments[facts.base_offset]
         config = self._config
         if config.min_compaction_lag_ms:
@@ -61,7 +61,7 @@ class LogDirt:
         return facts
 
     def sized(self, facts: SegmentFacts) -> SegmentFacts:
-        """With the sizes that decide about groups. Raises: FileNotFoundError if the segment was deleted meanwhile."""
+        """Adds the sizes that decide about groups. Raises: FileNotFoundError if the segment was deleted since."""
         fs = self._context.fs
         segment = self.segments[facts.base_offset]
         sizes = []
@@ -79,8 +79,8 @@ def look(
 ) -> LogDirt:
     """Measures a log's present state.
 
-    ``whole``: what earlier passes have covered counts as dirty too; ``as_if_durable``: what is not on disk yet is
-    cleanable too.
+    ``whole``: what earlier passes have covered counts as dirty too; ``as_if_durable``: what is not on disk yet counts
+    as cleanable too.
 
     Raises: FileNotFoundError if an expected file is missing; StorageError.
     """
@@ -91,6 +91,6 @@ def look(
         try:
             return LogDirt(writer, start, whole=whole)
         except FileNotFoundError:
-            # The next measurement no longer sees a segment that was deleted meanwhile.
+            # The next measurement no longer includes the deleted segment.
             if not writer.compaction_stopped(start, start.segments):
                 raise

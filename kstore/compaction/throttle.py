@@ -24,7 +24,7 @@ class Throttle:
         wait: Callable[[float], object],
         has_ended: Callable[[], bool],
     ) -> None:
-        """``wait`` waits for the given seconds, or less; ``has_ended``: no more waiting is needed."""
+        """``wait`` waits for the given seconds, or less; ``has_ended`` says that no more waiting is needed."""
         if bytes_per_second is not None and not bytes_per_second > 0:
             raise ConfigError(f"bytes_per_second is {bytes_per_second}, expected more than 0")
         self._rate = bytes_per_second
