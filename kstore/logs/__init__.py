@@ -1,1 +1,1 @@
-"""Everything behind ``Store``: a directory of many logs, and its background work."""
+"""The implementation of ``Store``: a directory of many logs, and its background work."""

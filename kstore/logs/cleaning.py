@@ -31,7 +31,7 @@ RETRY_SECONDS_MAX = 3600.0
 
 
 class StoreCleaner:
-    """Not thread-safe: one task runs it. A pass ends when its log is closed."""
+    """Not thread-safe: only one task runs it. A pass ends when its log is closed."""
 
     def __init__(self, topics: Topics, config: StoreConfig) -> None:
         self._directory = topics.directory

@@ -22,7 +22,7 @@ AnyClient = TypeVar("AnyClient", bound=Client)
 
 
 class LiveClients(Generic[AnyClient]):
-    """Holds them weakly: a forgotten one is dropped. Thread-safe."""
+    """Holds them weakly: one that is garbage is dropped. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

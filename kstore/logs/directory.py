@@ -84,8 +84,8 @@ class LogDirectory(LogRoot):
         read_only: bool = False,
         shared: bool = False,
     ) -> None:
-        """Opens the directory; for writing it is created if missing, and work left half done by a crash is finished,
-        unless it is ``shared`` and others have it open.
+        """Opens the directory. For writing it is created if missing, and changes that a crash interrupted are finished,
+        unless the directory is ``shared`` and another process has it open.
 
         Raises: LogNotFoundError, NotALogError (a file, or one log), LockedError, ReadOnlyError, StorageError.
         """
@@ -95,7 +95,7 @@ class LogDirectory(LogRoot):
         self.is_first = True
         self._mode = file_mode
         self._lock: DirectoryLock | None = None
-        # The turn is for the processes that share the directory what the mutex is for threads.
+        # The turn does for the processes that share the directory what the mutex does for threads.
         self._has_turn = False
         self._failed: BaseException | None = None
         self._deleted: list[_Deleted] = []
@@ -139,7 +139,7 @@ class LogDirectory(LogRoot):
             fs.unlink(marker)
             fs.sync_dir(path)
         if self._entries_lost:
-            # From now on the entries say it.
+            # From now on the entries decide.
             self._store_topics(self.topics)
         for name, entry in list(self.topics.items()):
             try:
@@ -163,7 +163,7 @@ class LogDirectory(LogRoot):
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """A block in which this is the only one of the sharing processes that reads and changes the contents."""
+        """A block in which no other sharing process reads or changes the contents."""
         with self._mutex:
             lock = self._lock
             if not self.shared or self._has_turn or lock is None:
@@ -187,7 +187,7 @@ class LogDirectory(LogRoot):
             self.root_lock  # noqa: B018  # raises if the store is closed
             if self.shared and not self._has_turn:
                 with self.turn():
-                    self.look()  # the others may have changed it
+                    self.look()  # another process may have changed it
                     with self._changing():
                         yield
                 return
@@ -242,7 +242,7 @@ class LogDirectory(LogRoot):
                 if self.fs.exists(path):
                     # It appeared after the directory was read: it does not belong to kstore.
                     raise TopicExistsError(f"{path} exists already: reopen the store to see its contents")
-            # What had this name before is not part of it.
+            # A new topic must not start with checkpoints of an earlier one of its name.
             self._forget(TopicPartition(name, number) for number in numbers)
             if entry.topic_id is None:
                 entry = replace(entry, topic_id=random_id())
@@ -278,7 +278,7 @@ class LogDirectory(LogRoot):
         self.partitions = {**self.partitions, name: tuple(sorted(there))}
 
     def _unmade(self, name: str, entry: TopicEntry) -> TopicEntry | None:
-        """Reverts the start of a topic, directories that are not used yet, and then the promise of them.
+        """Reverts a creation: first the unused directories, then the promise of them.
 
         Returns the rest: the topic before it grew, None for a new one.
         """
@@ -403,7 +403,7 @@ class LogDirectory(LogRoot):
             write_clean_shutdown(self.fs, self.path / CLEAN_SHUTDOWN, mode=self._mode)
 
     def close(self) -> None:
-        """Releases the directory, or leaves it to the logs that could not be closed; writes nothing."""
+        """Releases the directory, or leaves it to logs that could not be closed; writes nothing."""
         with self._mutex:
             if self._lock is not None:
                 self._lock.release()

@@ -36,7 +36,7 @@ FLUSH_TASK = "flush"
 
 @dataclass(slots=True)
 class _Entry:
-    """A partition's log. ``is_kept``: a user outside has it; ``user_count``: how many inside are working on it.
+    """A partition's log. ``is_kept``: the store's user has it; ``user_count``: the number of internal users.
 
     ``writer`` is the log's own, which knows the log's offsets even after its user has closed it.
     """
@@ -80,7 +80,7 @@ class OpenLogs:
         try:
             with self._held(owner) as entry:
                 log = self._opened(owner, entry)
-                # No call, which could let a signal handler run, comes between the two.
+                # Nothing between these two statements can run a signal handler.
                 entry.user_count += 1
                 is_counted = True
             yield log
@@ -222,7 +222,7 @@ class Flushes:
         self._due: dict[_LogFlusher, float] = {}
 
     def begin(self) -> None:
-        """Called before anything is written."""
+        """Called before the first write."""
         self._scheduler.add(FLUSH_TASK, self.run, interval_seconds=None, lane="flush")
 
     def note(self, flusher: _LogFlusher, delay_seconds: float) -> None:
@@ -276,7 +276,7 @@ class _LogFlusher:
         self._lock = threading.Lock()
 
     def note(self) -> None:
-        """There is something to flush. Costs next to nothing if that was known. Raises: ThreadStartError."""
+        """Notes that there is something to flush; almost free if that was noted before. Raises: ThreadStartError."""
         if not self._noted and (writer := self._writer()) is not None:
             try:
                 self._noted = True
@@ -298,7 +298,7 @@ class _LogFlusher:
             writer.flush()
 
     def stop(self) -> None:
-        """Returns when the log is not being flushed, and will not be any more."""
+        """Returns when the log is not being flushed, and will not be flushed any more."""
         self._stopped = True
         self._flushes.forget(self)
         with self._lock:

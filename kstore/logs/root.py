@@ -9,7 +9,7 @@
     .kafka_cleanshutdown         exists only while no writer is open, and only if all logs were closed cleanly
     <topic>-<p>.<hex>-delete     a deleted topic's, until it is removed
 
-``kstore.topics`` decides whether a topic exists. kstore does not own any other name in the directory: it leaves them
+``kstore.topics`` decides whether a topic exists. kstore owns no other name in the directory: it leaves such names
 alone, and lists them.
 """
 

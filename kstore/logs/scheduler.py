@@ -113,7 +113,7 @@ class Scheduler:
             try:
                 self._threads[lane] = start_thread(_run_lane, weakref.ref(self), lane, name=f"{self._name}-{lane}")
             except ThreadStartError as error:
-                # The next request tries again; this caller is not to blame.
+                # The next request tries again; the present caller did not cause the failure.
                 self._note_failure(lane, error)
 
     def _note_failure(self, lane: str, error: ThreadStartError) -> None:
@@ -189,14 +189,14 @@ class Scheduler:
     def _run(self, task: _Task) -> BaseException | None:
         """Runs a task that was taken."""
         started, last_run_ms = self._clock.monotonic(), self._clock.now_ms()
-        # A request during the run is not covered by it, and makes it due again.
+        # A request during the run is not covered by it, and schedules another run.
         with self._lock:
             task.due = NEVER
         failure: BaseException | None = None
         try:
             task.run()
         except BaseException as error:
-            # Whatever it is: a thread that died of it would silently end all tasks.
+            # Any exception: without this it would end the thread, and with it all its tasks, silently.
             failure = error
             logger.warning("the task %r failed: %s: %s", task.name, type(error).__name__, error)
         ended = self._clock.monotonic()
@@ -249,7 +249,7 @@ class Scheduler:
         self._stopped = True
 
     def _wait(self, lane: str) -> bool:
-        """Waits for a task of ``lane`` to be due, at most for a while; False at the end."""
+        """Waits until a task of ``lane`` is due, at most for a limited time; False at the end."""
         with self._lock:
             if self._stopped:
                 return False
@@ -260,7 +260,7 @@ class Scheduler:
             return not self._stopped
 
 
-# How long the thread of a forgotten scheduler lives on.
+# How long the thread of an unused scheduler lives on.
 LOOK_SECONDS = 60.0
 
 

@@ -160,7 +160,7 @@ class StoreTasks:
 
     def checkpoint(self) -> None:
         """Writes the changes of the four checkpoints."""
-        with self._topics.changing():  # no topic may be deleted meanwhile
+        with self._topics.changing():  # no topic may be deleted during this
             self._checkpoint()
 
     def _checkpoint(self) -> None:

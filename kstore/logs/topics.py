@@ -125,7 +125,7 @@ class Topics:
         self.logs = OpenLogs(self.directory, self.settings, flushes)
         # Logs that were not closed cleanly, and are not known to be sound since.
         self._unclean: set[TopicPartition] = set()
-        # Reentrant: a producer that is collected meanwhile takes it again.
+        # Reentrant: the collection of a producer during a call takes it again.
         self._watching = threading.RLock()
         self._watchers: list[Callable[[str], None]] = []  # guarded by _watching
         self.life.closed = False
@@ -160,7 +160,7 @@ class Topics:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """The same, and no process that shares the store does either."""
+        """Like ``changing``, and no process that shares the store changes topics either."""
         with self._lock, self.directory.turn():  # in the order in which all take them
             yield
 
@@ -225,7 +225,7 @@ class Topics:
         return self.logs.get(TopicPartition(topic, partition))
 
     def log_of(self, owner: TopicPartition) -> Log:
-        """The same, for a part of the store that works while the store is being closed."""
+        """Like ``log``, for a part of the store that works while the store is being closed."""
         return self.logs.get(owner)
 
     def count(self, name: str) -> int:
@@ -272,7 +272,7 @@ class Topics:
     def get_or_create(self, name: str, partitions: int, **settings: Any) -> TopicSummary:
         """See ``Store.topic``."""
         self._refresh()
-        self._requested(name, partitions, settings)  # a mistake is an error each time, not only the first time
+        self._requested(name, partitions, settings)  # a mistake is an error at every call, not only at the first
         try:
             return self.summary(name)
         except TopicNotFoundError:
@@ -286,7 +286,7 @@ class Topics:
         try:
             self.create(name, partitions, **settings)
         except TopicExistsError:
-            if not self.count(name):  # else another thread or process was faster
+            if not self.count(name):  # otherwise another thread or process was faster
                 raise
         return self.count(name)
 
