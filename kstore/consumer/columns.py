@@ -17,7 +17,7 @@ OFFSET = "offset"
 
 
 def reading_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The columns to request from the logs: always the offsets, which tell how far the reading has come."""
+    """The columns to request from the logs: always the offsets, which become the positions."""
     columns = options.get("columns")
     if columns is None or OFFSET in columns:
         return options
@@ -25,7 +25,7 @@ def reading_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def table_of(pieces: Sequence[tuple[PartitionReader, pa.RecordBatch]], options: dict[str, Any]) -> pa.Table:
-    """Columns topic and partition, and those that were requested."""
+    """Columns topic and partition, and the requested ones."""
     pa = import_pyarrow()
     schema = ColumnOptions(**{name: _value(name, value) for name, value in options.items()}).schema()
     topic = pa.field("topic", pa.dictionary(pa.int32(), pa.string()))

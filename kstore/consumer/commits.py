@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Commits:
-    """What a consumer commits. For its thread."""
+    """A consumer's commits. For its thread."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Commits:
         }
 
     def commit_if_due(self, now: float) -> None:
-        """The automatic commit, once an interval; ``now`` is the monotonic clock's."""
+        """Makes the automatic commit, once per interval; ``now`` is monotonic time."""
         if self._is_automatic and now >= self._due_at:
             self.auto_commit()
 
@@ -106,10 +106,10 @@ class Commits:
         try:
             self.commit(None, only)
         except KstoreError as error:
-            # The next one may succeed; what is not committed is read again.
+            # The next commit may succeed; uncommitted records are read again.
             logger.warning("%s: positions cannot be committed: %s", self._client_id, error)
 
     def committed(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What ``group`` has committed of ``partitions``. Raises: StorageError."""
+        """The offsets that ``group`` has committed in ``partitions``. Raises: StorageError."""
         found = self._groups.offsets.committed(group)
         return {owner: found[owner] for owner in partitions if owner in found}

@@ -1,9 +1,9 @@
 """``Consumer``: reads topics of a store, alone or as a member of a group, and keeps its positions.
 
-who           use            one thread at a time; any may wake it
-which         sharing        wanted is what it asks for; place is its membership, groups and group_state share them
-reads         next_records   what is next, and the wait for it; reading has a reader (fetching) for each partition
-positions     positions      how far it has come; pieces holds what an iteration has handed out
+who           use            one thread at a time; any thread may wake it
+which         sharing        wanted is the request; place is the membership; groups and group_state share partitions
+reads         next_records   what comes next, and the wait for it; reading has a reader (fetching) for each partition
+positions     positions      the progress; pieces holds the records that an iteration has handed out
 offsets       commits        in __consumer_offsets, where a broker keeps them (offsets)
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer"]
 
-# How often an iteration checks anything other than its records: after this time, and this many pieces.
+# How often an iteration checks for other work: after this time, and this many pieces.
 QUIET_SECONDS = 0.002
 QUIET_PIECES = 64
 
@@ -94,8 +94,8 @@ class Consumer:
     ) -> None:
         """Reads these topics from now on, or those whose whole name matches ``pattern``, including later ones.
 
-        Without a group all partitions are this consumer's. With one they are shared with its other members: each must
-        poll, or iterate, before it gives up another's partitions.
+        Without a group this consumer gets all partitions. In a group the members share them: a member keeps its
+        partitions until its next poll or iteration.
 
         Raises: ConfigError, TopicNotFoundError, ConsumerStateError (partitions are assigned: ``unsubscribe`` first),
         ReadOnlyError (a group's members must be able to commit).
@@ -104,7 +104,7 @@ class Consumer:
             self._sharing.subscribe(topics, pattern, listener)
 
     def assign(self, partitions: Collection[tuple[str, int]]) -> None:
-        """Reads exactly these partitions from now on, none for nothing; ignores what others of the group read.
+        """Reads exactly these partitions from now on, nothing if empty; the group's other members do not matter.
 
         Partitions that stay keep their position. Raises: ConfigError, TopicNotFoundError, ConsumerStateError.
         """
@@ -189,12 +189,12 @@ class Consumer:
 
     @property
     def current(self) -> TopicPartition | None:
-        """The origin of the last record of an iteration."""
+        """The partition of the last record of an iteration."""
         piece = self._positions.piece
         return None if piece is None else piece.reader.owner
 
     def _pieces(self, look: Callable[[], Piece | None], is_plain: bool) -> Iterator[Iterator[Any]]:
-        # A generator of the consumer's own: an iterator that is still used keeps the consumer from being collected.
+        # A generator method, so that an iterator in use keeps the consumer from being collected.
         with self._use.alone():
             self._positions.recall()
         piece: Piece | None = None
@@ -204,7 +204,7 @@ class Consumer:
                 return
             yield piece.items
             if is_plain:
-                # For a moment after each look, no other partition can be worth one.
+                # For a short time after each look, no other partition is worth one.
                 until, count = self._clock.monotonic() + QUIET_SECONDS, 0
                 while count < QUIET_PIECES and (more := self._next.piece_at_once(piece, until)) is not None:
                     piece = more
@@ -214,14 +214,15 @@ class Consumer:
     # --- where it is ------------------------------------------------------------------------------------------------
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Of every partition that it has and has begun to read."""
+        """The positions of all its partitions in which reading has begun."""
         with self._use.alone():
             return self._positions.known()
 
     def position(self, partition: tuple[str, int]) -> int:
         """The offset of the next record of a partition.
 
-        Raises: ConsumerStateError, NoOffsetError, StorageError; WakeupError where an open transaction has to decide.
+        Raises: ConsumerStateError, NoOffsetError, StorageError; WakeupError while the position depends on an open
+        transaction.
         """
         with self._use.alone():
             return self._positions.of(self._reading.reader(topic_partition(partition)))
@@ -229,7 +230,7 @@ class Consumer:
     def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
         """Continues at ``offset`` in a partition. See also ``seek_to_time``.
 
-        The next poll checks it first: if there is no such offset, ``auto_offset_reset`` decides.
+        The next poll checks the offset: if it does not exist, ``auto_offset_reset`` decides.
         Raises: ConsumerStateError, ConfigError.
         """
         number = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
@@ -272,7 +273,7 @@ class Consumer:
     def seek_to_committed(self, *partitions: TopicPartition) -> None:
         """Continues from the committed offsets of these partitions, of all if none are given: as after a restart.
 
-        So what an aborted transaction had read is read again. Raises: ConsumerStateError.
+        Records that an aborted transaction has read are then read again. Raises: ConsumerStateError.
         """
         self._place.required_group()
         for reader in self._chosen(partitions):
@@ -316,7 +317,7 @@ class Consumer:
         }
 
     def offsets_for_times(self, times: Mapping[TopicPartition, TimePoint]) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time, by partition; None where there is none. See ``Log.offset_for_time``."""
+        """The first offset at or after a time, by partition; None if no record has one. See ``Log.offset_for_time``."""
         return {
             topic_partition(owner): self._log(topic_partition(owner)).offset_for_time(when)
             for owner, when in times.items()
@@ -341,8 +342,8 @@ class Consumer:
             self._commits.commit(offsets, producer=producer)
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The group's committed offsets: of these partitions, of its own if none are given; those without one are left
-        out. Raises: ConsumerStateError without a group, StorageError."""
+        """The group's committed offsets of these partitions, or of all that this consumer has; partitions without one
+        are left out. Raises: ConsumerStateError without a group, StorageError."""
         self._life.check()
         group = self._place.required_group()
         wanted = topic_partitions(partitions) if partitions else list(self._reading.readers)

@@ -1,16 +1,16 @@
-"""A group whose members are in several processes that share a store: they meet in a few small files.
+"""A group whose members are in several processes that share a store: they coordinate through a few small files.
 
-They lie in the partition of ``__consumer_offsets`` that keeps the group's offsets, in ``kstore.groups/<hash of name>``:
+The files are in the partition of ``__consumer_offsets`` that keeps the group's offsets, in
+``kstore.groups/<hash of name>``:
 
-    members        the group's state: a line with a CRC, then JSON; replaced as a whole
-    lock           locked by a process that changes the state, shared by those that commit
-    gate           locked by one that waits to change it, and briefly by one that begins to commit: none overtakes
-    <uuid>/.lock   held by a living member; its directory's time is that of its last beat, by the monotonic clock
+ members        the group's state: a line with a CRC, then JSON; replaced as a whole
+ lock           locked by a process that changes the state, shared by those that commit
+ gate           locked by a process that waits to change it, and briefly by one that begins to commit: none overtakes
+ <uuid>/.lock   held by a living member; its directory's time is that of its last beat, by the monotonic clock
 
-The system releases a lock when its process dies, however that happens: so a member's death is known, not guessed. A
-member that lives but requests nothing is found by its beat. None of the files needs to survive a reboot: after a
-restart no lock is held. A state that cannot be read is an empty one; its members find that they are not in it, and join
-again.
+The system releases a lock when its process dies for any reason: so a member's death is known, not guessed. The beat
+reveals a member that lives but requests nothing. None of the files needs to survive a reboot: after a restart no lock
+is held. An unreadable state counts as empty; its members find that they are not in it, and join again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BEAT_SECONDS = 0.25
 
 
 def group_directory(partition: Path, group: str) -> Path:
-    """The directory in which the members of ``group`` meet, in the partition that keeps its offsets."""
+    """The directory for the files of ``group``, in the partition that keeps its offsets."""
     return partition / KSTORE_GROUPS / hashlib.sha256(group.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -74,7 +74,7 @@ class FileGroup:
         file_mode: int = 0o600,
         create: bool = True,
     ) -> None:
-        """Creates ``directory`` if necessary, whose parent's parent exists; not without ``create``, to look only.
+        """Creates ``directory`` if necessary; its parent's parent must exist. Without ``create`` it only reads.
 
         Raises: StorageError.
         """
@@ -87,8 +87,8 @@ class FileGroup:
         # Guards the following.
         self._mutex = threading.RLock()
         self._version = 0
-        # The file that holds the state, and its stat. While it is open no other gets its inode: so a replacement is
-        # always noticed, however fast, and whatever the clock of the file system.
+        # The file that holds the state, and its stat. While it is open no other file gets its inode: so a replacement
+        # is always noticed, at any speed and with any clock of the file system.
         self._seen: tuple[File, FileStat] | None = None
         self._state = GroupState()
         self._locks: dict[str, DirectoryLock] = {}
@@ -166,7 +166,8 @@ class FileGroup:
             yield state
 
     def _write(self, state: GroupState) -> None:
-        """Complete or not at all, whichever process is killed; it need not survive a crash of the machine."""
+        """Writes the state completely or not at all, even if a process is killed; it need not survive a machine
+        crash."""
         path = self._path / MEMBERS
         temporary = Path(f"{path}{TEMPORARY_SUFFIX}")
         with suppress(FileNotFoundError):
@@ -237,7 +238,7 @@ class FileGroup:
         return self._exited
 
     def _tidy(self, member_id: str) -> None:
-        """Removes the files of a member that is dead."""
+        """Removes the files of a dead member."""
         home = self._home(member_id)
         try:
             if not self._is_locked(home):
@@ -274,7 +275,7 @@ def encode_state(group: str, state: GroupState) -> bytes:
 
 
 def decode_state(data: bytes, path: Path) -> GroupState:
-    """Raises: CorruptFileError; UnsupportedFormatError: members of a later version share the group."""
+    """Raises: CorruptFileError; UnsupportedFormatError if members of a later version share the group."""
     body = FORM.decode(data, path)
     try:
         rows = json.loads(body)
@@ -286,7 +287,7 @@ def decode_state(data: bytes, path: Path) -> GroupState:
 
 
 def _member_id(name: object) -> str:
-    """Raises: ValueError: its end is not a UUID, and so not the name of a directory here."""
+    """Raises: ValueError if it does not end in a UUID, and so is no directory name here."""
     if not isinstance(name, str) or not MEMBER_ID.fullmatch(name):
         raise ValueError(f"{name!r:.80} is no id of a member")
     return name

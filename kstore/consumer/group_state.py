@@ -1,9 +1,9 @@
-"""The state of a group of consumers at a moment, and its changes: values and pure functions.
+"""The state of a group of consumers at one moment, and its changes: values and pure functions.
 
-Every change of the members, or of what there is to read, makes a new *generation* with a new *target*: which member
-gets which partitions. What a member *owns* follows: it gives up what is not in its target at its next request for
-records, and takes what is in it once no other member owns that. So no partition ever has two owners, and those that do
-not move are read without a pause.
+Every change of the members, or of the partitions, makes a new *generation* with a new *target*: which member gets which
+partitions. What a member *owns* follows: at its next request for records it gives up what is not in its target, and it
+takes what is once no other member owns it. So no partition ever has two owners, and a partition that stays where it is
+is read without a pause.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group. ``members`` are in the order of their joining, ``target`` has an entry for each."""
+    """A group. ``members`` are in the order in which they joined; ``target`` has an entry for each."""
 
     generation: int = 0
     members: Mapping[str, GroupMember] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class GroupState:
     # --- its members ------------------------------------------------------------------------------------------------
 
     def joined(self, member_id: str, member: GroupMember, partitions: Partitions) -> GroupState:
-        """With another member, or with one that now wants other topics. Raises: ConfigError."""
+        """The group with another member, or with one that now wants other topics. Raises: ConfigError."""
         for other_id, other in self.members.items():
             if other_id != member_id and other.strategy != member.strategy:
                 raise ConfigError(
@@ -52,12 +52,12 @@ class GroupState:
         return self._with({**self.members, member_id: member}, partitions)
 
     def without(self, member_ids: Collection[str], partitions: Partitions) -> GroupState:
-        """After these members have left, or have died."""
+        """The group after these members have left or died."""
         kept = {name: member for name, member in self.members.items() if name not in member_ids}
         return self if len(kept) == len(self.members) else self._with(kept, partitions)
 
     def shared_anew(self, partitions: Partitions) -> GroupState:
-        """With what there is to read now; unchanged if that makes no difference."""
+        """The group with the present partitions; unchanged if they make no difference."""
         changed = self._with(dict(self.members), partitions)
         return self if changed.target == self.target else changed
 
@@ -73,14 +73,14 @@ class GroupState:
         return self.members[member_id].owned - frozenset(self.target[member_id])
 
     def due(self, member_id: str) -> frozenset[TopicPartition]:
-        """What a member should have, and may take: no other member owns it."""
+        """The partitions that a member should have and may take, because no other member owns them."""
         wanted = frozenset(self.target[member_id]) - self.members[member_id].owned
         for member in self.members.values() if wanted else ():
             wanted -= member.owned
         return wanted
 
     def is_settled(self, member_id: str) -> bool:
-        """Whether a member owns exactly what it should have."""
+        """Whether a member owns exactly its target."""
         return self.members[member_id].owned == frozenset(self.target[member_id])
 
     def released(self, member_id: str, partitions: Iterable[TopicPartition]) -> GroupState:

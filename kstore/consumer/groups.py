@@ -1,4 +1,4 @@
-"""The place where the members of a group meet, and what each of them does there.
+"""How the members of a group share its state, and what each of them does with it.
 
 A ``GroupBox`` keeps the ``GroupState`` of one group: in memory for the consumers of one process (``MemoryGroup``), in
 files for those of several (``group_files``). A ``Membership`` is one consumer's side of it.
@@ -45,34 +45,34 @@ class GroupBox(Protocol):
         ...
 
     def look(self) -> tuple[int, GroupState]:
-        """The current state, with a number that differs whenever anything may have changed."""
+        """The current state, with a number that changes whenever the state may have changed."""
         ...
 
     def changing(self) -> AbstractContextManager[Draft]:
-        """No other member changes the state, or commits, meanwhile; the draft's content at the end is the new state.
+        """A block in which no other member changes the state, or commits; the draft at its end is the new state.
 
-        A member that waits to change it keeps new commits from beginning: it waits only for those under way.
+        A member that waits for this blocks new commits: it waits only for those in progress.
         """
         ...
 
     def committing(self) -> AbstractContextManager[GroupState]:
-        """No member changes the state meanwhile; others may commit."""
+        """A block in which no member changes the state; others may commit."""
         ...
 
     def enter(self, member_id: str, wake: Callable[[], None]) -> None:
-        """From now on the member lives; ``wake`` is called when the state changes."""
+        """Registers a living member; ``wake`` is called when the state changes."""
         ...
 
     def beat(self, member_id: str) -> None:
-        """The member lives."""
+        """Notes that the member lives."""
         ...
 
     def dead(self, members: Mapping[str, GroupMember]) -> set[str]:
-        """Those of them that no longer live, or have not beaten for longer than allowed."""
+        """Those of ``members`` that are dead, or have not beaten for longer than allowed."""
         ...
 
     def exit(self, member_id: str) -> None:
-        """The member no longer lives. May be called from anywhere, even by the garbage collector."""
+        """Notes that the member is dead. May be called from anywhere, even by the garbage collector."""
         ...
 
     @property
@@ -95,7 +95,7 @@ class MemoryGroup:
         self._state = GroupState()
         self._version = 0
         self._changing_count = 0
-        # One token for each commit under way.
+        # One token for each commit in progress.
         self._committing: set[object] = set()
         # For each living member: how to wake it, and the time of its last beat.
         self._wakes: dict[str, Callable[[], None]] = {}
@@ -138,7 +138,7 @@ class MemoryGroup:
             try:
                 self._committed(token)
             except BaseException:
-                self._committed(token)  # an interrupt came before it was done
+                self._committed(token)  # an interrupt came before the commit ended
                 raise
 
     def _committed(self, token: object) -> None:
@@ -214,13 +214,13 @@ class Membership:
         self._limit_ms = limit_ms
         self._version = -1
         self._look_at = 0.0
-        # The member after which the next check of others begins.
+        # The next check of other members begins after this one.
         self._looked_at = ""
         self._topics: tuple[str, ...] = ()
         self.member_id = ""
         self.generation = -1
         self.owned = NOTHING
-        # Whether it owns exactly what it should have.
+        # Whether it owns exactly its target.
         self.is_settled = False
 
     @property
@@ -229,7 +229,7 @@ class Membership:
 
     @property
     def wait_seconds(self) -> float:
-        """How long it may sleep before it checks the others."""
+        """How long it may sleep before it must check the others."""
         return min(self._heartbeat_seconds, self._limit_ms / 2000, self._box.look_seconds)
 
     def join(self, topics: Collection[str]) -> None:
@@ -241,7 +241,8 @@ class Membership:
         try:
             with self._box.changing() as draft:
                 draft.state = self._without_dead(draft.state)
-                # A member that was declared dead since its last check owns nothing: others may have taken that.
+                # A member that was declared dead since its last check owns nothing: others may have taken its
+                # partitions.
                 owned = self.owned if self.member_id in draft.state.members else NOTHING
                 me = GroupMember(self._client_id, self._topics, self._strategy, self._limit_ms, owned)
                 draft.state = draft.state.joined(self.member_id, me, self._partitions(draft.state))
@@ -282,16 +283,16 @@ class Membership:
         self._version = version
         self.generation = state.generation
         if self.member_id not in state.members:
-            self._version = -1  # another member was faster: the next check will tell
+            self._version = -1  # another member was faster: the next check shows how
             return GroupChange(lost)
         self.is_settled = state.is_settled(self.member_id)
         return GroupChange(lost, state.surplus(self.member_id))
 
     def _suspects(self, state: GroupState) -> dict[str, GroupMember]:
-        """Some of the others, the next ones at each call, and those that are known to be dead.
+        """Some of the other members, the next ones at each call, and those that are known to be dead.
 
-        The first are those that joined after this one, so that members which check at the same time check different
-        ones, and all together check each of them.
+        The first are those that joined after this one, so members that check at the same time check different members,
+        and together all of them.
         """
         names = list(state.members)
         after = self._looked_at if self._looked_at in state.members else self.member_id
@@ -319,14 +320,14 @@ class Membership:
         return found
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Gives partitions up: from now on others may take them."""
+        """Gives partitions up: other members may take them from now on."""
         with self._box.changing() as draft:
             if self.member_id in draft.state.members:
                 draft.state = draft.state.released(self.member_id, partitions)
         self.owned -= frozenset(partitions)
 
     def take(self) -> frozenset[TopicPartition]:
-        """Takes what it should have and no other member owns; returns what is new."""
+        """Takes the partitions of its target that no other member owns; returns the new ones."""
         _, state = self._box.look()
         if self.member_id not in state.members or not state.due(self.member_id):
             return NOTHING
@@ -341,7 +342,7 @@ class Membership:
 
     @contextmanager
     def fenced(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
-        """Meanwhile ``partitions`` certainly belong to this member. Raises: CommitFailedError if they do not."""
+        """A block in which ``partitions`` belong to this member. Raises: CommitFailedError if they do not."""
         with self._box.committing() as state:
             me = state.members.get(self.member_id)
             if me is None:
@@ -367,7 +368,7 @@ class Membership:
             self.abandon()
 
     def abandon(self) -> None:
-        """Is dead from now on; the others notice soon."""
+        """Counts as dead from now on; the others notice soon."""
         name, self.member_id, self.owned = self.member_id, "", NOTHING
         if name:
             self._box.exit(name)

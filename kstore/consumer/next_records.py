@@ -1,4 +1,4 @@
-"""``NextRecords``: finds what a consumer returns next, and waits for it; what else is due comes before each look."""
+"""``NextRecords``: finds what a consumer returns next, and waits for it; other due work comes before each look."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class NextRecords:
 
     @property
     def wait_seconds(self) -> float:
-        """How long nothing but a look for records is due."""
+        """How many seconds until other work than a look for records is due."""
         seconds = min(self._sharing.wait_seconds, WAIT_SECONDS_MAX)
         if any(reader.position is None and not reader.paused for reader in self._reading.readers.values()):
             return min(seconds, UNSTABLE_WAIT_SECONDS)
@@ -155,12 +155,12 @@ class NextRecords:
 
     @property
     def _piece_count(self) -> int:
-        """How many records an iteration hands out before it checks anything else; at most one batch."""
+        """How many records an iteration hands out before it checks for other work; at most one batch."""
         # A member of a group must request more in time.
         return INT32_MAX if self._place.membership is None else self._max_poll_records
 
     def piece_after(self, before: Piece | None, look: Callable[[], Piece | None]) -> Piece | None:
-        """Waits for what follows ``before``, all of which was given out; None when the iteration's time is over."""
+        """Waits for what follows ``before``, all of which was handed out; None when the iteration's time is over."""
         with self._use.alone():
             if self._positions.piece is not None and self._positions.piece is before:
                 self._positions.piece = None

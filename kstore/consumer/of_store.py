@@ -40,7 +40,7 @@ class StoreGroups:
     # --- members ----------------------------------------------------------------------------------------------------
 
     def box(self, name: str) -> GroupBox:
-        """The place where the members of a group meet. Raises: ReadOnlyError, ClosedError."""
+        """The shared state of a group. Raises: ReadOnlyError, ClosedError."""
         self._check_writable()
         with self._lock:
             box = self._boxes.get(name)
@@ -60,11 +60,11 @@ class StoreGroups:
         return {owner: name for name in living for owner in state.members[name].owned}
 
     def _files(self, name: str) -> FileGroup:
-        """The place where its members meet if other processes have the store open too; created if necessary."""
+        """The group's files, if other processes have the store open too; created if necessary."""
         return self._file_group(name, self.offsets.place(name), create=True)
 
     def _found_files(self, name: str) -> FileGroup | None:
-        """The same, unless it does not exist."""
+        """The group's files, or None if they do not exist."""
         place = self.offsets.found_place(name)
         if place is None:
             return None
@@ -94,7 +94,7 @@ class StoreGroups:
     def set_back(self, recovered: Collection[TopicPartition]) -> list[SetBack]:
         """Sets committed offsets of recovered logs back to the ends of the logs, and returns which.
 
-        Nothing is committed in a broker's directory that no group of kstore has used.
+        In a broker's directory it commits nothing unless a group of kstore has used it.
         """
         owners = [owner for owner in recovered if not is_internal(owner.topic)]
         if not owners or not self._topics.directory.is_used(OFFSETS.name):
@@ -108,7 +108,7 @@ class StoreGroups:
 
                 return set_back(self._borrowed(stack), owners, end_of)
         except KstoreError as error:
-            # Offsets that could not be set back are left to the consumers, which never begin above the end.
+            # Consumers never begin above the end, so they handle offsets that could not be set back.
             logger.warning(
                 "%s: committed offsets cannot be compared with the ends of their logs: %s",
                 self._topics.directory.path,
@@ -117,8 +117,8 @@ class StoreGroups:
             return []
 
     def forget(self, topic: str) -> None:
-        """Removes the committed offsets of ``topic``, which is about to be deleted: a later topic of its name has other
-        records. A failure is logged."""
+        """Removes the committed offsets of ``topic``, which is about to be deleted: a later topic of that name has
+        other records. A failure is logged."""
         directory = self._topics.directory
         if not directory.numbers(OFFSETS.name) or not directory.numbers(topic) or is_internal(topic):
             return

@@ -1,15 +1,15 @@
-"""Committed offsets: the source of positions, and what can be wrong with them.
+"""Committed offsets: where groups continue, and how those above the end of a log are corrected.
 
-A committed offset is the next record that its group reads. It lies in ``__consumer_offsets``, which a broker reads and
-writes too (``transactions.group_offsets``), and which can be read of a store that is open for reading, or of the
-directory of a broker, dead or alive::
+A committed offset is the next record that its group reads. Its place is ``__consumer_offsets``, which a broker reads
+and writes too (``transactions.group_offsets``). A store that is open for reading can read it, also in the directory of
+a broker that runs or not::
 
     offsets = store.consumer_offsets                       # a GroupOffsets
     offsets.committed("billing")                           # {TopicPartition("orders", 0): OffsetAndMetadata(42, ...)}
 
 After a crash a log may end below a committed offset: with durability "interval" or "os" the offsets may reach the disk
-before the records. The offset would then skip what is appended next, so it is set back when the store is opened, and
-reported in ``store.notes``.
+before the records. The offset would then skip the records appended next, so the next open sets it back and reports this
+in ``store.notes``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
 class SetBack(NamedTuple):
-    """A committed offset that lay above its log's end."""
+    """A committed offset that was above its log's end."""
 
     group: str
     owner: TopicPartition

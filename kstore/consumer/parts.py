@@ -1,4 +1,4 @@
-"""What a consumer is composed of; the consumer of an event loop is composed of the same, with a waiter of its own."""
+"""The parts of a consumer. The consumer of an event loop has the same parts, with its own waiter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ConsumerParts", "consumer_parts"]
 
 
 class ConsumerParts(NamedTuple):
-    """Each part has a job of its own. None refers to the consumer, which is abandoned when its user forgets it."""
+    """Each part has one job. None refers to the consumer, so that an unused consumer can be collected."""
 
     config: ConsumerConfig
     client_id: str
@@ -50,7 +50,8 @@ def consumer_parts(
     *,
     waiter: LogWaiter | None = None,
 ) -> ConsumerParts:
-    """Nothing runs yet. ``settings`` are those of ``ConsumerConfig``; without a ``waiter``, threads wait.
+    """Makes the parts; nothing runs yet. ``settings`` are those of ``ConsumerConfig``; the default waiter is for
+    threads.
 
     Raises: ConfigError.
     """

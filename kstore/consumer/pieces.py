@@ -1,4 +1,4 @@
-"""What an iteration has handed to compiled code, and how far that has come: no Python call per record."""
+"""The records that an iteration has handed to compiled code, and its progress: no Python call per record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reader(Protocol):
     def lend(self, count: int) -> Piece | None: ...
     def lend_values(self, count: int) -> Piece | None: ...
     def settle(self) -> None:
-        """All lent records were given out, or ended."""
+        """Notes the progress: all lent records were given out, or their piece was ended."""
         ...
 
 
@@ -45,21 +45,22 @@ class Piece(Protocol):
         ...
 
     def end(self) -> None:
-        """Gives out no more; the reader continues after what was given out."""
+        """Stops giving out items; the reader continues after the last one."""
         ...
 
     def following(self, count: int) -> Piece | None:
-        """When all of it was given out: the next piece of the same kind and partition; None if there is none now."""
+        """The next piece of the same kind and partition, after this one was given out; None if no more is available
+        now."""
         ...
 
 
 class RecordPiece:
-    """Records that are made on request."""
+    """Records that are created on request."""
 
     __slots__ = ("_cursor", "items", "reader")
 
     def __init__(self, reader: Reader, cursor: RecordCursor, count: int | None) -> None:
-        """``count``: the most; None: all of them, with nothing between the cursor and the caller."""
+        """``count``: the most records; None means all, with nothing between the cursor and the caller."""
         self.reader = reader
         self._cursor = cursor
         self.items: Iterator[Any] = cursor if count is None else islice(cursor, count)
@@ -80,7 +81,7 @@ class RecordPiece:
 
 
 class ListPiece:
-    """Items that are all made; ``offsets`` of them, if they do not have their own."""
+    """Items that exist already; ``offsets`` has their offsets if they have none themselves."""
 
     __slots__ = ("_items", "_offsets", "items", "reader")
 
@@ -104,6 +105,6 @@ class ListPiece:
         if rest := length_hint(self.items):
             offset = self.position()
             assert offset is not None
-            # Beyond the last one: the holder of the iterator finds it exhausted.
+            # Past the last item: the holder of the iterator finds it exhausted.
             self.items.__setstate__(len(self._items))  # type: ignore[attr-defined]
             self.reader.leave(offset, rest)

@@ -53,7 +53,7 @@ class GroupPlace:
         return self.group
 
     def enter(self) -> None:
-        """From now on there is a membership, if there is a group. Raises: ReadOnlyError."""
+        """Becomes a member, if there is a group. Raises: ReadOnlyError."""
         if self.group is None or self.membership is not None:
             return
         self.membership = Membership(
@@ -68,17 +68,17 @@ class GroupPlace:
         )
 
     def leave(self) -> None:
-        """Tells the others. Raises: StorageError."""
+        """Leaves the group, and notifies the other members. Raises: StorageError."""
         if self.membership is not None:
             self.membership.leave()
 
     def abandon(self) -> None:
-        """Tells the others nothing: they see that it is dead."""
+        """Leaves without notice: the other members find this one dead."""
         if self.membership is not None:
             self.membership.abandon()
 
     def fenced(self, partitions: Collection[TopicPartition]) -> AbstractContextManager[None]:
-        """Inside it no other member may have ``partitions``. Raises: CommitFailedError if one has."""
+        """A block in which no other member may have ``partitions``. Raises: CommitFailedError if one has."""
         return nullcontext() if self.membership is None else self.membership.fenced(partitions)
 
     def metadata(self) -> GroupMetadata:

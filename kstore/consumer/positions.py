@@ -1,4 +1,4 @@
-"""``Positions``: how far a consumer has come in each partition, also within what an iteration has handed out."""
+"""``Positions``: a consumer's progress in each partition, also within what an iteration has handed out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kstore.files.paths import TopicPartition
 
 __all__ = ["UNSTABLE_WAIT_SECONDS", "Positions"]
 
-# An open transaction decides about an offset: there is no notification of its end.
+# The pause while an open transaction decides about an offset: its end causes no notification.
 UNSTABLE_WAIT_SECONDS = 0.05
 
 
@@ -28,7 +28,7 @@ class Positions:
         self.piece: Piece | None = None
 
     def recall(self) -> None:
-        """Has what an iteration has not given out yet read again."""
+        """Takes back what an iteration has not given out; it is read again."""
         piece, self.piece = self.piece, None
         if piece is not None:
             piece.end()
@@ -45,13 +45,13 @@ class Positions:
         return reader.position
 
     def known(self) -> dict[TopicPartition, int]:
-        """Of every partition that it has and has begun to read."""
+        """The positions of all its partitions in which reading has begun."""
         return {
             owner: self.of(reader) for owner, reader in self._reading.readers.items() if reader.position is not None
         }
 
     def chosen(self, partitions: Collection[TopicPartition]) -> list[PartitionReader]:
-        """The readers of ``partitions``, of all if none are given. Ends what an iteration has handed out.
+        """The readers of ``partitions``, or all; ends what an iteration has handed out.
 
         Raises: ConsumerStateError.
         """
@@ -59,6 +59,6 @@ class Positions:
         return self._reading.chosen(partitions)
 
     def close(self) -> None:
-        """Lets go of all partitions."""
+        """Releases all partitions."""
         self.piece = None
         self._reading.drop(self._reading.readers.keys())

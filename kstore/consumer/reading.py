@@ -1,4 +1,4 @@
-"""The partitions that a consumer reads: the position in each, whose turn it is, and where reading begins."""
+"""The partitions that a consumer reads: their positions, their turns, and where reading begins."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Reading:
     # --- where ------------------------------------------------------------------------------------------------------
 
     def begin(self, reader: PartitionReader) -> bool:
-        """Determines where reading begins, unless that was set; False if it is not known yet.
+        """Determines where reading begins, unless it is set; False if it is not known yet.
 
         Raises: NoOffsetError, StorageError.
         """
@@ -90,7 +90,7 @@ class Reading:
         if self._group is not None:
             offsets = self._groups.offsets
             if self._config.isolation_level == "read_committed" and reader.owner in offsets.unstable(self._group):
-                return False  # an open transaction decides
+                return False  # it depends on an open transaction
             committed = offsets.committed_at(self._group, reader.owner)
             if committed is not None:
                 self._begin_at(reader, committed)
@@ -114,7 +114,7 @@ class Reading:
         reader.seek(offset)
 
     def _reset(self, reader: PartitionReader, error: OffsetOutOfRangeError | None) -> None:
-        """Goes where ``auto_offset_reset`` says. Raises: NoOffsetError, or ``error``."""
+        """Moves to where ``auto_offset_reset`` says. Raises: NoOffsetError, or ``error``."""
         reset = self._config.auto_offset_reset
         if reset == "none":
             if error is not None:
@@ -122,7 +122,7 @@ class Reading:
             raise NoOffsetError(f"there is no committed offset of {reader.owner} in group {self._group!r}")
         offset = reader.log.start_offset if reset == "earliest" else reader.end_offset()
         if error is not None:
-            # Above the end there is nothing that "earliest" could bring back: the end is the nearest.
+            # Above the end "earliest" could bring back nothing: the end is the nearest offset.
             if error.offset >= error.end_offset:
                 offset = reader.end_offset()
             logger.warning("%s: %s: reading goes on at offset %d", reader.owner, error, offset)
@@ -131,13 +131,14 @@ class Reading:
     # --- what -------------------------------------------------------------------------------------------------------
 
     def ready(self) -> list[PartitionReader]:
-        """The partitions that are read now. Raises: NoOffsetError, StorageError."""
+        """The partitions that may be read now. Raises: NoOffsetError, StorageError."""
         return [reader for reader in self.readers.values() if not reader.paused and self.begin(reader)]
 
     def _turns(self) -> Iterator[PartitionReader]:
-        """Each in turn, and again while some have more; one that has had its turn comes last, also the next time."""
+        """Each partition in turn, and again while some have more; one that had its turn comes last, also the next
+        time."""
         for reader in [reader for reader in self.readers.values() if reader.has_turn_ended]:
-            # Noted by an iteration, which did not look further.
+            # Set by an iteration, which did not look further.
             reader.has_turn_ended = False
             self.readers[reader.owner] = self.readers.pop(reader.owner)
         queue = deque(self.ready())
@@ -151,7 +152,7 @@ class Reading:
                 self.readers[reader.owner] = self.readers.pop(reader.owner)
 
     def lent(self, count: int) -> Piece | None:
-        """The next records of one partition, at most ``count``; None if there are none now."""
+        """The next records of one partition, at most ``count``; None if no records are available now."""
         for reader in self._turns():
             try:
                 found = reader.lend(count)
@@ -164,7 +165,7 @@ class Reading:
         return None
 
     def piece(self, count: int) -> tuple[PartitionReader, list[Record]] | None:
-        """The same, for records that are all made."""
+        """Like ``lent``, as a list of records."""
         for reader in self._turns():
             found = self._taken(reader, count)
             if found:

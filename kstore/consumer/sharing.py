@@ -1,4 +1,4 @@
-"""``Sharing``: which partitions a consumer has: what it asks for, what of that exists, and what its group gives it."""
+"""``Sharing``: the partitions of a consumer: what it requests, what of that exists, and what its group assigns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METADATA_SECONDS_MIN = 0.01
 
 
 class _TopicNews:
-    """Receives changes of topics. The store holds it instead of the consumer, which may be forgotten."""
+    """Receives changes of topics. The store refers to it and not to the consumer, so that can be collected."""
 
     def __init__(self, waiter: LogWaiter) -> None:
         self.has_changed = True
@@ -38,7 +38,7 @@ class _TopicNews:
 
 
 class Sharing:
-    """What a consumer reads, alone or with the other members of its group. For its thread."""
+    """The partitions that a consumer reads, alone or with other members of its group. For its thread."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Sharing:
         self._looked_at = 0.0
 
     def begin(self) -> None:
-        """From now on the store reports changes of its topics."""
+        """Makes the store report changes of its topics from now on."""
         self._topics.watch(self._news.note)
 
     def end(self) -> None:
-        """From now on it does not."""
+        """Ends these reports."""
         self._topics.unwatch(self._news.note)
 
     # --- what it asks for -------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Sharing:
 
     @property
     def wait_seconds(self) -> float:
-        """How long it may go without ``share``."""
+        """How many seconds until ``share`` is due again."""
         seconds = math.inf
         if not self._topics.tells_changes:
             seconds = max(self._max_age_seconds, METADATA_SECONDS_MIN)
@@ -162,14 +162,14 @@ class Sharing:
         try:
             self._share(has_changed=has_changed)
         except BaseException:
-            # A change that failed, such as a log that cannot be opened, is tried again by the next call.
+            # The next call retries a change that failed, for example because a log could not be opened.
             self._news.has_changed = True
             raise
 
     def _share(self, *, has_changed: bool) -> None:
         if has_changed:
             self._topics_now = self._wanted.topics(self._topics)
-            # Of a topic that was deleted, and perhaps created again since.
+            # Logs of a deleted topic, which may exist again since.
             closed = [owner for owner, reader in self._reading.readers.items() if reader.log.closed]
             if closed:
                 self._reading.drop(closed)

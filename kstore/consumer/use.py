@@ -1,4 +1,4 @@
-"""``SoleUse``: who may call a consumer, and when: one thread at a time, while it is open."""
+"""``SoleUse``: lets one thread at a time call an open consumer."""
 
 from __future__ import annotations
 

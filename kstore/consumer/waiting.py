@@ -1,4 +1,4 @@
-"""Waits for any of several logs to grow, or for a call: one event for everything that may happen."""
+"""Waits until one of several logs grows, or until a call: one event covers everything."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kstore.log import Log
 
 __all__ = ["LogWaiter"]
 
-# A watch may fire while the others are armed, and is then armed again; at most this often.
+# A watch may fire while others are being armed, and is then armed again; at most this many times.
 ARM_TRIES_MAX = 4
 
 
 class LogWaiter:
-    """Wakes one consumer. ``wake`` is for any thread, and for signal handlers; the rest is for the consumer's own."""
+    """Wakes one consumer. Any thread and signal handlers may call ``wake``; the rest is for the consumer's thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._event = Bell()
-        # Besides the event, which a watch may clear when it is armed.
+        # Separate from the event, which a watch may clear when it is armed.
         self._is_woken = False
-        # The notifier of each log: for an own one its writer, for others the system.
+        # What signals growth of each log: its writer in this process, or the system.
         self._heard: dict[Log, tuple[LogWriter | None, DirectoryWatch | None]] = {}
-        # The logs that had nothing at the last look: until then, and until a notification, they have nothing.
+        # The logs that had no records at the last look; until ``_quiet_until``, or a signal, none are expected.
         self._quiet: list[PartitionReader] | None = None
         self._quiet_until = 0.0
 
@@ -62,13 +62,13 @@ class LogWaiter:
         deadline = self._clock.monotonic() + seconds
         pause = POLL_SECONDS_MIN
         if wanted == self._quiet and not self._is_woken:
-            # A caller that waits in short turns does not look at a thousand logs for each.
+            # A caller that waits in short turns must not look at a thousand logs in each.
             quiet_seconds = self._quiet_until - self._clock.monotonic()
             if quiet_seconds > 0 and not self._event.wait(min(seconds, quiet_seconds)) and seconds < quiet_seconds:
                 return False
         self._quiet = None
         while True:
-            # Anything notified before is seen by the following look.
+            # The following look covers everything that was signalled before.
             self._event.clear()
             is_notified = self._arm()
             if self._is_woken or any(reader.has_more() for reader in wanted):
@@ -85,7 +85,7 @@ class LogWaiter:
             self._event.wait(min(deadline - now, longest))
 
     def _arm(self) -> bool:
-        """Makes the system notify of what others write from now on; False if it does not, for at least one log."""
+        """Arms the signals for writes of other processes; False if that is impossible for at least one log."""
         watches = [watch for _, watch in self._heard.values() if watch is not None]
         for _ in range(ARM_TRIES_MAX):
             if not all(watch.arm() for watch in watches):
@@ -95,7 +95,7 @@ class LogWaiter:
         return False
 
     def _is_lagging(self) -> bool:
-        """Whether some records are not known to be durable yet: there is no notification when they are."""
+        """Whether some records are not known to be durable yet: no signal comes when they are."""
         bounds = (log.read_bound(committed=False) for log, (_, watch) in self._heard.items() if watch is not None)
         return any(bound.end_offset > bound.high_watermark for bound in bounds)
 

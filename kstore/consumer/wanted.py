@@ -1,4 +1,4 @@
-"""What a consumer reads: topics that it subscribes to, by name or pattern, or partitions assigned to it."""
+"""What a consumer requests: topics, by name or pattern, or assigned partitions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["RebalanceListener", "Wanted", "topic_partition", "topic_partitions"]
 
 
 class RebalanceListener(Protocol):
-    """Called when partitions come and go; in the consumer's thread, which may commit and seek in it."""
+    """Called in the consumer's thread when its partitions change; may commit and seek in it."""
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
         """They are about to move to others: the last moment to commit."""
         ...
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """They are this consumer's from now on."""
+        """They belong to this consumer from now on."""
         ...
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
