@@ -1,12 +1,12 @@
-"""Where records wait in batches, per partition, until a writer takes them (Kafka: RecordAccumulator).
+"""Holds records in batches, per partition, until a writer takes them (Kafka: RecordAccumulator).
 
-An append that finds no room closes the open batch of its partition and opens another: it checks, requests memory from
-the pool without any lock, and checks again, since another thread may have opened one meanwhile. So a large record that
-waits for memory does not stop the small ones, and no two half-empty batches are made.
+An append that finds no space closes the open batch of its partition and opens another: it checks, requests memory from
+the pool without any lock, and checks again, because another thread may have opened a batch since. So a large record
+that waits for memory does not stop the small ones, and no two half-empty batches are made.
 
-A queue has two locks. ``lock`` is held for moments, by the thread that opens, closes or takes batches. ``drain_lock``
-is held by the thread that writes the queue's batches, from before they are taken until they are done or put back: so
-they are written in order, and no two threads have the same batch.
+A queue has two locks. ``lock`` is held for moments, by a thread that opens, closes or takes batches. ``drain_lock`` is
+held by the thread that writes the queue's batches, from before it takes them until they are done or put back. So they
+are written in order, and no two threads have the same batch.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Queue(PartitionQueue):
         self.retry_count = 0
         # The log's writer, after the first write.
         self.writer: LogWriter | None = None
-        # What the last two writes took; infinite if there was none, or if it failed.
+        # How long the last two writes took; infinite before the first and after a failure.
         self.write_seconds = self.write_seconds_before = math.inf
         # Whether an interrupt occurred during a write: batches without a result may be in the log.
         self.is_doubtful = False
@@ -97,9 +97,9 @@ class Queue(PartitionQueue):
 
     @property
     def is_fast(self) -> bool:
-        """Whether recent writes were so fast that the sending thread may write. The answer needs no lock.
+        """Whether recent writes were fast enough for the sending thread to write. Needs no lock.
 
-        One slow write does not decide: a busy machine delays some now and then.
+        One slow write does not decide: a busy machine delays one now and then.
         """
         return min(self.write_seconds, self.write_seconds_before) < FAST_WRITE_SECONDS
 
@@ -158,16 +158,16 @@ class RecordAccumulator:
         """``hurry`` is called when a thread waits for a batch."""
         self.pool = pool
         self.ratios = CompressionRatios()
-        # Queues with batches, in the order in which they got some: a writer serves them in turn.
+        # Queues with batches, in the order in which they got their first one: a writer serves them in turn.
         self.active: dict[Queue, None] = {}
-        # The batches without a result.
+        # Batches without a result.
         self.incomplete: set[ProducerBatch] = set()
         self.is_closed = False
         # Between transactions it accepts nothing.
         self.is_paused = False
         # Batches opened from now on belong to a transaction.
         self.is_transactional = False
-        # The threads in a hurry: while there is one, all batches are ready. Flushes, and ends of transactions.
+        # The threads in a hurry: while any is, all batches are ready. Flushes, and ends of transactions.
         self.hurries: set[object] = set()
         self.opened_count = 0
         self._config = config
@@ -197,11 +197,11 @@ class RecordAccumulator:
         may_open: bool = True,
         run_bytes: int = 0,
     ) -> tuple[Delivery, Queue] | None:
-        """Appends a record, to the topic's sticky partition where ``partition`` is None; waits for memory.
+        """Appends a record, to the topic's sticky partition if ``partition`` is None; waits for memory.
 
-        A batch that it opens has room for at least ``run_bytes``, as far as the log allows: for what follows. None if
-        the queue has been given up, or if a batch would have to be opened and ``may_open`` is False. Raises:
-        BufferExhaustedError after ``timeout`` seconds, RecordTooLargeError, ClosedError.
+        A batch that it opens has space for at least ``run_bytes``, if the log allows that. Returns None if the queue is
+        no longer used, or if a batch would have to be opened and ``may_open`` is False. Raises: BufferExhaustedError
+        after ``timeout`` seconds, RecordTooLargeError, ClosedError.
         """
         buffer = None
         size = self._size_max(topic, value, key, headers)
@@ -233,7 +233,7 @@ class RecordAccumulator:
                 if not is_elsewhere:
                     buffer = self.pool.allocate(size, timeout)
         finally:
-            # After an interrupt the memory may nevertheless belong to a batch.
+            # After an interrupt the memory may belong to a batch.
             if buffer is not None and not is_opened and all(one.buffer is not buffer for one in list(self.incomplete)):
                 self.pool.deallocate(buffer, size)
 
@@ -284,7 +284,7 @@ class RecordAccumulator:
             delivery = batch.append(value, key, headers, timestamp, on_delivery)
             assert delivery is not None, "the first record finds room"
             self.incomplete.add(batch)
-            # A thread that closes, or ends a transaction, sets its flag first and then looks for batches.
+            # A thread that closes, or ends a transaction, sets its flag before it looks for batches.
             if self.is_closed or self.is_paused:
                 raise self._refusal()
             queue.open_batch = batch
@@ -308,12 +308,12 @@ class RecordAccumulator:
             ratio = self.ratios.estimate(topic.name, topic.codec)
             size = BATCH_HEADER_BYTES + int((size - BATCH_HEADER_BYTES) / ratio)
             size = min(max(size, self._batch_size), topic.config.max_batch_bytes_uncompressed, self.pool.total_bytes)
-        # A further record that is too large must not find room: the compiled send checks only the room.
+        # The compiled send checks only for space: a second record that is too large must not find any.
         return max(min(size, self._config.max_request_size), size_upper_bound(value, key, headers))
 
     def _switches(self, topic: Topic) -> bool:
-        """Whether the next records without a key switch to another partition: more often to one where fewer batches
-        wait, and only after a batch's worth went to this one."""
+        """Whether the next records without a key go to another partition: after a batch's worth of records, and more
+        often to a partition in which fewer batches wait."""
         if topic.sticky_bytes < self._batch_size or topic.partition_count == 1:
             return False
         counts = [topic.queue(number).batch_count for number in range(topic.partition_count)]
@@ -328,7 +328,7 @@ class RecordAccumulator:
         batch = queue.open_batch
         if batch is not None:
             batch.close()
-            # In this order, so that an interrupt loses none: the batch is then in both places, and is found here again.
+            # In this order an interrupt loses no batch: it is then in both places, and is found here again.
             if not queue.closed or queue.closed[-1] is not batch:
                 queue.closed.append(batch)
             queue.open_batch = None
@@ -341,7 +341,7 @@ class RecordAccumulator:
     # --- ready ------------------------------------------------------------------------------------------------------
 
     def ready_in(self, queue: Queue, now: float) -> float:
-        """Seconds until the queue's first batch is due; 0 or less: now. The answer needs no lock."""
+        """Seconds until the queue's first batch is due; 0 or less means now. Needs no lock."""
         if (backoff := queue.retry_at - now) > 0:
             return backoff
         return 0.0 if queue.closed else self._open_due_in(queue, now)
@@ -365,8 +365,8 @@ class RecordAccumulator:
     ) -> list[ProducerBatch]:
         """Takes batches of the queue, in order, up to ``size_max`` bytes but at least one.
 
-        The open one is included if it is due, or with ``all_now``. Needs the queue's ``drain_lock``. They are put into
-        ``taken``, which is returned: after an interrupt ``restore`` puts its content back.
+        With ``all_now`` the open batch is included even if it is not due. Needs the queue's ``drain_lock``. Fills and
+        returns ``taken``: after an interrupt ``restore`` puts its content back.
         """
         taken = [] if taken is None else taken
         size = 0
@@ -419,7 +419,7 @@ class RecordAccumulator:
         return self._timeout if batch is None else batch.created_at + self._timeout - now
 
     def rest(self, queue: Queue) -> None:
-        """Lists the queue again only when it gets batches; does nothing if it has some."""
+        """Takes an empty queue off the list until it gets batches."""
         with queue.lock:
             if not queue.batch_count:
                 self.active.pop(queue, None)
@@ -427,7 +427,7 @@ class RecordAccumulator:
     # --- in a hurry -------------------------------------------------------------------------------------------------
 
     def begin_hurry(self, who: object) -> list[ProducerBatch]:
-        """All batches are ready until ``end_hurry``; returns those that have no result yet."""
+        """Makes all batches ready until ``end_hurry``; returns those without a result."""
         self.hurries.add(who)
         return list(self.incomplete)
 
@@ -437,7 +437,7 @@ class RecordAccumulator:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def retire(self, topic: Topic) -> bool:
-        """Gives up the queues of a topic that are empty and have nothing in flight; returns whether that was all of
+        """Stops using the queues of a topic that are empty and have no batch in flight; returns whether that was all of
         them."""
         for number in range(topic.partition_count):
             queue = topic.queue(number)

@@ -78,7 +78,7 @@ def _compressed(
 def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBatch]:
     """Moves the records of a batch that the log refused into smaller ones of at most ``size_max`` bytes.
 
-    The deliveries and callbacks move with them; the new batches are as old as the first. Their memory is not the
+    The deliveries and callbacks move with them; the new batches keep the age of the old one. Their memory is not the
     pool's.
     """
     encoded, buffer = batch.encoded, batch.buffer

@@ -1,12 +1,12 @@
 """The memory of a producer: buffers for batches out of one bounded total, and a queue of requests for it.
 
 Buffers of the poolable size are reused; others are made and dropped. Memory is allocated on first use. Requests are
-served strictly in turn, and a new one comes after all that wait: so a large request gets its memory as soon as enough
-is returned, and no request is served in part.
+served strictly in turn: a large request gets its memory as soon as enough is returned, and no request is served in
+part.
 
-A buffer may be returned only when no other thread reads it any more: the next batch is written over it at once.
+A buffer may be returned only when no other thread reads it any more: the next batch overwrites it at once.
 
-No interrupt costs memory. What a request has taken is a ``Loan``, which repays itself when nothing refers to it any
+No interrupt loses memory. What a request has taken is a ``Loan``, which repays itself when nothing refers to it any
 more. A lent buffer keeps its loan, so a buffer that is dropped anywhere between the pool and a batch is returned.
 """
 
@@ -117,7 +117,7 @@ class BufferPool:
             try:
                 self._withdraw(claim)
             finally:
-                # Once more, in case an interrupt came during that: a dead request at the head would stop all others.
+                # Again, in case an interrupt came during that: a dead request at the head would block all others.
                 self._withdraw(claim)
             raise
 
@@ -162,7 +162,7 @@ class BufferPool:
                 self._tell_freed()
 
     def when_freed(self, freed: Callable[[], object]) -> None:
-        """Calls ``freed``, which must be short and not raise, once: when memory is returned, or the pool closes.
+        """Calls ``freed`` once, when memory is returned or the pool closes. It must be short and not raise.
 
         For callers that cannot wait in ``allocate``, such as the thread of an event loop.
         """
@@ -200,7 +200,7 @@ class BufferPool:
         with self._lock:
             if claim.loan.taken:
                 if claim in self._waiting:
-                    self._waiting.remove(claim)  # removed only now, although already served
+                    self._waiting.remove(claim)  # it was served, but not removed
                 return
             self._refuse_closed()
             self.exhausted_total += 1
@@ -213,7 +213,7 @@ class BufferPool:
             )
 
     def _withdraw(self, claim: _Claim) -> None:
-        """Returns what a request has, and its place in the queue; a second call does nothing."""
+        """Returns a request's memory, and removes it from the queue; a second call does nothing."""
         with self._lock:
             if claim in self._waiting:
                 self._waiting.remove(claim)
@@ -249,7 +249,7 @@ class BufferPool:
             if not self._grant(claim):
                 return
             _wake(claim)
-            # Only now: waking a thread twice does no harm, but one that is never woken waits in vain.
+            # Last: waking a thread twice does no harm, but one that is never woken waits for ever.
             del self._waiting[0]
 
 

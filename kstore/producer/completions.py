@@ -1,4 +1,4 @@
-"""Batches that have a result: their callbacks are called, in order, then the waiting threads are woken."""
+"""Batches that have a result: calls their callbacks, in order, and then wakes the waiting threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Completions:
-    """Thread-safe. Batches of a partition are handed over under its ``drain_lock``: so they are in order."""
+    """Thread-safe. Batches of a partition are handed over under its ``drain_lock``, and so in order."""
 
     def __init__(self, accumulator: RecordAccumulator) -> None:
         self._accumulator = accumulator
@@ -29,7 +29,7 @@ class Completions:
         return batch in self._waiting
 
     def hand_over(self, batches: Iterable[ProducerBatch]) -> None:
-        """``run`` will complete the batches."""
+        """Queues batches for ``run``."""
         self._waiting.extend(batches)
 
     def run(self) -> None:
@@ -77,7 +77,7 @@ class Completions:
             self._accumulator.incomplete.discard(batch)
 
     def give_memory_back(self) -> None:
-        """Returns the memory of batches whose callbacks wait."""
+        """Returns the memory of batches whose callbacks have not run yet."""
         for batch in list(self._waiting):
             self._give_back(batch)
 

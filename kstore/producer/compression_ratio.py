@@ -26,11 +26,11 @@ class CompressionRatios:
         return max(self._ratios.get((topic, codec), 1.0), RATIO_MIN) * MARGIN
 
     def observe(self, topic: str, codec: str, ratio: float) -> None:
-        """A batch compressed to ``ratio`` of its size."""
+        """Notes that a batch compressed to ``ratio`` of its size."""
         last = self._ratios.get((topic, codec), 1.0)
         step = STEP_UP if ratio > last else -STEP_DOWN
         self._ratios[topic, codec] = max(last + step, ratio)
 
     def reset(self, topic: str, codec: str, ratio: float) -> None:
-        """A batch turned out too large, at ``ratio``, and was split."""
+        """Notes that a batch was too large, at ``ratio``, and was split."""
         self._ratios[topic, codec] = max(1.0, ratio)

@@ -37,7 +37,7 @@ __all__ = ["Acks", "ProducerCompression", "ProducerConfig", "next_client_id", "p
 
 logger = logging.getLogger(__name__)
 
-# -1 is "all", as Kafka writes it too.
+# -1 is "all", as in Kafka.
 Acks = Literal[-1, 0, 1]
 ProducerCompression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 

@@ -1,4 +1,4 @@
-"""What a producer counts: once per write, wait or failure, never once per record."""
+"""A producer's counters: updated once per write, wait or failure, never once per record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRANSACTION_CALLS: Final = ("init", "begin", "send_offsets", "commit", "abort")
 
 
 class TopicCounters:
-    """What was written to one topic, and what failed."""
+    """The written and failed records of one topic."""
 
     __slots__ = ("bytes", "failed_records", "records", "retries", "uncompressed_bytes")
 

@@ -1,4 +1,4 @@
-"""The form of an error that a delivery keeps."""
+"""Errors in the form in which deliveries keep them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ __all__ = ["without_frames"]
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """The error and its causes, without the frames of their tracebacks: those keep alive what was to be written, as
-    long as the error is kept. A pooled buffer with a view of it alive cannot grow."""
+    """The error and its causes, without the frames of their tracebacks, which would keep the written data alive as long
+    as the error. A pooled buffer cannot grow while a view of it is alive."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:

@@ -1,6 +1,6 @@
-"""Interceptors: plug-ins that see, and may change, each record, and that see its outcome.
+"""Interceptors: plug-ins that see, and may change, each record, and see its outcome.
 
-An exception in one of them is logged and stops neither the record nor the others.
+An exception in an interceptor is logged, and stops neither the record nor the other interceptors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ProducerInterceptor:
         return record
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
-        """The record has arrived, or failed with ``error``: then ``metadata`` has what is known.
+        """Called when the record has arrived, or failed with ``error``: then ``metadata`` has what is known.
 
         Runs on the sender's thread, or in the thread that sends if the record failed there; it should be quick.
         """
@@ -35,7 +35,7 @@ class ProducerInterceptor:
         self.on_acknowledgement(metadata, error)
 
     def close(self) -> None:
-        """The producer was closed."""
+        """Called when the producer was closed."""
 
 
 class Interceptors:
@@ -55,7 +55,7 @@ class Interceptors:
                     raise TypeError(f"on_send returned a {type(changed).__name__}, expected a ProducerRecord")
                 record = changed
             except Exception:
-                # The next one gets the result of the last one that worked.
+                # The next interceptor gets the result of the last one that succeeded.
                 logger.exception("%s: %s failed in on_send", record.topic, type(interceptor).__name__)
         return record
 
@@ -73,7 +73,7 @@ class Interceptors:
                 logger.exception("%s: %s failed in on_acknowledgement", metadata.topic, type(interceptor).__name__)
 
     def on_send_error(self, record: ProducerRecord, error: Exception, partition: int | None = None) -> None:
-        """The record failed before it was in a batch; ``partition`` is the one chosen for it, None if none was.
+        """Reports a record that failed before it was in a batch; ``partition`` is the chosen one, or None.
 
         The error is passed on as an acknowledgement.
         """
@@ -81,8 +81,8 @@ class Interceptors:
         self.on_acknowledgement(unknown_metadata(record.topic, chosen), error, record.headers)
 
     def told_with(self, on_delivery: Callback | None, headers: Headers | None) -> Callback:
-        """A callback that tells the interceptors the outcome of a record, and then its sender (Kafka:
-        AppendCallbacks)."""
+        """A callback that reports the outcome of a record to the interceptors, and then to the sender of the record
+        (Kafka: AppendCallbacks)."""
 
         def tell(metadata: RecordMetadata, error: Exception | None) -> None:
             self.on_acknowledgement(metadata, error, headers)

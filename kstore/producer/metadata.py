@@ -1,4 +1,4 @@
-"""A producer's knowledge of topics: looked up on the first send, kept, and waited for if they do not exist yet."""
+"""What a producer knows of topics: looked up at the first send, kept, and awaited if they do not exist yet."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class TopicMetadata:
         self._stale: set[str] = set()
         self._news_count = 0
         self._looked_at = 0.0
-        # Queues of idle topics, for their sequences.
+        # Queues of idle topics, kept for their sequences.
         self._given_up: dict[tuple[str, int], Queue] = {}
 
     def note_change(self, name: str) -> None:
-        """A topic was created, deleted, extended or altered."""
+        """Notes that a topic was created, deleted, extended or altered."""
         with self._lock:
             if name in self.topics:
                 self._stale.add(name)
@@ -122,12 +122,12 @@ class TopicMetadata:
             return topic
 
     def _topic(self, name: str, count: int, config: LogConfig, before: Topic | None) -> Topic:
-        """A topic whose partitions keep their queues."""
+        """A topic that keeps the queues of known partitions."""
         queues = [] if before is None else [queue for queue in before.queues[:count] if not queue.is_retired]
         kept = {queue.partition: queue for queue in queues}
         queues = [kept.get(number) or self._queue(name, number) for number in range(count)]
         codec = config.target_codec(self._config.compression_type)
-        # What the topic requests is at the topic's level.
+        # A codec that the topic sets has the topic's level.
         chooser = self._config if codec == self._config.compression_type else config
         level = chooser.compression_level(codec)
         topic = Topic(name, queues, config, codec, level, ignores_keys=self._config.partitioner_ignore_keys)
@@ -138,15 +138,15 @@ class TopicMetadata:
         return topic
 
     def _queue(self, name: str, number: int) -> Queue:
-        """A new queue that continues the sequence of the one before it: a sequence that is reused for other records
-        looks like a repetition."""
+        """A new queue that continues the sequence of the one before it: the log would take other records with a reused
+        sequence for a repetition."""
         queue = Queue(name, number)
         if (before := self._given_up.get((name, number))) is not None:
             queue.producer, queue.next_sequence = before.producer, before.next_sequence
         return queue
 
     def drop_idle(self, accumulator: RecordAccumulator) -> None:
-        """Forgets topics that had no send for ``metadata_max_idle_ms``."""
+        """Drops topics without a send for ``metadata_max_idle_ms``."""
         now = self._store.clock.monotonic()
         if now - self._looked_at < IDLE_CHECK_SECONDS:
             return
@@ -154,8 +154,8 @@ class TopicMetadata:
         for name, topic in list(self.topics.items()):
             if now - topic.last_used >= self._idle_seconds:
                 with self._lock:
-                    # First hide it from ``send``: a later send finds that the queues are given up, and looks it up
-                    # again.
+                    # Hide it from ``send`` first: a later send finds that its queues are not used any more, and looks
+                    # the topic up again.
                     self.topics.pop(name, None)
                     if not accumulator.retire(topic):
                         self.topics[name] = topic

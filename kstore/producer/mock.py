@@ -7,7 +7,7 @@
     assert producer.history == [ProducerRecord("orders", b"...", b"key"), ...]
 
 It behaves like ``Producer``: the same settings, serializers, partitioners and interceptors, the same deliveries and the
-same transaction states. Nothing is written, and nothing is left to chance.
+same transaction states. It writes nothing, and does nothing at random.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class MockProducer:
         clock: Clock = SYSTEM_CLOCK,
         **settings: Any,
     ) -> None:
-        """A producer of topics that do not exist.
+        """A producer of topics that need no store.
 
         Args:
             auto_complete: whether a record arrives as soon as it is sent; else ``complete_next``, ``error_next`` and
                 ``flush`` decide.
-            partitions: how many every topic has; or the existing topics, and how many each of them has.
+            partitions: the number of partitions of every topic; or the existing topics, each with its number.
             settings: those of ``Store.producer``; ``transactional_id`` for transactions.
 
         A record without a key goes to partition 0, unless a partitioner is set. Raises: ConfigError.
@@ -91,7 +91,7 @@ class MockProducer:
         # Ends of transactions so far.
         self.commit_count = 0
         self.abort_count = 0
-        # Whether offsets were sent since the last start of a transaction.
+        # Whether offsets were sent in this transaction.
         self.sent_offsets = False
         self._partitions = partitions
         self._clock = clock
@@ -152,15 +152,15 @@ class MockProducer:
             self._uncommitted_offsets.clear()
 
     def complete_next(self) -> bool:
-        """The first waiting record arrives; False if none waits."""
+        """Lets the first waiting record arrive; False if none waits."""
         return self._settle_next(None)
 
     def error_next(self, error: Exception) -> bool:
-        """The first waiting record fails with ``error``; False if none waits."""
+        """Lets the first waiting record fail with ``error``; False if none waits."""
         return self._settle_next(error)
 
     def fail(self, call: str, error: Exception | None) -> None:
-        """From now on ``call``, one of ``CALLS``, raises ``error``; None: it works again."""
+        """Makes ``call``, one of ``CALLS``, raise ``error`` from now on; with None it works again."""
         if call not in CALLS:
             raise ValueError(f"call {call!r}, expected one of {', '.join(CALLS)}")
         if error is None:
@@ -169,7 +169,7 @@ class MockProducer:
             self._errors[call] = error
 
     def fence(self) -> None:
-        """Another producer has replaced this one. Raises: InvalidTransactionStateError before the init."""
+        """Replaces this producer by another one. Raises: InvalidTransactionStateError before the init."""
         self._check_open()
         if self._transactions.state is TransactionState.UNINITIALIZED:
             raise InvalidTransactionStateError("fence: the producer is not initialized, expected init_transactions")
@@ -256,13 +256,13 @@ class MockProducer:
         return list(range(self._partition_count(topic, None)))
 
     def flush(self, timeout: float | None = None) -> None:
-        """All waiting records arrive. Raises: DeliveryError like ``Producer.flush``."""
+        """Lets all waiting records arrive. Raises: DeliveryError like ``Producer.flush``."""
         self._begin_call("flush")
         self._settle_all(None)
         self._report_failures()
 
     def close(self, timeout: float | None = None) -> None:
-        """Aborts an open transaction; all other waiting records arrive. Raises: DeliveryError like
+        """Aborts an open transaction, and lets all other waiting records arrive. Raises: DeliveryError like
         ``Producer.close``."""
         if timeout is not None and timeout < 0:
             raise ValueError(f"a timeout of {timeout} s, expected at least 0")
@@ -294,7 +294,7 @@ class MockProducer:
         self._transactions.add_offsets(offsets, group)
 
     def commit_transaction(self) -> None:
-        """All waiting records arrive; then the transaction's records and offsets are in the histories."""
+        """Lets all waiting records arrive; then the transaction's records and offsets are in the histories."""
         self._begin_call("commit_transaction")
         self._transactions.begin_end(commit=True)
         self._settle_all(None)
@@ -307,7 +307,7 @@ class MockProducer:
         self.commit_count += 1
 
     def abort_transaction(self) -> None:
-        """All waiting records fail, and the transaction's records and offsets are forgotten."""
+        """Fails all waiting records, and drops the transaction's records and offsets."""
         self._begin_call("abort_transaction")
         self._abort()
 

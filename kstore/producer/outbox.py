@@ -1,7 +1,7 @@
-"""``Outbox``: the batches that wait to be written, the memory they take, and who writes them.
+"""``Outbox``: the batches that wait to be written, their memory, and which thread writes them.
 
-The sender's thread writes what is ready. A thread that waits for a batch, for memory, or for all batches has them
-written sooner, and writes them itself if no other thread is writing them.
+The sender's thread writes what is ready. A thread that waits for a batch, for memory, or for all batches makes them
+ready sooner, and writes them itself if no other thread is writing them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class Outbox:
-    """What a producer has not delivered yet. Thread-safe."""
+    """A producer's undelivered batches. Thread-safe."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Outbox:
         client_id: str,
         is_threaded: bool,
     ) -> None:
-        """Nothing runs yet. ``is_threaded``: False in tests, which then call ``sender.run_once``."""
+        """Starts nothing. ``is_threaded``: False in tests, which then call ``sender.run_once``."""
         self._client_id = client_id
         self.is_threaded = is_threaded
         self._clock = clock = topics.clock
         self._metadata = metadata
         self._life = life
-        # Called before a thread waits for memory; an exception from it ends the attempt. None: no check.
+        # Called before a thread waits for memory; an exception from it ends the attempt. None means no check.
         self.before_wait: Callable[[], None] | None = None
         self.failures = Failures()
         self.wakeup = Wakeup()
@@ -90,18 +90,18 @@ class Outbox:
     # --- who writes -------------------------------------------------------------------------------------------------
 
     def appended(self, queue: Queue, inline_batches: int = INLINE_BATCHES) -> None:
-        """A record is in a new batch of ``queue``: with ``inline_batches`` closed ones this thread writes them."""
+        """Called when a record opened a batch of ``queue``; this thread writes if ``inline_batches`` are closed."""
         if not self.is_threaded:
             return
         if len(queue.closed) >= inline_batches and queue.is_fast and not self.sender.is_this_thread:
             self.sender.write_here(queue)
             return
-        # The sender finds a batch that it did not know of within a linger, unless it is woken.
+        # Without a wake-up the sender notices the new batch within a linger.
         if self.sender.sleeps_until > self._clock.monotonic() + self.sender.patience:
             self.wakeup.set()
 
     def hurry(self, batch: ProducerBatch) -> None:
-        """A thread waits for a batch: it is written at once, by this thread if possible."""
+        """Called by a thread that waits for a batch: writes it at once, in this thread if possible."""
         self._life.check_fork()
         if batch.is_done:
             return
@@ -117,23 +117,23 @@ class Outbox:
             self.wakeup.set()
 
     def _make_room(self) -> None:
-        """A thread that is about to wait for memory writes what holds it, unless another thread is writing it."""
+        """Called before a thread waits for memory: writes the batches that hold it, unless another thread does."""
         if self.before_wait is not None:
             self.before_wait()
         self.wakeup.set()
         if self.is_threaded:
             for queue in list(self.accumulator.active):
                 if not self.pool.waiting_count:
-                    break  # what was written is enough
+                    break  # enough was written
                 self.sender.write_here(queue)
             if self.sender.is_this_thread:
-                # A callback sends: what gives the memory back comes after it.
+                # This is a callback that sends: the memory would be returned only after it.
                 self.sender.give_memory_back()
 
     # --- all of it --------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float | None) -> bool:
-        """Waits until every batch there is now has a result; whether all have."""
+        """Waits until every present batch has a result; returns whether all have."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         who = object()
         try:
@@ -160,7 +160,7 @@ class Outbox:
         return dict(counts)
 
     def report_failures(self) -> None:
-        """Raises: DeliveryError for records that failed and whose deliveries were never read."""
+        """Raises: DeliveryError for failed records whose deliveries the program has not examined."""
         found = self.failures.take()
         if found is not None:
             count, first = found
@@ -186,7 +186,7 @@ class Outbox:
 
 
 def _weakly(outbox: Outbox, method: Any) -> Any:
-    """A method that does not keep its outbox, and so its producer, alive: batches outlive it."""
+    """A method that does not keep its outbox, and with it the producer, alive: batches outlive them."""
     reference = weakref.ref(outbox)
 
     def call(*arguments: Any) -> None:

@@ -11,12 +11,12 @@ from kstore.record._codec import murmur2
 
 __all__ = ["Partitioner", "RoundRobinPartitioner", "next_partition", "partition_for_key", "partitioner_of"]
 
-# Java clears the sign bit like this; an absolute value would give other partitions.
+# Java clears the sign bit this way; an absolute value would give other partitions.
 INT32_MASK = 0x7FFF_FFFF
 
 
 class Partitioner(Protocol):
-    """Chooses partitions instead of the built-in way. Several threads may call it at once.
+    """Replaces the built-in choice of partitions. Several threads may call it at once.
 
     It may also have ``on_new_batch(topic, partition_count, previous_partition)``: that is called when the record would
     open a new batch in the chosen partition, and then ``partition`` is called once more. And ``close()``.
@@ -35,7 +35,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 def next_partition(batch_counts: Sequence[int], random: Callable[[], float]) -> int:
     """The next partition for records without keys, given the batches that wait in each (Kafka: BuiltInPartitioner).
 
-    The fewer batches wait, the likelier a partition: with 0, 3 and 1 batches the weights are 4, 1 and 3. ``random()``
+    A partition with fewer waiting batches is likelier: with 0, 3 and 1 batches the weights are 4, 1 and 3. ``random()``
     gives 0 to 1 (exclusive).
     """
     most = max(batch_counts)

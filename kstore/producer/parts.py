@@ -1,4 +1,4 @@
-"""The parts of a producer; the producer of an event loop has the same ones."""
+"""The parts of a producer, also of the producer of an event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ProducerParts", "producer_parts"]
 
 
 class ProducerParts(NamedTuple):
-    """Each part has a job of its own, and none knows the producer."""
+    """Each part has one job, and none refers to the producer."""
 
     config: ProducerConfig
     client_id: str
@@ -36,7 +36,7 @@ class ProducerParts(NamedTuple):
 def producer_parts(
     topics: Topics, coordinator: StoreCoordinator, *, is_threaded: bool = True, **settings: Any
 ) -> ProducerParts:
-    """Nothing runs yet. ``settings`` are those of ``ProducerConfig``; ``is_threaded``: see ``Outbox``.
+    """Makes the parts; nothing runs yet. ``settings`` are those of ``ProducerConfig``; ``is_threaded``: see ``Outbox``.
 
     Raises: ConfigError.
     """

@@ -1,4 +1,4 @@
-"""``Producer``: puts records into memory, from where they are written in the background.
+"""``Producer``: puts records into memory; a background thread writes them to the logs.
 
 send         _accumulate    compiled: into the open batch of the partition; slow_path does the rest
 batches      outbox         accumulator has one queue a partition; buffer_pool lends the memory
@@ -189,17 +189,18 @@ class Producer(SendPath):
             self._transactions.init()
 
     def begin_transaction(self) -> None:
-        """From now on, records belong to a transaction. Raises: InvalidTransactionStateError, ProducerFencedError."""
+        """Makes the following records part of a transaction. Raises: InvalidTransactionStateError,
+        ProducerFencedError."""
         self._slow_path.check_open()
         with self.counters.transaction_call("begin", self._clock):
             self._transactions.begin()
             self._outbox.accumulator.is_paused = False
 
     def commit_transaction(self) -> None:
-        """Writes all sent records and ends the transaction: on return it is committed in every partition, for good.
+        """Writes all sent records and ends the transaction: on return every partition has committed it.
 
-        If this raises, the transaction is unchanged; the same call may be repeated, or, after the loss of a record,
-        only ``abort_transaction``. Raises: what a record failed with, InvalidTransactionStateError,
+        If this raises, the transaction is unchanged, and the call may be repeated; after the loss of a record only
+        ``abort_transaction`` remains. Raises: what a record failed with, InvalidTransactionStateError,
         ProducerFencedError, StorageError.
         """
         self._slow_path.check_open()
@@ -231,7 +232,7 @@ class Producer(SendPath):
             if not self._outbox.drain(timeout):
                 raise TimeoutError(f"not all records were given up within {timeout} s")
             self._transactions.end(commit=False)
-        # A caller that aborts knows that its records are lost.
+        # The caller aborts and so knows that its records are lost.
         self._outbox.failures.take()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
@@ -266,8 +267,8 @@ class Producer(SendPath):
     def flush(self, timeout: float | None = None) -> None:
         """Waits up to ``timeout`` seconds until every record sent before has arrived or failed.
 
-        Raises: TimeoutError; DeliveryError for records that failed and whose deliveries were never read; RuntimeError
-        in a callback, where it would wait for itself.
+        Raises: TimeoutError; DeliveryError for failed records whose deliveries the program has not examined;
+        RuntimeError in a callback, where it would wait for itself.
         """
         self._life.check_fork()
         self._refuse_in_callback("flush()")
@@ -338,7 +339,7 @@ class Producer(SendPath):
         )
 
     def topic_metrics(self) -> dict[str, dict[str, float]]:
-        """Its counters by topic: see ``kstore.metrics.PRODUCER_TOPIC_METRICS``; without topics deleted since."""
+        """Its counters by topic: see ``kstore.metrics.PRODUCER_TOPIC_METRICS``; without topics that were deleted."""
         return topic_metrics(self.counters, self._topics)
 
     def __enter__(self) -> Self:
@@ -359,8 +360,8 @@ class Producer(SendPath):
         if life is None or life.closed or life.forked:
             return
         warnings.warn(f"unclosed {self!r}: it is closed now, and delivers what it has", ResourceWarning, stacklevel=2)
-        # Its thread continues until all is delivered, then ends. No lock is taken here: the garbage collector runs in
-        # any thread, also in one that holds the lock.
+        # Its thread delivers everything, then ends. No lock is taken here: the garbage collector runs in any thread,
+        # also in one that holds the lock.
         life.closed = True
         self._outbox.abandon()
         self._topics.unwatch(self._metadata.note_change)

@@ -49,7 +49,7 @@ def producer_metrics(
 
 
 def topic_metrics(counters: ProducerCounters, topics: Topics) -> dict[str, dict[str, float]]:
-    """Every metric of ``PRODUCER_TOPIC_METRICS`` by topic. The counters of a deleted topic are forgotten."""
+    """Every metric of ``PRODUCER_TOPIC_METRICS`` by topic; drops the counters of deleted topics."""
     found: dict[str, dict[str, float]] = {}
     for name, topic in sorted(counters.topics.copy().items()):
         try:

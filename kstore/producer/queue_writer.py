@@ -1,7 +1,7 @@
-"""Writes the batches of one queue to its log, and reports which have a result: those that cannot be written wait, are
-split, or have failed.
+"""Writes the batches of one queue to its log, and reports which have a result. A batch that cannot be written waits, is
+split, or fails.
 
-Any thread may hold the queue's ``drain_lock``. However a write ends, no batch is lost and none is duplicated.
+Any thread may hold the queue's ``drain_lock``. However a write ends, no batch is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ __all__ = ["ProducerIds", "QueueWriter"]
 logger = logging.getLogger(__name__)
 
 WRITE_BYTES_MAX: Final = 1 << 20
-# Not EMFILE: every file that could be closed was closed before it was reported, and the program should learn of it at
-# once.
+# Not EMFILE: every file that could be closed was closed before it was reported, and the program should learn of it
+# at once.
 RETRIABLE_ERRNOS: Final = frozenset({errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
 
 
@@ -58,7 +58,7 @@ class ProducerIds(Protocol):
     """Provides the stamps of batches."""
 
     def for_partition(self, topic: str, partition: int) -> tuple[int, int]:
-        """Producer id and epoch of what is written there; -1, -1 without idempotence. Raises: KstoreError."""
+        """Producer id and epoch for a partition; -1, -1 without idempotence. Raises: KstoreError."""
         ...
 
     def renew(self, after: tuple[int, int]) -> bool:
@@ -66,12 +66,12 @@ class ProducerIds(Protocol):
         ...
 
     def failed(self, batch: ProducerBatch, error: Exception) -> None:
-        """Records of a batch are lost."""
+        """Reports that records of a batch are lost."""
         ...
 
 
 class QueueWriter:
-    """Writes batches of queues; the state of a queue that it needs is guarded by that queue's ``drain_lock``."""
+    """Writes batches of queues; uses the part of a queue that its ``drain_lock`` guards."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class QueueWriter:
         self._acks = config.acks
         self._wakeup = wakeup
         self._completions = completions
-        # The error for everything from now on.
+        # The error for everything that is written from now on.
         self.forced: Exception | None = None
 
     def writer(self, queue: Queue) -> LogWriter:
@@ -107,8 +107,8 @@ class QueueWriter:
         return writer
 
     def write_ready(self, queue: Queue, now: float, complete: Callable[[list[ProducerBatch]], None]) -> None:
-        """Writes what is ready, and hands over what then has a result. However it ends, no batch is lost, nor its
-        place. Needs the queue's ``drain_lock``."""
+        """Writes what is ready, and hands over the batches that then have a result. However it ends, no batch is lost
+        or moves. Needs the queue's ``drain_lock``."""
         taken: list[ProducerBatch] = []
         appends: list[PendingAppend] = []
         try:
@@ -123,11 +123,11 @@ class QueueWriter:
             raise
 
     def _restore(self, queue: Queue, taken: list[ProducerBatch], appends: Sequence[PendingAppend] = ()) -> None:
-        """After an interrupt: completes what has a result, or is in the log; puts all else back into its queue."""
+        """After an interrupt, completes batches with a result and batches in the log; puts the others back."""
         queue.is_doubtful = True
         for append in appends:
             if append.result is not None:
-                # Else it would be written again, and the log recognizes by their sequences only the last five of many
+                # Otherwise it would be written again, and the log recognises by their sequences only the last five
                 # batches.
                 self._succeed(taken[: len(append.batches)], append)
         incomplete, completions = self._accumulator.incomplete, self._completions
@@ -173,7 +173,7 @@ class QueueWriter:
         except DuplicateSequenceError as error:
             if len(batches) == 1:
                 return self._failed(queue, batches, error, now)
-            # Some of them are in the log already: written one by one, each finds that out for itself.
+            # Some of them are in the log already: written one by one, each finds out about itself.
             queue.careful_count = len(batches)
             self._accumulator.put_back(queue, batches)
             self._wakeup.set()
@@ -183,7 +183,7 @@ class QueueWriter:
                 return self._failed(queue, batches, error, now)
             if not isinstance(error, Exception):
                 raise
-            # No memory for the work after a write: the records are in the log.
+            # No memory for the work after a write, but the records are in the log.
         queue.retry_count = 0
         queue.is_doubtful = False
         ended = self._clock.monotonic()
@@ -221,7 +221,7 @@ class QueueWriter:
                     batch.producer_id, batch.producer_epoch = producer
                 elif number and batch.base_sequence != queue.next_sequence:
                     is_run = False
-                # A batch may have been stamped before: the stamps of what replaces or follows it continue from there.
+                # A batch may have been stamped before: what replaces or follows it continues from its sequence.
                 queue.next_sequence = (batch.base_sequence + batch.record_count) % SEQUENCE_COUNT
             try:
                 sealed.append(seal(batch, topic, accumulator.ratios, append_time_ms))
@@ -267,7 +267,7 @@ class QueueWriter:
     def _failed(
         self, queue: Queue, batches: list[ProducerBatch], error: BaseException, now: float
     ) -> list[ProducerBatch]:
-        """Batches that are not in the log: back into the queue, or failed. All of them, to keep the order."""
+        """Puts batches that are not in the log back into the queue, or fails them. All of them, to keep the order."""
         if not isinstance(error, Exception):
             # Ctrl-C in a thread that writes for itself: the batches did not cause it.
             raise error
@@ -300,7 +300,7 @@ class QueueWriter:
             return []
         lost = batches
         if isinstance(error, InvalidRecordError):
-            # The error is about the first one alone.
+            # The error concerns only the first one.
             lost, rest = batches[:1], batches[1:]
             self._accumulator.put_back(queue, rest)
         self._lose(queue, lost, error)
@@ -310,8 +310,8 @@ class QueueWriter:
         """Fails batches that are no longer in the queue. Needs its ``drain_lock``."""
         is_doubtful = queue.is_doubtful or isinstance(error, (SyncFailedError, PoisonedError))
         if lost and lost[0].base_sequence >= 0 and not is_doubtful:
-            # Known not to be in the log: the next batch reuses the sequences. If that is not known they are not reused:
-            # what follows has others, or, if the log misses them, a new producer id.
+            # Known not to be in the log, so the next batch reuses the sequences. Otherwise they are not reused: the
+            # following batches have others or, if the log misses them, a new producer id.
             queue.next_sequence = lost[0].base_sequence
             self._forget_sequences(queue)
         for batch in lost:
@@ -338,7 +338,7 @@ class QueueWriter:
             self._ids.failed(batch, error)
 
     def fail_expired(self, queue: Queue, now: float) -> None:
-        """Fails what has waited too long. Needs the queue's ``drain_lock``."""
+        """Fails batches that have waited too long. Needs the queue's ``drain_lock``."""
         expired: list[ProducerBatch] = []
         try:
             self._accumulator.take_expired(queue, now, expired)
@@ -376,7 +376,7 @@ class QueueWriter:
 
 
 def _pending_of(batch: ProducerBatch) -> list[ProducerBatch]:
-    """What of a batch has no result: the batch, or those that it was split into."""
+    """The parts of a batch without a result: the batch itself, or those into which it was split."""
     if batch.children is not None:
         return [pending for _, child in batch.children for pending in _pending_of(child)]
     return [] if batch.is_done else [batch]

@@ -46,12 +46,12 @@ class RecordMetadata(NamedTuple):
         return f"{self.topic}-{self.partition}@{self.offset}"
 
 
-# Called with the position of a record, or with what is known of it and the error.
+# Called with the position of a record, or with what is known about it and the error.
 Callback: TypeAlias = Callable[[RecordMetadata, Exception | None], object]
 
 
 def unknown_metadata(topic: str, partition: int | None = None) -> RecordMetadata:
-    """The metadata of a failed record: its topic, and its partition if that was known."""
+    """The metadata of a failed record: its topic, and its partition if known."""
     return RecordMetadata(topic, NO_PARTITION if partition is None else partition)
 
 
@@ -62,7 +62,7 @@ class ProducerRecord:
     Args:
         topic: its name.
         value, key: the input of the serializers; None for none.
-        headers: pairs of a str and bytes or None; kept as a tuple.
+        value, key: the input of the serializers, or None.
         timestamp: ms since the epoch, None for the time of the send.
         partition: a number, None to let the partitioner choose.
 

@@ -1,14 +1,14 @@
 """Writes the waiting batches, in rounds, and reports their outcome (Kafka: Sender).
 
-One thread serves all partitions in turn: of each that is ready it writes up to 1 MiB of batches with one call. Logs
-that sync every append are written side by side, in separate threads, since each waits for the disk.
+One thread serves all partitions in turn: it writes up to 1 MiB of batches of each ready one with one call. Logs that
+sync every append are written in parallel, in separate threads, because each waits for the disk.
 
 A thread that sends does not wait for the disk: its batches wait in memory, and only a full pool makes it write or wait.
 There is one exception. A busy Python thread releases the interpreter's lock every 5 ms, so one that sends all the time
 fills the pool faster than this thread empties it. So the thread that closes the 16th batch of a partition writes them
 itself (``write_here``), if no other thread is writing them and one of the partition's last two writes took less than a
-millisecond. The first write of a partition is always this thread's. Retries, expiry and callbacks stay here. The thread
-of an event loop never writes: all its tasks would wait for the disk.
+millisecond. This thread always makes the first write of a partition, and all retries, expiries and callbacks. The
+thread of an event loop never writes, because all its tasks would wait for the disk.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 
 # With this many closed batches in a partition, the thread that closed the last one writes them.
 INLINE_BATCHES: Final = 16
-# No round waits longer than this for the next: it finds batches that a clock jump made overdue.
+# The longest wait between two rounds, which bounds how late a batch is that a clock jump has made overdue.
 ROUND_SECONDS_MAX: Final = 60.0
-# For this many rounds without a new batch it sleeps no longer than a batch may wait: an occasional send then does not
-# wake it each time, which costs more than a write.
+# For this many rounds without a new batch it sleeps no longer than a batch may wait: then an occasional send need not
+# wake it, which costs more than a write.
 WATCHFUL_ROUNDS: Final = 20
 PATIENCE_SECONDS: Final = 0.005
 # The pause after a round that failed.
@@ -64,7 +64,7 @@ class Sender:
         self._queue_writer = queue_writer
         self._completions = completions
         self._wakeup = wakeup
-        # How long it may not know of a batch, seconds: no longer than the batch may wait.
+        # How long it may overlook a batch, seconds: no longer than the batch may wait.
         self.patience: Final = min(config.linger_ms / 1000, PATIENCE_SECONDS)
         self._on_idle = on_idle
         self._name = name
@@ -103,12 +103,12 @@ class Sender:
                     if idle_rounds < WATCHFUL_ROUNDS and self.patience > 0:
                         wait = min(wait, self.patience)
                     self.sleeps_until = self._clock.monotonic() + wait
-                    # What arrived between the round and here did not wake this thread.
+                    # A batch that arrived between the round and here did not wake this thread.
                     self._wakeup.wait(0 if self._accumulator.opened_count != opened_count else wait)
                     self.sleeps_until = 0.0
                     self._on_idle()
             except BaseException:
-                # It never dies: batches that cannot be written expire.
+                # The thread must not die: batches that cannot be written expire.
                 logger.exception("%s: a round failed", self._name)
                 self._wakeup.wait(FAILED_ROUND_SECONDS)
         self._workers.close()
@@ -122,7 +122,7 @@ class Sender:
         return not thread.is_alive()
 
     def force(self, error: Exception) -> None:
-        """Fails everything without a result, except what is just being written; for ``close``."""
+        """Fails everything without a result, except writes in progress; for ``close``."""
         self._queue_writer.forced = error
         self.abandon(error)
 
@@ -151,13 +151,13 @@ class Sender:
             self._completions.run()
             return 0.0
         for queue in ready:
-            # Queues held by other threads: those wake this thread for what they leave.
+            # Other threads hold these queues, and wake this thread for what they leave.
             if queue.batch_count and not queue.drain_lock.is_held:
                 wait = min(wait, max(accumulator.ready_in(queue, now), 0.0))
         return wait
 
     def _write_all(self, queues: list[Queue], now: float) -> None:
-        """Writes queues, those whose logs sync every append side by side."""
+        """Writes queues, in parallel if their logs sync every append."""
         syncing = [queue for queue in queues if self._syncs(queue)] if len(queues) > 1 else []
         if len(syncing) < 2:
             syncing = []
@@ -165,7 +165,7 @@ class Sender:
             if queue not in syncing:
                 self._write(queue, now)
         if syncing:
-            # No pool: a finalizer may close the producer, and wait for this thread, while it holds the pools' lock.
+            # Not a pool: a finalizer that holds the pools' lock may close the producer, and wait for this thread.
             side_by_side(
                 lambda queue: self._write(queue, now),
                 syncing,
@@ -194,7 +194,7 @@ class Sender:
             self._accumulator.rest(queue)
 
     def write_here(self, queue: Queue) -> None:
-        """Writes what is ready in a queue in the caller's thread, if no other thread writes it and no callback waits.
+        """Writes what is ready in a queue in the caller's thread, if no other thread writes it and no callback is due.
 
         On the thread of an event loop it only wakes the sender.
         """
@@ -233,5 +233,5 @@ class Sender:
         self._wakeup.set()
 
     def give_memory_back(self) -> None:
-        """For a callback that waits for memory: returns that of batches whose callbacks come later."""
+        """Called by a callback that waits for memory: returns the memory of batches whose callbacks come later."""
         self._completions.give_memory_back()

@@ -33,7 +33,7 @@ class Serializers:
     """The serializers of keys and values, from the settings ``key_serializer`` and ``value_serializer``.
 
     Each is a name ("bytes", "str", "json"), an object with ``serialize``, or a function of the data alone. Names and
-    functions are not called for None: None stays None, a record without a key or value.
+    functions are not called for None, which means a record without a key or value.
     """
 
     def __init__(self, key_serializer: Any = "bytes", value_serializer: Any = "bytes") -> None:
@@ -49,7 +49,7 @@ class Serializers:
     def serialize(
         self, topic: str, key: Any, value: Any, headers: Headers | None = ()
     ) -> tuple[bytes | None, bytes | None, tuple[tuple[str, Buffer | None], ...]]:
-        """Key, value and headers of a record as sent; later additions to the headers are lost.
+        """Key, value and headers of a record as sent; later additions to the headers are ignored.
 
         Raises: SerializationError.
         """

@@ -1,6 +1,6 @@
-"""``SlowPath``: what the compiled ``send`` (_accumulate) leaves to Python.
+"""``SlowPath``: the part of ``send`` that the compiled part (_accumulate) leaves to Python.
 
-The compiled part handles most records. Here is the rest: waits, serializers, partitioners, interceptors, bad records,
+The compiled part handles most records. The rest is here: waits, serializers, partitioners, interceptors, bad records,
 and the record that opens the next batch.
 """
 
@@ -39,7 +39,7 @@ __all__ = ["DELIVERED_ERRORS", "SlowPath"]
 
 logger = logging.getLogger(__name__)
 
-# Errors of one record, or of the moment: they fail the delivery, not the call.
+# Errors of one record, or transient ones: they fail the delivery, not the call.
 DELIVERED_ERRORS: Final = (
     RecordTooLargeError,
     TopicNotFoundError,
@@ -51,7 +51,7 @@ DELIVERED_ERRORS: Final = (
 
 
 class SlowPath:
-    """A record's way into the memory of its partition, with all the lookups and calls it may need. Thread-safe."""
+    """Puts records into the memory of their partition, with all the lookups and calls this may need. Thread-safe."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class SlowPath:
         partition: int | None,
         on_delivery: Callback | None,
     ) -> Delivery:
-        """Everything that the compiled ``send`` does not do: waits, full batches, and all lookups and calls."""
+        """The general ``send``: waits, full batches, and all lookups and calls."""
         record = ProducerRecord(topic, value, key, headers or (), timestamp, partition)
         if self.interceptors:
             record = self.interceptors.on_send(record)
@@ -115,7 +115,7 @@ class SlowPath:
         try:
             deadline = self._clock.monotonic() + self.max_block_seconds
             found = self._metadata.get(record.topic, chosen, self.max_block_seconds)
-            # The time in serializers and partitioners does not count.
+            # The time in serializers and partitioners is not counted.
             left = deadline - self._clock.monotonic()
             key_bytes, value_bytes, given = self._serializers.serialize(
                 record.topic, record.key, record.value, record.headers
@@ -166,7 +166,7 @@ class SlowPath:
         on_delivery: Callback | None,
         run_bytes: int = 0,
     ) -> Delivery | None:
-        """The compiled ``send`` calls this when a batch is full: the record opens the next one.
+        """Called by the compiled ``send`` when a batch is full: the record opens the next one.
 
         Returns None if more checks are needed, which ``send_slowly`` does.
         """
@@ -181,7 +181,7 @@ class SlowPath:
             return self.refused(topic.name, partition, error, on_delivery)
         if done is None:
             return None
-        # Fewer of the larger batches of ``send_many`` hold as much.
+        # The larger batches of ``send_many`` hold as much in a smaller number.
         is_large = run_bytes >= self._outbox.accumulator.run_bytes_max
         self._outbox.appended(done[1], INLINE_BATCHES // RUN_BATCHES if is_large else INLINE_BATCHES)
         return done[0]
@@ -218,7 +218,7 @@ class SlowPath:
             check_timestamps((record.timestamp,), topic.config, now_ms=self._clock.now_ms())
 
     def refused(self, topic: str, partition: int | None, error: Exception, on_delivery: Callback | None) -> Delivery:
-        """A record that failed before it was in a batch."""
+        """The delivery of a record that failed before it was in a batch."""
         number = -1 if partition is None else partition
         has_callback = on_delivery is not None and not getattr(on_delivery, "is_bystander", False)
         delivery = Delivery.failed(topic, number, error, None if has_callback else self._outbox.failures)

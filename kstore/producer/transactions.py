@@ -1,8 +1,8 @@
 """A producer's id and the state of its transaction (Kafka: TransactionManager).
 
 uninitialized -> ready <-> in transaction -> committing | aborting -> ready
-                              |-> failed (a record was lost: abort is all that is left) -> aborting
-any -> fatal (another producer has taken the place of this one)
+                              |-> failed (a record was lost, only an abort remains) -> aborting
+any -> fatal (another producer has replaced this one)
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Coordinator(Protocol):
     ) -> None: ...
 
     def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> tuple[int, int]:
-        """Returns the producer id and epoch of the next transaction."""
+        """Ends the transaction; returns the producer id and epoch of the next one."""
         ...
 
     def add_offsets(
@@ -87,14 +87,14 @@ class TransactionManager:
 
     @property
     def producer(self) -> tuple[int, int]:
-        """Producer id and epoch, -1 and -1 while there are none."""
+        """Producer id and epoch, or -1 and -1."""
         return self._producer
 
     # --- for the sender ---------------------------------------------------------------------------------------
 
     def for_partition(self, topic: str, partition: int) -> tuple[int, int]:
-        """Producer id and epoch of what is written there. In a transaction the partition is added to it, durably,
-        before anything is written: after a crash the coordinator must know where to end it.
+        """Producer id and epoch for a partition. In a transaction the partition is first added to it, durably, because
+        after a crash the coordinator must know where to end it.
 
         The coordinator is asked again after ``ANSWER_MS``, because it may have ended the transaction since. A log
         refuses records after that end only until it forgets the producer (``producer_id_expiration_ms``).
@@ -124,12 +124,12 @@ class TransactionManager:
             return True
 
     def failed(self, batch: ProducerBatch, error: Exception) -> None:
-        """Records of a batch are lost: a transaction with them cannot be committed."""
+        """Notes that records of a batch are lost: a transaction with them cannot be committed."""
         if batch.is_transactional:
             self.record_failed(error)
 
     def record_failed(self, error: Exception) -> None:
-        """A record of the transaction is lost."""
+        """Notes that a record of the transaction is lost."""
         if self._id is None:
             return
         with self._lock:
@@ -159,7 +159,7 @@ class TransactionManager:
             self._has_offsets = False
 
     def check_send(self) -> None:
-        """Raises: InvalidTransactionStateError outside of a transaction; the error that prevents it from continuing."""
+        """Raises: InvalidTransactionStateError outside a transaction; the error that stops the transaction."""
         # Without the lock: the sender may hold it while the coordinator waits for the disk.
         if self._id is None or self.state is State.IN_TRANSACTION:
             return
@@ -167,7 +167,7 @@ class TransactionManager:
             self._expect("send", State.IN_TRANSACTION)
 
     def begin_end(self, *, commit: bool) -> None:
-        """The transaction accepts no more records."""
+        """Makes the transaction accept no more records."""
         with self._lock:
             self._required()
             if commit:
@@ -179,7 +179,7 @@ class TransactionManager:
                 self.state = State.ABORTING
 
     def end(self, *, commit: bool) -> None:
-        """Ends the transaction, when each of its records has a result. May be repeated after a failure.
+        """Ends the transaction, once each of its records has a result. May be repeated after a failure.
 
         Raises: the error of failed records; as the coordinator.
         """

@@ -23,8 +23,8 @@ Awaited = tuple["asyncio.AbstractEventLoop", "asyncio.Future[None]"]
 
 
 class Wakeup:
-    """One thread waits for it and others set it. ``set`` takes no lock: the garbage collector may call it in any
-    thread."""
+    """One thread waits for it, and others set it. ``set`` takes no lock, because the garbage collector may call it in
+    any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,8 +44,8 @@ class Wakeup:
 
 
 def is_on_loop() -> bool:
-    """Whether an event loop runs in this thread: then it must wait for neither a disk nor a lock."""
-    # A loop runs only in a program that has imported asyncio. The import may be under way in another thread.
+    """Whether an event loop runs in this thread, which then must not wait for a disk or a lock."""
+    # A loop runs only in a program that has imported asyncio. Another thread may be importing it now.
     running_loop = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
     return running_loop is not None and running_loop() is not None
 
@@ -71,7 +71,7 @@ async def arrived(delivery: Delivery) -> None:
 
 
 def wake(waiters: Iterable[Awaited]) -> None:
-    """Continues the tasks that await a batch that was released."""
+    """Wakes the tasks that await a batch that was released."""
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for loop, future in waiters:
         by_loop.setdefault(loop, []).append(future)
