@@ -50,8 +50,8 @@ EXPIRATION_MS = 7 * 86_400_000
 class _Entry:
     """One transactional id; the lock guards the rest, and is held during a step.
 
-    ``metadata`` is the log's. ``unmarked``: the partitions of a decided transaction without a marker. ``began``: by the
-    monotonic clock, when the open transaction started.
+    ``metadata`` is the stored one. ``unmarked``: the partitions of a decided transaction that still lack a marker.
+    ``began``: when the open transaction started, monotonic.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -74,7 +74,7 @@ class TransactionCoordinator:
         Args:
             topics: the store's.
             ids: the source of producer ids.
-            offsets: what groups have committed.
+            offsets: the committed offsets of groups.
 
         Raises: StorageError.
         """
@@ -91,7 +91,7 @@ class TransactionCoordinator:
             self._entries[name] = _Entry(metadata=metadata, unmarked=unmarked)
 
     def _highest_owner(self) -> int:
-        """The highest id in a transaction's record. May see one that is being replaced."""
+        """The highest id in a record of a transaction. May read a record that is being replaced."""
         known = [entry.metadata for _, entry in self._all()]
         return max(
             (max(one.producer_id, one.previous_producer_id, one.next_producer_id) for one in known if one is not None),
@@ -107,12 +107,12 @@ class TransactionCoordinator:
         *,
         producer: tuple[int, int] | None = None,
     ) -> tuple[int, int]:
-        """A producer id and an epoch, with which no other producer writes from now on.
+        """Assigns a producer id and an epoch, with which no other producer writes from now on.
 
         Without a transactional id: a new one. With it: its present id, in the next epoch; its earlier producers are
-        fenced, their decided transaction is completed, their open one aborted. When the epochs are used up the
-        transactional id gets a new producer id. ``producer``, an id and an epoch, identifies a caller that wants to
-        continue: refused if fenced. A transaction that is open for longer than ``timeout_ms`` is aborted.
+        fenced, their decided transaction is completed, their open one aborted. After its last epoch the transactional
+        id gets a new producer id. ``producer``, an id and an epoch, identifies a caller that wants to continue, and is
+        refused if fenced. A transaction that is open for longer than ``timeout_ms`` is aborted.
 
         Raises: ConfigError, ProducerFencedError, DiskFullError, PoisonedError, StorageError; then another call would
         fence again whatever was fenced.
@@ -184,9 +184,9 @@ class TransactionCoordinator:
         On return its records are committed, or aborted, in every partition.
 
         After an exception the same call may be repeated any number of times; after a ``StorageError`` of the decision
-        itself, the opposite one too. Once decided, a repetition completes it: so do the store's task, and the next
-        open. A partition that was deleted meanwhile is skipped. A transaction without partitions is unknown here: there
-        is nothing to end.
+        itself, the opposite one too. Once decided, a repetition completes the transaction, and so do the store's task
+        and the next open. Partitions that were deleted since are skipped. A transaction without partitions is unknown
+        here, so there is nothing to end.
 
         Raises: ProducerFencedError, InvalidProducerIdMappingError, InvalidTransactionStateError (none is open, or it
         was decided otherwise), DiskFullError, PoisonedError, StorageError.
@@ -234,7 +234,7 @@ class TransactionCoordinator:
                 self._write_marker(log, metadata)
                 return
             except ClosedError:
-                # It was deleted, or closed and reopened, since it was looked up.
+                # Deleted, or closed and reopened, since it was looked up.
                 if attempt:
                     raise
 
@@ -245,15 +245,15 @@ class TransactionCoordinator:
             try:
                 log.end_transaction(producer_id, epoch, commit=commit, coordinator_epoch=self._state_log.epoch)
             except TransactionCoordinatorFencedError:
-                # Another coordinator existed before; there is none beside this one now.
+                # An earlier coordinator has ended it; no other one exists now.
                 known = [info for info in log.producers() if info.producer_id == producer_id]
                 log.end_transaction(producer_id, epoch, commit=commit, coordinator_epoch=known[0].coordinator_epoch)
         except ProducerFencedError as error:
-            # A caller ended it with a later epoch, bypassing the coordinator.
+            # A caller has ended it with a later epoch without the coordinator.
             logger.warning("%s: the transaction of %s is ended: %s", log.path, metadata.transactional_id, error)
 
     def _move(self, entry: _Entry, metadata: TransactionMetadata) -> None:
-        """Writes the next step, then adopts it; does neither if it cannot be written. Needs the lock."""
+        """Writes the next step, then adopts it; if it cannot be written, nothing changes. Needs the lock."""
         self._state_log.append(metadata)
         entry.metadata = metadata
         entry.unmarked = set(metadata.partitions) if metadata.state.is_prepared else set()
@@ -279,7 +279,7 @@ class TransactionCoordinator:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
-        """Commits offsets of a group: the next record to be read of each partition. All of them or none.
+        """Commits offsets of a group: the next record to read in each partition. All of them or none.
 
         On return they are as durable as ``__consumer_offsets``, which uses the store's setting.
 
@@ -297,7 +297,7 @@ class TransactionCoordinator:
         group: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
     ) -> None:
-        """The same as part of the producer's transaction: they count when it commits, and never if it aborts.
+        """Commits offsets as part of the producer's transaction: they count when it commits, and never if it aborts.
 
         Raises: as ``add_partitions`` and ``commit_offsets``.
         """
@@ -306,7 +306,7 @@ class TransactionCoordinator:
             return
         entry = self._entry(transactional_id)
         with entry.lock:
-            # The transaction must not end until they are written.
+            # The transaction must not end before they are written.
             metadata = self._checked(transactional_id, entry, producer_id, producer_epoch)
             self._add(entry, metadata, [self._offsets.place(group)])
             self._offsets.commit(group, offsets, producer=(producer_id, producer_epoch))
@@ -337,7 +337,7 @@ class TransactionCoordinator:
     # --- background work -------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """At the open: completes what was decided, aborts what was open, since its producer is gone.
+        """Called at the open: completes decided transactions, and aborts open ones, whose producers are gone.
 
         Failures are logged and retried: by the task, and when the transactional id is used.
         """
@@ -379,7 +379,7 @@ class TransactionCoordinator:
             entry.metadata = None
 
     def close(self) -> None:
-        """Aborts what is open, completes what is decided. Raises: the first failure, after trying all."""
+        """Aborts open transactions, completes decided ones. Raises: the first failure, after trying all."""
         failure: BaseException | None = None
         for name, entry in self._all():
             with entry.lock:
@@ -405,7 +405,7 @@ class TransactionCoordinator:
             return list(self._entries.items())
 
 
-# By whether it is a commit: the states of the decision, and of its end.
+# By whether it is a commit: the states of the decision and of its end.
 DECISIONS = {
     True: (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT),
     False: (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT),

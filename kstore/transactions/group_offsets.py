@@ -1,7 +1,7 @@
-"""``__consumer_offsets``: what groups have committed, read as it grows, and appended to.
+"""``__consumer_offsets``: the committed offsets of groups, read as the topic grows, and appended to.
 
-A plain commit counts at once, one within a transaction when the transaction commits; of two, the later one in the log
-wins. So reading goes up to the high watermark, past open transactions, and follows them by their markers.
+A plain commit counts at once, a commit in a transaction when the transaction commits; if several count, the last one in
+the log wins. So reads go up to the high watermark, past open transactions, and learn their outcome from the markers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 FETCH_BYTES = 1 << 20
 # Kafka: offset.metadata.max.bytes.
 METADATA_BYTES_MAX = 4096
-# Read whole at the first request for a group.
+# A partition is read whole at the first request for one of its groups.
 SETTINGS: dict[str, object] = {
     "cleanup_policy": "compact",
     "compression_type": "producer",
@@ -55,14 +55,14 @@ SETTINGS: dict[str, object] = {
 
 
 class _Commit(NamedTuple):
-    """One record: at ``at`` of the log, ``committed`` None if the offset was removed."""
+    """One record, at offset ``at``; ``committed`` is None if the committed offset was removed."""
 
     at: int
     committed: OffsetAndMetadata | None
 
 
 class TopicLogs(Protocol):
-    """Where committed offsets lie: the store's topics, or those borrowed for a while (``logs.topics``)."""
+    """The logs of committed offsets: the store's topics, or those borrowed for a while (``logs.topics``)."""
 
     def log_of(self, owner: TopicPartition) -> Log:
         """Raises: TopicNotFoundError, and as ``Log``."""
@@ -94,7 +94,7 @@ class GroupOffsets:
         return TopicPartition(OFFSETS.name, partition_for(group, count))
 
     def found_place(self, group: str) -> TopicPartition | None:
-        """The same, if the topic exists."""
+        """``place``, or None if the topic does not exist."""
         count = self._topics.count(OFFSETS.name)
         return TopicPartition(OFFSETS.name, partition_for(group, count)) if count else None
 
@@ -155,7 +155,7 @@ class GroupOffsets:
     # --- read -------------------------------------------------------------------------------------------------------
 
     def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed."""
+        """The committed offsets of a group."""
         partition = self._looked_up(group)
         if partition is None:
             return {}
@@ -167,7 +167,7 @@ class GroupOffsets:
             }
 
     def committed_at(self, group: str, owner: TopicPartition) -> OffsetAndMetadata | None:
-        """A group's committed offset for one partition: for callers with many requests, since nothing is copied."""
+        """A group's committed offset for one partition; copies nothing, for callers with many requests."""
         partition = self._looked_up(group)
         if partition is None:
             return None
@@ -176,7 +176,7 @@ class GroupOffsets:
             return None if commit is None else commit.committed
 
     def offset_at(self, group: str, owner: TopicPartition) -> int | None:
-        """The offset alone."""
+        """``committed_at``, without the metadata."""
         found = self.committed_at(group, owner)
         return None if found is None else found.offset
 
@@ -189,7 +189,7 @@ class GroupOffsets:
             return {kept.owner for pending in partition.pending.values() for kept in pending if kept.group == group}
 
     def groups(self) -> list[str]:
-        """All groups that have committed offsets."""
+        """All groups with committed offsets."""
         found: set[str] = set()
         for number in range(self._topics.count(OFFSETS.name)):
             partition = self._caught_up(number)
@@ -211,7 +211,7 @@ class GroupOffsets:
             return self._partitions.setdefault(number, _Partition())
 
     def _caught_up(self, number: int) -> _Partition | None:
-        """The state of one partition, up to its high watermark; None if it does not exist here."""
+        """The state of one partition, up to its high watermark; None if the partition does not exist here."""
         try:
             log = self._topics.log_of(TopicPartition(OFFSETS.name, number))
         except (TopicNotFoundError, LogNotFoundError):
@@ -242,10 +242,10 @@ class _Partition:
         self.pending.clear()
 
     def catch_up(self, log: Log) -> None:
-        """Reads what is new. Raises: StorageError."""
+        """Reads new records. Raises: StorageError."""
         end = log.high_watermark
         if end < self.position:
-            # It was cut, or is another log of the same name.
+            # The log was cut, or is another one of the same name.
             self._begin_anew()
         self.position = max(self.position, log.start_offset)
         while self.position < end:
@@ -263,7 +263,7 @@ class _Partition:
                 self._begin_anew()
                 self.position = log.start_offset
             if self.position <= before:
-                return  # there is no whole batch yet
+                return  # no whole batch yet
 
     def _take_in(self, batch: Batch, log: Log) -> None:
         if batch.is_control:
@@ -302,7 +302,7 @@ class _Partition:
 
 
 def _next_sequence(log: Log, producer_id: int, epoch: int) -> int:
-    """The sequence that the log expects next of a producer."""
+    """The sequence that the log expects next from a producer."""
     for info in log.producers():
         if info.producer_id == producer_id and info.producer_epoch == epoch:
             return (info.last_sequence + 1) % SEQUENCE_COUNT

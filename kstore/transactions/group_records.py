@@ -3,8 +3,8 @@
     key       int16 1 | string group | string topic | int32 partition
     value     int16 4 | int64 offset | int32 leader epoch | compact string metadata | int64 commit time ms | tagged
 
-No value: the offset is forgotten. Versions 0 to 4 of the value are read, and keys of type 0, which were the same.
-Brokers from 4.2 add the topic's id (tag 0), and ignore an offset of another id. kstore omits it, which matches any:
+Without a value the offset is removed. Versions 0 to 4 of the value are read, and keys of type 0, which are the same.
+Brokers from 4.2 on add the topic's id (tag 0), and ignore an offset of another id. kstore omits it, which matches any:
 topics get their cluster's id when they are handed over, and offsets must still hold then.
 """
 

@@ -4,8 +4,8 @@
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing ...
 
 A transaction is decided by its Prepare record alone: from then on it can only be completed. The decision uses the next
-epoch, as in Kafka 4 (KIP-890): the markers carry it, so no batch of the transaction can follow them, and the next
-transaction writes with it. When the epochs are used up it names the next producer id.
+epoch, as in Kafka 4 (KIP-890): the markers carry it, so no batch of the transaction can come after them, and the next
+transaction uses it. After the last epoch the decision names the next producer id.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class TransactionMetadata:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether this is the last epoch with which a producer writes."""
+        """Whether the epoch is the last one with which a producer writes."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     def _moved(
@@ -118,7 +118,7 @@ class TransactionMetadata:
         return replace(self, state=state, last_update_timestamp=now_ms, partitions=partitions)
 
     def next_instance(self, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-        """For a new producer of this id, which fences all earlier ones. Not if the epoch is exhausted."""
+        """The metadata for a new producer of this id, which fences all earlier ones; not if the epoch is exhausted."""
         assert not self.is_epoch_exhausted
         moved = self._moved(TransactionState.EMPTY, now_ms, frozenset())
         return replace(
@@ -126,7 +126,7 @@ class TransactionMetadata:
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-        """The same under a new producer id, whose epochs start again."""
+        """The metadata with a new producer id, whose epochs start again."""
         moved = self._moved(TransactionState.EMPTY, now_ms, frozenset())
         return replace(
             moved,
@@ -138,13 +138,14 @@ class TransactionMetadata:
         )
 
     def with_partitions(self, partitions: Iterable[TopicPartition], now_ms: int) -> TransactionMetadata:
-        """With more partitions; the first ones start a transaction."""
+        """The metadata with more partitions; the first ones start a transaction."""
         moved = self._moved(TransactionState.ONGOING, now_ms, self.partitions.union(partitions))
         is_new = self.state != TransactionState.ONGOING
         return replace(moved, start_timestamp=now_ms if is_new else self.start_timestamp)
 
     def prepared(self, now_ms: int, *, commit: bool, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
-        """Decided, in the next epoch; after an exhausted one it continues under ``next_producer_id``."""
+        """The decided transaction, in the next epoch; after an exhausted one it continues under
+        ``next_producer_id``."""
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         return replace(
             self._moved(state, now_ms, self.partitions),
@@ -155,7 +156,7 @@ class TransactionMetadata:
         )
 
     def completed(self, now_ms: int) -> TransactionMetadata:
-        """Carried out everywhere."""
+        """The transaction, carried out everywhere."""
         is_commit = self.state == TransactionState.PREPARE_COMMIT
         state = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
         moved = self._moved(state, now_ms, frozenset())

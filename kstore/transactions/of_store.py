@@ -36,7 +36,7 @@ class StoreCoordinator:
         self.offsets = GroupOffsets(topics, topics.clock)
 
     def get(self) -> TransactionCoordinator:
-        """The coordinator, after finishing what the last one left. Raises: ClosedError, StorageError."""
+        """The coordinator, after it has finished what the last one left. Raises: ClosedError, StorageError."""
         self._topics.life.check()
         if self._made is not None:
             return self._made
@@ -46,7 +46,7 @@ class StoreCoordinator:
             return self._made
 
     def begin(self) -> None:
-        """At the open: finishes what was left unfinished here. What fails is finished at the first use.
+        """At the open: finishes what was left unfinished. A failure is retried at the first use.
 
         A broker's own transactions are left alone until the coordinator is used.
         """

@@ -3,9 +3,8 @@
     line 1   kstore.producer-ids 1 <CRC-32C of the rest, 8 hex digits>
     rest     the first id that is not reserved, in decimal, and a newline
 
-A block also starts above every id known in the store: in producers' snapshots, in open logs, in transactions. So ids
-that came with foreign logs are never assigned again, and a lost file costs nothing. A crash skips the rest of its
-block.
+A block also starts above every id known in the store: in producers' snapshots, open logs and transactions. So ids that
+came with foreign logs are never assigned again, and a lost file costs nothing. A crash skips the rest of its block.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ BODY = re.compile(rb"(0|[1-9][0-9]{0,18})\n")
 ID_MAX = INT64_MAX
 NO_ID = -1
 
-# A cluster counts from 0: when a broker takes over kstore's logs, its producers must not be confused with theirs.
+# A cluster counts from 0: when a broker takes over kstore's logs, its ids must differ from kstore's.
 FIRST_PRODUCER_ID = 1 << 40
 BLOCK_SIZE = 1000
 # If the file is damaged, forgotten ids are below this.
@@ -59,14 +58,14 @@ class ProducerIds:
         turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """``replace_file`` writes a file in ``directory``, the store's root; ``highest_known`` returns the highest id
-        in its logs, -1 for none: called once for each block. ``turn`` keeps other processes from the file meanwhile."""
+        in its logs, or -1, and is called once per block. ``turn`` keeps other processes from the file."""
         self._turn = turn
         self._fs = fs
         self._path = directory / PRODUCER_IDS
         self._replace_file = replace_file
         self._highest_known = highest_known
         self._lock = threading.Lock()
-        # Reserved, but not assigned: from the first up to, excluding, the second.
+        # Ids that are reserved but not assigned: from the first up to, excluding, the second.
         self._next = self._stop = 0
 
     def take(self, also_known: Callable[[], int] = lambda: NO_ID) -> int:
@@ -91,7 +90,7 @@ class ProducerIds:
         self._next, self._stop = first, stop
 
     def _stored(self, highest: int) -> int:
-        """The first id that is not reserved according to the file."""
+        """The first unreserved id according to the file."""
         try:
             return _decode(read_small_file(self._fs, self._path), self._path)
         except FileMissingError:
@@ -117,7 +116,7 @@ def _decode(data: bytes, path: Path) -> int:
 
 
 def highest_in_snapshots(fs: FileSystem, directories: Iterable[Path]) -> int:
-    """The highest producer id in the newest readable snapshot of each partition; -1 if there is none."""
+    """The highest producer id in the newest readable snapshot of each partition, or -1."""
     highest = NO_ID
     for directory in directories:
         try:

@@ -38,12 +38,12 @@ class StateLog:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        # Ends of transactions must not come from an older coordinator than those in the logs; a broker's came from the
-        # leader epoch of this topic.
+        # Markers must not come from an older coordinator than those in the logs; a broker's markers carry the leader
+        # epoch of this topic.
         self.epoch = 0
 
     def load(self) -> dict[str, TransactionMetadata]:
-        """The metadata of every transactional id; creates nothing if there is no topic. Raises: StorageError."""
+        """The metadata of every transactional id; creates no topic. Raises: StorageError."""
         known: dict[str, TransactionMetadata] = {}
         for number in range(self._topics.count(TRANSACTION_STATE.name)):
             owner = TopicPartition(TRANSACTION_STATE.name, number)
@@ -85,7 +85,7 @@ class StateLog:
         )
 
     def forget(self, transactional_id: str) -> None:
-        """Writes that an id is forgotten."""
+        """Writes that an id is removed."""
         self._log(transactional_id).append(None, key=encode_transaction_key(transactional_id))
 
     def _log(self, transactional_id: str) -> Log:

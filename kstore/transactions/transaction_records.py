@@ -7,8 +7,8 @@
               tagged: 0 int64 previous producer id  1 int64 next producer id  2 int16 client's transaction version
                       3 int16 next epoch
 
-No value: the transactional id is forgotten. Version 0 of the value, from older brokers, is read: fixed lengths, no
-tags.
+Without a value the transactional id is removed. Version 0 of the value, from older brokers, is read: it has fixed
+lengths and no tags.
 """
 
 from __future__ import annotations
