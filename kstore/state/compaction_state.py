@@ -1,4 +1,4 @@
-"""``kstore.compaction``: how far a log is compacted, and which segments the one that is being swapped in replaces.
+"""``kstore.compaction``: how far a log is compacted, and which segments the one being swapped in replaces.
 
     line 1   version 2
     line 2   first_dirty <offset>                 every key below it was compacted
@@ -49,9 +49,9 @@ CRC_LINE_SIZE = len(b"crc 00000000\n")
 
 
 class CompactionState(NamedTuple):
-    """``swap`` are the bases that the new segment, which has the first of them, replaces; () for none.
+    """``swap`` are the bases of the replaced segments, of which the new segment has the first; () for none.
 
-    ``generation`` is that of the record of ``kstore.state`` when the swap was noted; -1 if unknown.
+    ``generation`` is that of the record in ``kstore.state`` when the swap was noted; -1 if unknown.
     """
 
     first_dirty: int

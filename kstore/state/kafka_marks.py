@@ -1,5 +1,4 @@
-"""What Kafka's own files beside a partition directory say about it: the checkpoints and the clean marker of its
-store."""
+"""What Kafka's own files beside a partition's directory say about it: the checkpoints and the store's clean marker."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class LeaderEpochCache:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
         """The epoch that ``epoch`` stands for, and the offset at which it ends.
 
-        The latest ends at the log's end; one that wrote nothing ends where the next one starts, and stands for the one
-        before it, if there is one. Both are -1 for a negative epoch, or one above the latest: it is unknown.
+        The latest epoch ends at the log's end. An epoch that wrote nothing ends where the next one starts, and stands
+        for the one before it, if any. Both results are -1 for a negative epoch, or an unknown one above the latest.
         """
         entries = self._entries
         if epoch < 0 or not entries or epoch > entries[-1].epoch:
@@ -74,18 +74,18 @@ class LeaderEpochCache:
         return EpochEntry(entries[above - 1].epoch if above else epoch, entries[above].start_offset)
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forgets the epochs that start at or after ``end_offset``: the log was cut there."""
+        """Removes the epochs that start at or after ``end_offset``, where the log was cut."""
         self._store(self._entries[: bisect_left(self._entries, end_offset, key=by_start)])
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forgets what is below ``start_offset``, the log's new start; the epoch at it starts there."""
+        """Removes everything below ``start_offset``, the log's new start; the epoch at it starts there."""
         above = bisect_right(self._entries, start_offset, key=by_start)
         if above:
             first = EpochEntry(self._entries[above - 1].epoch, start_offset)
             self._store([first, *self._entries[above:]])
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes everything."""
         self._store([])
 
     def replace(self, entries: Iterable[EpochEntry]) -> None:

@@ -116,7 +116,7 @@ assert LIVE.size == 20
 
 
 def _as_int64(value: int) -> int:
-    """Inodes, and times of a far future, may need the bit that is the field's sign."""
+    """Inodes, and times in a far future, may need the bit that is the field's sign."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -294,8 +294,8 @@ def _torn(data: bytes) -> bool:
 def read_state(fs: FileSystem, path: Path) -> LogState | None:
     """The record in ``path`` with its durable end raised to the live one; None if none is valid.
 
-    Takes no lock and never writes. A live slot that stays torn (its writer died while it stored it) counts as absent;
-    one that is being stored is read again, lest the log seem to end where it ended long ago.
+    Takes no lock and never writes. A live slot that stays torn, because its writer died while storing it, counts as
+    absent. One that is being stored is read again: otherwise the log would seem to end at an old end.
 
     Raises: StorageError; UnsupportedFormatError for a record of a later version.
     """
@@ -371,7 +371,7 @@ class StateFile:
             file.close()
             raise UnsupportedFormatError(error.reason, path=path) from None
         if current is not None and current.generation >= GENERATION_MAX:
-            # No later record could outrank it: a generation that cannot be incremented is not valid, and goes.
+            # No later record could outrank it: a generation that cannot be incremented is not valid, and is dropped.
             current = None
             file.write_all([bytes(FILE_SIZE)], 0)
             file.fdatasync()
@@ -421,7 +421,7 @@ class StateFile:
         self._generation = self.current.generation if self.current is not None else 0
 
     def publish_durable_end(self, offset: int) -> None:
-        """Tells readers in other processes how far the log is durable; not synced, and never fails an append."""
+        """Tells readers in other processes how far the log is durable. Not synced, and never fails an append."""
         if self._mapping is None:
             try:
                 self._mapping = self._fs.open(self.path, write=True).map(FILE_SIZE)

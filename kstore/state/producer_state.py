@@ -75,12 +75,12 @@ class ProducerState:
         return AbortedTransaction(producer_id, first_offset, batch.last_offset, last_stable_offset)
 
     def recall(self, producer_id: int, earlier: Iterable[RememberedBatch]) -> None:
-        """Remembers batches of a known producer that precede the remembered ones."""
+        """Adds batches of a known producer that precede the remembered ones."""
         known = self.producers[producer_id]
         self.producers[producer_id] = known._replace(batches=remembered((*earlier, *known.batches)))
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forgets producers that have written nothing for ``expiration_ms``; returns their number."""
+        """Drops producers that have written nothing for ``expiration_ms``; returns their number."""
         gone = [
             producer.producer_id for producer in self.producers.values() if is_expired(producer, now_ms, expiration_ms)
         ]

@@ -1,6 +1,6 @@
 """Where a log ends, for the processes that share it: one record in memory that all of them map.
 
-It is in ``kstore.state`` at 1536, after the live slot, and is stored under the short lock, so a process with that lock
+It is in ``kstore.state`` at 1536, after the live slot. It is stored under the short lock, so a process with that lock
 finds it whole, unless its writer died while storing it. Nothing in it is ever synced, and the first process that opens
 the log ignores it.
 
