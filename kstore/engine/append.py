@@ -1,11 +1,11 @@
 """The append path of a log: batches get their offsets, are written, indexed and published, completely or not at all.
 
-One turn is held for what changes the files: patching the headers, the write, the index entries, the roll. Encoding and
-the CRC come before it, since the CRC leaves out the base offset. Readers never take it: they see one immutable value,
-``Ends``, which is replaced by one store when an append is complete.
+The turn is held for whatever changes the files: patching the headers, the write, the index entries, the roll. Encoding
+and the CRC come before it, because the CRC leaves out the base offset. Readers never take it: they see one immutable
+value, ``Ends``, which is replaced by one store when an append is complete.
 
-Until an append is published any exception, KeyboardInterrupt too, cuts it back. If it cannot be cut back, or its sync
-has failed, the log is poisoned: it then serves what is known to be durable and accepts no writes.
+Until an append is published any exception, KeyboardInterrupt included, cuts it back. If that fails, or a sync has
+failed, the log is poisoned: it then serves what is known to be durable and accepts no writes.
 
 There are two paths of the same steps: ``commit`` takes any number of appends; ``append_single`` takes one plain record,
 with nothing to decide. ``tests/unit/test_append_single.py`` compares the two.
@@ -82,7 +82,7 @@ class Appends:
         self._growth = growth
         self._clock = files.context.clock
         self._counters = files.counters
-        # Committed reads stop here: from here on a transaction index lacks entries that could not be written to it.
+        # Committed reads stop here: above it a transaction index lacks entries that could not be written.
         self.stable_offset_max = OFFSET_MAX
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
         self.use(files.context.config)
@@ -131,7 +131,7 @@ class Appends:
         if self._timestamp_type == LOG_APPEND_TIME:
             append.append_time_ms = now_ms
         self.commit(append)
-        # Only now: after an exception a leader may still be writing from it.
+        # Only now: after an exception a leader may still be writing from the buffer.
         if buffer.capacity <= SPARE_BUFFER_BYTES_MAX:
             buffer.clear()
             self._spare_buffers.append(buffer)
@@ -139,15 +139,15 @@ class Appends:
         return append.result
 
     def append_single(self, value: bytes, key: bytes | None) -> tuple[int, int] | None:
-        """Appends one record in a batch of its own, by the shortest path: its offset and timestamp.
+        """Appends one record in a batch of its own, by the shortest path; returns its offset and timestamp.
 
-        Returns None, with nothing done, if anything needs a decision: then use ``append_many``.
+        Returns None, and does nothing, if anything needs a decision: then use ``append_many``.
         """
         size = len(value) + SINGLE_OVERHEAD if key is None else len(value) + len(key) + SINGLE_OVERHEAD
         if size > self._single_bytes_max or self._durability.is_sync is not self._syncs_writes:
             return None
         if self._group is not None and self._group.is_busy:
-            return None  # it will share a sync with others
+            return None  # it will share a sync with other appends
         now_ms = self._clock.now_ms()
         body = encode_single(value, key, now_ms)
         if self._group is None:
@@ -157,7 +157,7 @@ class Appends:
         return None if offset is None else (offset, now_ms)
 
     def _commit_single(self, body: bytes, crc: int, now_ms: int) -> int | None:
-        """``_commit`` for the result of ``encode_single``: its offset; None if it needs a decision."""
+        """``_commit`` for the result of ``encode_single``; returns its offset, or None if it needs a decision."""
         size = CRC_START + len(body)
         files = self._files
         with self._lock:
@@ -196,7 +196,7 @@ class Appends:
     def commit(self, append: PendingAppend) -> None:
         """Writes ``append``; returns when it is as durable as the log's setting says.
 
-        Raises errors of this append before it joins others, whose appends it must not spoil.
+        Raises the errors of this append before it joins other appends, which they must not affect.
         """
         segment_bytes = self._config.segment_bytes
         for batch in append.batches:
@@ -316,18 +316,18 @@ class Appends:
                 self._note_producers(checks.batches, offset, stable_offset)
         except BaseException as error:
             if files.ends.extent != before.extent and any(append.with_producers for append in appends):
-                # An interrupt: what is published is not in the transaction index.
+                # An interrupt: the published batches are not in the transaction index.
                 self.stable_offset_max = stable_offset
                 files.poison(error)
             if files.ends.extent != before.extent and not isinstance(error, KstoreError):
-                # They are in the log: a caller that is not told so writes them again.
+                # They are in the log: a caller without an answer would write them again.
                 for append, first_offset, last_offset in written:
                     if append.result is None:
                         append.finish(first_offset, last_offset)
             raise
 
     def _take_producers(self, append: PendingAppend, checks: PendingProducers, offset: int) -> bool:
-        """Whether to write ``append``: not if it is refused, or if the log has it already."""
+        """Whether to write ``append``: no if it is refused, or if the log has it already."""
         if self._is_shared and _has_transactions(append):
             append.error = SharedLogError("transactions need a log that one process writes to")
             return False
@@ -351,9 +351,9 @@ class Appends:
                 self._files.epochs.assign(epoch, first_offset)
 
     def _note_producers(self, batches: Sequence[ProducerBatch], end: int, stable_offset: int) -> None:
-        """Applies the producers of what was published.
+        """Applies the producers of batches that were published.
 
-        If that fails the append is kept and the log is poisoned: only recovery can complete the transaction index, and
+        If that fails the append stays and the log is poisoned: only recovery can complete the transaction index, and
         until then committed reads end where they ended before.
         """
         files = self._files
@@ -366,7 +366,7 @@ class Appends:
                 raise
 
     def _write_run(self, tail: SegmentTail, run: list[memoryview], marks: list[tuple[int, int, int, int]]) -> None:
-        """One write for all batches of ``run``, which go into one segment; then their index entries."""
+        """Writes all batches of ``run``, which go into one segment, with one call; then their index entries."""
         if not run:
             return
         self._write_batches(tail, run, marks[-1][0] + marks[-1][1] - tail.position)

@@ -1,4 +1,4 @@
-"""Reads a log from end to end, to find what cannot be read; and accepts that it is lost."""
+"""Reads a log from end to end to find what is unreadable, and accepts its loss."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from kstore.types import OFFSET_MAX, CorruptRange, RecoveryReport
 
 __all__ = ["CheckedLog", "accept_loss", "check_batches", "ensure_lost", "unreadable"]
 
-# Long sequential work releases what it has read in steps of this size.
+# Long sequential reads drop what they have read from the page cache in steps of this size.
 DROP_BYTES = 8 << 20
 
 
 class CheckedLog(Protocol):
-    """A log that can be read from end to end: a writer, a view, or one that was just recovered."""
+    """A log that can be read from end to end: a writer, a view, or a log that was just recovered."""
 
     @property
     def context(self) -> SegmentContext: ...
@@ -37,7 +37,7 @@ class CheckedLog(Protocol):
 
 
 def check_batches(source: CheckedLog) -> RecoveryReport:
-    """What is damaged, or lost, of what ``source`` has published. Raises: StorageError."""
+    """Reports the damage and losses in everything that ``source`` has published. Raises: StorageError."""
     report = RecoveryReport()
     losses = source.losses
     for damage in unreadable(source, source.ends.start_offset, source.ends.end_offset, report=report):
@@ -81,11 +81,11 @@ def _unreadable_in(
             continue
         position = item.position + item.start if isinstance(item, Run) else item[0]
         if position - dropped >= DROP_BYTES and segment.tail is None:
-            # Data that is read once, from end to end, should not push out of memory what others read often.
+            # Data that is read once must not push data that others read often out of memory.
             file.advise(dropped, position - dropped, "dontneed")
             dropped = position
         if isinstance(item, Run) and not (item.has_gap and losses.lost):
-            # All of it was checked, records too.
+            # All of it was checked, including the records.
             next_offset = item.next_offset
             report.batches_scanned += item.batch_count
             report.records_scanned += item.record_count
@@ -113,7 +113,7 @@ def _unreadable_records(batch: Batch, config: LogConfig) -> str:
 
 
 def _lost(losses: LossRanges, start: int, stop: int, position: int, path: str) -> Iterator[CorruptRange]:
-    """The losses among offsets that no batch holds; ``position`` is where they would be."""
+    """The losses in a gap between batches; ``position`` is where their records would be."""
     for first, last in LossRanges(losses.lost).missing(start, stop):
         yield CorruptRange(first, last, position, LOST, path)
 
@@ -132,7 +132,7 @@ def ensure_lost(source: CheckedLog, first: int, last: int) -> None:
 def accept_loss(writer: LogWriter, first: int, last: int) -> None:
     """Makes reads skip offsets ``first`` to ``last``, durably: see ``Log.accept_loss``."""
     while True:
-        # Read without the log's lock: appends continue meanwhile.
+        # Read without the log's lock, so that appends continue.
         writer.refresh()
         seen = writer.change_count
         try:
@@ -140,6 +140,6 @@ def accept_loss(writer: LogWriter, first: int, last: int) -> None:
         except FileNotFoundError:
             if writer.change_count == seen:
                 raise
-            continue  # deleted, or compacted, meanwhile
+            continue  # deleted or compacted in the meantime
         if writer.accept_loss(first, last, seen):
             return

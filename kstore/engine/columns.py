@@ -35,7 +35,7 @@ Read = Callable[[Callable[..., Iterable[Any]], int | None, int | None, Isolation
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip")
 # The options that do not affect how the columns are built.
 READING = ("columns", "isolation_level", "on_corrupt")
-# Columns that an append assigns.
+# Columns that an append assigns itself.
 GIVEN_ANEW = ("offset", "timestampType", "topic", "partition")
 
 
@@ -51,7 +51,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 class ArrowOptions(ReadOptions, total=False):
-    """The same, and the size of the record batches."""
+    """``ReadOptions``, and the size of the record batches."""
 
     max_records: int
     max_bytes: int
@@ -60,8 +60,8 @@ class ArrowOptions(ReadOptions, total=False):
 class ArrowBatches:
     """An iterator of ``pyarrow.RecordBatch``es over a range of a log; for one thread.
 
-    ``schema`` is that of each of them, ``corrupt`` lists what was left out because of damage, so far. It has the
-    ``__arrow_c_stream__`` that DuckDB, Polars and others read from.
+    ``schema`` is that of each batch; ``corrupt`` lists what was skipped so far because of damage. DuckDB, Polars and
+    others read from it through ``__arrow_c_stream__``.
     """
 
     def __init__(self, reader: LogReader[Any], decoder: ArrowDecoder) -> None:
@@ -92,7 +92,7 @@ def _to_the_end(reader: LogReader[Any], decoder: ArrowDecoder) -> Iterator[pa.Re
     try:
         yield from reader
     except Exception as error:
-        # The records before it come first, as from ``Log.read``.
+        # The records before the error come first, as in ``Log.read``.
         failure = error
     rest = decoder.flush()
     if rest is not None:
@@ -198,7 +198,7 @@ def _is_bytes(kind: Any) -> bool:
 
 
 def _timestamps(table: pa.Table, now_ms: Callable[[], int]) -> list[int] | None:
-    """In ms; a time between two of them is rounded down."""
+    """Timestamps in ms, rounded down."""
     pa = import_pyarrow()
     column = table.column("timestamp")
     if pa.types.is_null(column.type):

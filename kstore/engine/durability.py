@@ -34,11 +34,11 @@ class DurabilityStrategy(Protocol):
         ...
 
     def publish(self, end_offset: int, tail: SegmentTail) -> None:
-        """Makes an append visible, by one store: the log ends at ``end_offset``, and with ``tail``."""
+        """Makes an append visible, by one store: the log then ends at ``end_offset`` in ``tail``."""
         ...
 
     def note_written(self) -> None:
-        """Appends were written, or repeat earlier ones; ``make_durable`` follows, after the turn."""
+        """Called after appends were written, or found to be repetitions; ``make_durable`` follows, after the turn."""
         ...
 
     def make_durable(self, appends: Sequence[PendingAppend]) -> None:
@@ -46,7 +46,7 @@ class DurabilityStrategy(Protocol):
         ...
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
-        """A segment begins at ``base_offset``; ``sealed`` is the one before. ``was_flushed``: all below was on disk."""
+        """Called when a segment begins at ``base_offset``, after ``sealed``. ``was_flushed``: all below was on disk."""
         ...
 
 
@@ -69,10 +69,10 @@ class SyncInWrite:
         files.state_file.publish_durable_end(end_offset)
 
     def note_written(self) -> None:
-        """They are durable already."""
+        """Does nothing: they are durable already."""
 
     def make_durable(self, appends: Sequence[PendingAppend]) -> None:
-        """They have been since the write."""
+        """Does nothing: they are durable already."""
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
         raise_recovery_point(self._files, base_offset)
@@ -100,10 +100,10 @@ class WriteBehind:
             self._flush.soon()
 
     def note_written(self) -> None:
-        """An append does not wait for the disk."""
+        """Does nothing: an append does not wait for the disk."""
 
     def make_durable(self, appends: Sequence[PendingAppend]) -> None:
-        """As above."""
+        """Does nothing: an append does not wait for the disk."""
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
         files = self._files
@@ -114,6 +114,6 @@ class WriteBehind:
 
 
 def raise_recovery_point(files: LogFiles, base_offset: int) -> None:
-    """Stores that all below ``base_offset`` is on disk: a roll has synced it."""
-    # Within an append the log ends where that append began, until it is published.
+    """Stores that everything below ``base_offset`` is on disk, because a roll has synced it."""
+    # During an append the log ends where the append began, until it is published.
     files.change(files.ends._replace(recovery_point=min(base_offset, files.ends.end_offset)))

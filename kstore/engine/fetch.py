@@ -1,8 +1,8 @@
 """A fetch: one slice of one segment, named but not yet read.
 
-Everything that reads the log is built on it. A slice begins with the batch that holds the requested offset, so it may
-hold earlier records; it may end within a batch. A slice keeps its file open: it stays readable after retention unlinks
-the file.
+Every read of the log builds on it. A slice begins with the batch that holds the requested offset, so it may hold
+earlier records, and it may end within a batch. A slice keeps its file open, so it stays readable after retention
+unlinks the file.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class FetchSlice(NamedTuple):
         Raises CorruptBatchError at damage whose loss is not accepted.
         """
         stop = self.position + self.size
-        # A batch may hold ``stop_offset``, and extend beyond it.
+        # The batch that holds ``stop_offset`` may extend beyond it.
         offset_stop = min(self.stop_offset + OFFSET_COUNT_MAX, self.batch_stop)
         for item in walk(self.file, self.position, stop, next_offset=self.base_offset, offset_stop=offset_stop):
             if isinstance(item, Damage):
@@ -136,10 +136,10 @@ def _shrunk(file: File, expected: int, found: int) -> TruncatedFileError:
 
 
 def fetch_slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
-    """A slice that begins with the batch of ``offset``; empty at the end of what can be read.
+    """A slice that begins with the batch of ``offset``; empty at the end of the readable part.
 
-    Raises: OffsetOutOfRangeError, CorruptBatchError where that batch is damaged, LogNotFoundError (no segment yet),
-    FileNotFoundError where a segment has just gone, StorageError.
+    Raises: OffsetOutOfRangeError; CorruptBatchError if that batch is damaged; LogNotFoundError without a segment;
+    FileNotFoundError if a segment was just removed; StorageError.
     """
     while True:
         known = log.truncation_count, log.losses
@@ -167,7 +167,7 @@ def _slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, com
         losses = source.losses
         batch = _batch_of(segment, wanted, limit, stop, batch_stop, losses)
         for part in losses.missing(wanted, stop if batch is None else min(batch.base_offset, stop)):
-            # What is lost is not passed over.
+            # Reads must not skip lost offsets.
             position = limit if batch is None else batch.position
             raise corrupt_batch_error(CorruptRange(*part, position, LOST, str(segment.log_file().path)))
         if batch is not None:
@@ -198,12 +198,12 @@ def _slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, com
 
 
 def _size_before_loss(segment: LogSegment, first: BatchPosition, size: int, losses: LossRanges) -> int:
-    """How many of ``size`` bytes, which begin with batch ``first``, lie before offsets that are lost."""
+    """How many of ``size`` bytes, which begin with batch ``first``, are before lost offsets."""
     stop = first.position + size
     next_offset = first.base_offset
     for item in segment.walk_from(Located(first.position, 0, next_offset), stop):
         if isinstance(item, Damage):
-            return size  # who reads it finds out
+            return size  # the reader finds the damage
         position, batch = item
         if losses.missing(next_offset, batch.base_offset):
             return position - first.position
@@ -214,12 +214,12 @@ def _size_before_loss(segment: LogSegment, first: BatchPosition, size: int, loss
 def _batch_of(
     segment: LogSegment, offset: int, limit: int, end: int, batch_stop: int, losses: LossRanges
 ) -> BatchPosition | None:
-    """Where the batch of ``offset`` is or, in a gap, the next one; None where ``segment`` ends before.
+    """The position of the batch with ``offset``, or of the next one if it is in a gap; None at the end of ``segment``.
 
     No batch up to position ``limit`` ends at or above offset ``batch_stop``.
 
-    Raises: CorruptBatchError where damage stands in the place of that batch: what it held is not passed over, unless
-    its loss is accepted.
+    Raises: CorruptBatchError if damage is found instead of that batch: it is not skipped unless its loss is
+    accepted.
     """
     located = segment.locate(offset, limit)
     for start in (located, START) if located.position else (START,):
@@ -230,7 +230,7 @@ def _batch_of(
                     return BatchPosition(batch.base_offset, position, batch.size)
                 continue
             if start is not START:
-                break  # a damaged index, or a damaged header on the way from its entry, may have led here
+                break  # a damaged index, or a damaged header after its entry, may have led here
             last = (end if item.next_offset is None else item.next_offset) - 1
             path = str(segment.log_file().path)
             for lost in losses.judged(
@@ -243,7 +243,7 @@ def _batch_of(
 
 
 def _position_of(source: LogSource, segment: LogSegment, bound: Ends, limit: int) -> int:
-    """Where reading ends in ``segment``: before the first batch at or above the bound's offset."""
+    """The position at which reading ends in ``segment``: before the first batch at or above the bound's offset."""
     if bound.high_watermark == source.ends.end_offset or segment.base_offset != bound.base_offset:
         return limit
     batch = segment.batch_at(bound.high_watermark, limit)

@@ -58,17 +58,17 @@ class LogFiles:
         self.others = others
         self.syncs = Syncs()
         self._take(loaded)
-        # Incremented before anything is cut, and again afterwards: a reader that met half of a cut detects it by this,
+        # Incremented before a cut begins, and again after it ends: it reveals a cut to a reader that met half of it,
         # even if the reader started during the cut.
         self.truncation_count = 0
-        # Counts actual cuts: then segments differ from before, though they may be the same objects.
+        # Counts actual cuts: segments may then differ from before, even if they are the same objects.
         self.cut_count = 0
         # The end of the active segment, open for appends.
         self.tail: SegmentTail | None = None
         # When the log was last appended to, by this process or another one.
         self.last_append_ms = loaded.context.clock.now_ms()
-        # Sealed since the last flush: the descriptors that wrote are kept, since a failed writeback is reported to
-        # them.
+        # Sealed since the last flush. Their descriptors stay open, because a failed writeback is reported only to
+        # those that wrote.
         self.unflushed: list[SegmentTail] = []
         # Deleted segments under their other name, and the ``monotonic`` time after which they may be removed.
         self._deleted: deque[tuple[float, LogSegment]] = deque()
@@ -84,12 +84,12 @@ class LogFiles:
         self.state_file = loaded.state_file
         self.ends = loaded.ends
         self.losses = loaded.losses
-        # Fenced damage, or missing offsets, are where the next batch would go: it goes into a segment of its own.
+        # The next batch must go into a new segment: the last one ends with fenced damage or missing offsets.
         self.seal_before_append = loaded.seal
 
     def adopt(self, loaded: Loaded, *, cuts: bool) -> None:
-        """Continues with what was found in the directory: other processes have changed it."""
-        # Before and after it: a reader that meets half of it can tell by this.
+        """Continues with the contents of the directory, which other processes have changed."""
+        # Before and after the change: it reveals the change to a reader that met half of it.
         self.truncation_count += cuts
         self.drop_tail()
         self.context.handles.clear()
@@ -101,7 +101,7 @@ class LogFiles:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of what is appended: the latest of the directory, 0 if it has none."""
+        """The epoch of new batches: the latest of the directory, 0 if it has none."""
         return self.epochs.latest_epoch or 0
 
     def use(self, config: LogConfig) -> None:
@@ -134,7 +134,7 @@ class LogFiles:
 
     @contextmanager
     def poisoned_by_syncs(self) -> Iterator[None]:
-        """A sync that fails in here poisons the log, whatever was synced."""
+        """A block in which a failed sync poisons the log, whatever was synced."""
         try:
             yield
         except SyncFailedError as error:
@@ -155,10 +155,10 @@ class LogFiles:
             self.losses = losses
 
     def change_losses(self, losses: LossRanges) -> None:
-        """``change``, for losses alone."""
+        """``change``, for the losses only."""
         current = self.state_file.current
         if current is not None and current.clean:
-            # Nothing was written since the log was closed in order, so that its mark still holds.
+            # Nothing was written since the log was closed cleanly, so its mark still holds.
             self.others.announce()
             self.state_file.store(replace(current, **losses._asdict()))
             self.losses = losses
@@ -175,7 +175,7 @@ class LogFiles:
         **clean_mark: Any,
     ) -> None:
         """Stores ``ends`` in the record, durably. Raises: StorageError; the previous record is then still valid."""
-        # A record that other processes do not know of would make readers ignore the durable end that these publish.
+        # If other processes do not know the record, readers ignore the durable end that those publish.
         self.others.announce()
         lost, accepted, unconfirmed = self.losses if losses is None else losses
         if not clean and self._has_kafka_marks:
@@ -199,7 +199,8 @@ class LogFiles:
             self.state_file.store(state)
 
     def transaction_index_bytes(self, ends: Ends, *, clean: bool) -> int:
-        """What the next open finds, or must rebuild: of all segments, or of those that recovery does not check."""
+        """The size of the indexes that the next open finds, or must rebuild: of all segments, or of those that recovery
+        does not check."""
         recovery_point = None if clean else ends.recovery_point
         return self.producers.index_sizes.total(self.segments.bases, ends.start_offset, recovery_point)
 
@@ -211,7 +212,7 @@ class LogFiles:
         return segment.activate()
 
     def admit(self) -> None:
-        """Makes room for a tail that is about to be opened: closes idle ones of other logs."""
+        """Closes idle tails of other logs, before this log opens one."""
         # The tail of a shared log stays open: another process may continue where it ends.
         if self._parks_under is not None:
             OPEN_TAILS.admit(self)
@@ -229,7 +230,7 @@ class LogFiles:
             )
 
     def drop_tail(self) -> None:
-        """Forgets the open end. A reader that has it open continues with it, and the last one closes the files."""
+        """Drops the open end. A reader that has it open continues with it, and the last one closes the files."""
         last = self.segments.last
         if last.tail is not None:
             last.tail = None
@@ -239,7 +240,7 @@ class LogFiles:
     def take_over_tail(self) -> None:
         """Continues with the tail that recovery left open, if it did and the tail can be appended to.
 
-        The other writers are then told of it, and need not read the segment to append.
+        The other writers then learn about the tail from the record, and need not read the segment to append.
         """
         if not self.seal_before_append:
             self.tail = self.segments.last.tail
@@ -252,12 +253,12 @@ class LogFiles:
     def park(self) -> bool:
         """Closes the tail of an inactive log; its next append opens it again, without a scan.
 
-        What was written is then on disk, also with "os": an error of its writeback is reported only to descriptors that
-        were open. A sync that fails poisons the log. Returns False if the log is active.
+        Everything written is then on disk, also with "os", because a failed writeback is reported only to descriptors
+        that were open. A sync that fails poisons the log. Returns False if the log is active.
         """
         # A thread that holds a lock here requests another only if that is free now. This cannot deadlock: in a cycle
-        # each lock would have been taken after the one before it. A flush syncs outside the log's lock, and may itself
-        # request a park, when it finds no descriptor for a directory.
+        # each lock would have been taken after the one before it. A flush syncs outside the log's lock, and may request
+        # a park itself if it finds no descriptor for a directory.
         lock = self._parks_under
         assert lock is not None, "only what was admitted is parked"
         if lock.locked() or self.syncs.lock.locked():
@@ -276,7 +277,7 @@ class LogFiles:
 
     def _sync_to_park(self, tail: SegmentTail) -> None:
         if self.poisoned is not None:
-            return  # never a second sync
+            return  # a failed sync is never repeated
 
         def sync() -> None:
             if not self.is_sync:
@@ -291,7 +292,7 @@ class LogFiles:
     # --- segments that go ---------------------------------------------------------------------------------------------
 
     def drop(self, segments: Iterable[LogSegment], *, delay_ms: int = 0) -> None:
-        """Takes segments out; with a delay their files are renamed first, and readers go on with them."""
+        """Removes segments from the log; with a delay their files are renamed first, and readers continue with them."""
         dropped = list(segments)
         gone = {segment.base_offset for segment in dropped}
         self.segments.remove(gone)
@@ -336,7 +337,7 @@ class LogFiles:
 
 
 def _admitting(files: LogFiles) -> Callable[[], None]:
-    """Makes ``files`` be admitted again; without a strong reference, or the two would keep each other alive."""
+    """Lets ``files`` be admitted again, without a strong reference: the two would keep each other alive."""
     reference = weakref.ref(files)
 
     def admit() -> None:

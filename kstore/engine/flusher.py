@@ -1,4 +1,4 @@
-"""The one lazy thread of a log that flushes in the background.
+"""A log's own thread for background flushes.
 
 The first append or roll that needs it starts it. It sleeps until there is something to flush, and ends when the log is
 closed or dropped: it holds the log weakly.
@@ -20,7 +20,7 @@ __all__ = ["BackgroundFlusher", "Flusher"]
 
 logger = logging.getLogger(__name__)
 
-# A flush that failed, and can be repeated, is repeated after the usual delay, and not before this many seconds.
+# A failed flush that may be repeated is repeated after the usual delay, but at least this many seconds.
 RETRY_SECONDS = 1.0
 
 
@@ -34,15 +34,15 @@ class BackgroundFlusher(Protocol):
     """Flushes a log in the background: a thread of its own, or its store's."""
 
     def note(self) -> None:
-        """There is something to flush. Raises: ThreadStartError."""
+        """Notes that there is something to flush. Raises: ThreadStartError."""
         ...
 
     def note_sealed(self) -> None:
-        """There is a sealed segment to flush. Raises: ThreadStartError."""
+        """Notes a sealed segment that must be flushed. Raises: ThreadStartError."""
         ...
 
     def stop(self) -> None:
-        """Returns when the log is not being flushed, and will not be any more."""
+        """Returns when the log is not being flushed, and will not be flushed any more."""
         ...
 
 
@@ -54,7 +54,7 @@ class Flusher:
         self._log = weakref.ref(log)
         # Kafka's "never" is more than the interpreter can wait for.
         self._delay_seconds = min(delay_seconds, threading.TIMEOUT_MAX / 2)
-        # When to flush, by ``time.monotonic``; None if nothing was noted.
+        # When to flush, by ``time.monotonic``; None if no flush is due.
         self._due: float | None = None
         self._has_sealed = False
         self._wake = Bell()
@@ -62,18 +62,18 @@ class Flusher:
         self._thread: threading.Thread | None = None
 
     def note(self) -> None:
-        """There is something to flush. Costs next to nothing if that was known. Raises: ThreadStartError."""
+        """Notes that there is something to flush; almost free if that was noted before. Raises: ThreadStartError."""
         if self._due is None:
             self._begin()
             try:
                 self._due = time.monotonic() + self._delay_seconds
                 self._wake.set()
             except BaseException:
-                self._due = None  # an interrupt: the thread may not have been woken, and the next one asks again
+                self._due = None  # an interrupt: the thread may not have been woken, so the next call wakes it
                 raise
 
     def note_sealed(self) -> None:
-        """There is a sealed segment to flush. Raises: ThreadStartError."""
+        """Notes a sealed segment that must be flushed. Raises: ThreadStartError."""
         if not self._has_sealed:
             self._begin()
             try:
@@ -102,13 +102,13 @@ class Flusher:
         self._wake.set()
 
     def _seconds_left(self) -> float | None:
-        """The time until there is something to do; None if that is not known."""
+        """How many seconds until a flush is due; None if none is."""
         if self._has_sealed:
             return 0.0
         return None if self._due is None else max(self._due - time.monotonic(), 0.0)
 
     def _work(self, log: Flushable) -> None:
-        # Before each flush: what comes during it is not covered, and notes it again.
+        # Before each flush: whatever arrives during it is not covered, and notes it again.
         if self._has_sealed:
             self._has_sealed = False
             log.flush_sealed()
@@ -117,7 +117,7 @@ class Flusher:
             log.flush()
 
     def _try_again(self) -> None:
-        """After a failure nothing would request the flush again until the next append, or the next roll."""
+        """Schedules a failed flush again: otherwise it would wait for the next append or roll."""
         if self._due is None:
             self._due = time.monotonic() + max(self._delay_seconds, RETRY_SECONDS)
 
@@ -139,7 +139,7 @@ def _run(log: weakref.ref[Flushable], wake: Bell, stop: Bell, owner: weakref.ref
         try:
             flusher._work(target)
         except (ClosedError, PoisonedError, SyncFailedError) as error:
-            # A failed sync has poisoned the log, and every later append raises it; a closed log needs no flush.
+            # A failed sync has poisoned the log, so every later append raises it; a closed log needs no flush.
             logger.warning("the background flush ended: %s", error)
             return
         except KstoreError as error:

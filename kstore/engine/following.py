@@ -1,4 +1,4 @@
-"""Waits for appends of another process: asleep until the directory changes, if the system reports that."""
+"""Waits for appends of another process: sleeps until the directory changes, if the system reports that."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from kstore.files.watch import DirectoryWatch
 
 __all__ = ["NOTIFIED_POLL_SECONDS", "POLL_SECONDS_MAX", "POLL_SECONDS_MIN", "wait_beyond"]
 
-# How long a follower waits before it looks again, twice as long after each look that finds nothing. If the system
-# reports changes it looks only in case a report was lost; but there is no report of how far the log is durable, which
-# changes soon after the bytes themselves.
+# How long a follower waits before it looks again; doubled after each look that finds nothing. If the system reports
+# changes this covers lost reports, and the durable end, which changes soon after the bytes and without a report.
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.05
 NOTIFIED_POLL_SECONDS = 1.0
 LAG_POLL_SECONDS = 0.0002
-# A long wait is this many times the duration of the look before it: of ten thousand segments even a listing is slow.
+# A long wait lasts this many times as long as the look before it: with ten thousand segments even a listing is slow.
 POLL_COST_FACTOR = 100
 COSTLY_POLL_SECONDS_MAX = 10.0
 
@@ -36,9 +35,9 @@ class Followed(Protocol):
 
 
 def wait_beyond(log: Followed, watch: DirectoryWatch, clock: Clock, offset: int, timeout: float | None) -> bool:
-    """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when ``log`` is closed.
+    """Waits until the high watermark passes ``offset``; False after ``timeout`` seconds, or if ``log`` is closed.
 
-    Sleeps until the directory changes, if the system reports that; else it looks at growing intervals.
+    Sleeps until the directory changes, if the system reports that; otherwise looks at growing intervals.
     """
     began = clock.monotonic()
     deadline = None if timeout is None else began + timeout
@@ -56,7 +55,7 @@ def wait_beyond(log: Followed, watch: DirectoryWatch, clock: Clock, offset: int,
         now = clock.monotonic()
         if deadline is not None and now >= deadline:
             return False
-        # Whole batches beyond what is known to be durable: there is no report when they are.
+        # Whole batches beyond the known durable end: no report comes when they become durable.
         is_lagging = ends.end_offset > max(offset, ends.high_watermark)
         if is_lagging and not was_lagging:
             pause = LAG_POLL_SECONDS

@@ -1,9 +1,9 @@
 """Group commit: appends that wait at the same time share one write and one sync.
 
-One of the waiting threads leads: it takes all that is queued and commits it with a single call, then wakes the others.
-A lone thread leads every time, and pays two uncontended locks for it. The next leader first gathers: it waits, for at
-most a share of what a sync costs on this disk, until as many appends wait as the last group held, since those threads
-have just been woken and are on their way back (measured: half as many syncs again on a fast disk without it).
+One of the waiting threads leads: it takes all queued appends and commits them with a single call, then wakes the other
+threads. A lone thread always leads, and pays two uncontended locks for that. The next leader first gathers: it waits,
+for at most a share of what a sync costs on this disk, until as many appends wait as the last group held, because those
+threads were just woken and will append again soon (measured: without it a fast disk makes half as many syncs again).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kstore.errors import StorageError
 
 __all__ = ["GroupCommit", "Pending"]
 
-# A leader waits at most this share of a sync's usual time for the others; beyond it waiting costs more than it saves.
+# A leader waits for others for at most this share of a sync's usual time; a longer wait costs more than it saves.
 GATHER_SHARE = 0.5
 # Below this a sync is cheaper than waking threads for it.
 GATHER_SECONDS_MIN = 20e-6
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Pending(Generic[Result]):
-    """One append on its way: ``result`` or ``error`` is set by the commit."""
+    """One append in progress; the commit sets ``result`` or ``error``."""
 
     __slots__ = ("error", "leads", "result", "wake")
 
@@ -66,8 +66,8 @@ class GroupCommit(Generic[Item]):
     def submit(self, item: Item) -> None:
         """Returns when ``item`` is committed; raises its error.
 
-        An exception that arrives from outside while waiting (KeyboardInterrupt) takes the item back if no leader has
-        taken it yet; else it is committed although no thread waits.
+        An exception from outside during the wait (KeyboardInterrupt) withdraws the item if no leader has taken it yet;
+        otherwise it is committed although no thread waits for it.
         """
         try:
             with self._mutex:
@@ -95,20 +95,20 @@ class GroupCommit(Generic[Item]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread commits, or others are on their way back; as of a moment ago."""
+        """Whether a thread commits, or others are about to append; may be slightly out of date."""
         return self._leading or self._last_count > 1
 
     def alone(self, commit: Callable[[], Result | None]) -> Result | None:
         """The result of ``commit()``, which commits one append; None, without a call, if another thread commits.
 
-        Appends that arrive meanwhile are committed after it.
+        Appends that arrive in that time are committed after it.
         """
         leader: Pending[Result] = Pending()
         has_led = False
         started = self._clock.monotonic()
         try:
             with self._mutex:
-                # After a group the others are on their way back: then there is one to be gathered.
+                # After a group the other threads are about to append: then a leader gathers.
                 if not self._leading and self._last_count <= 1:
                     has_led = leader.leads = self._leading = True
             return commit() if leader.leads else None
@@ -123,7 +123,7 @@ class GroupCommit(Generic[Item]):
                 raise
 
     def _end_alone(self, leader: Pending[Result], started: float) -> None:
-        """Passes the lead on. An interrupt may end it anywhere; a second call does the rest."""
+        """Passes the lead on. An interrupt may end this anywhere; a second call does the rest."""
         took = self._clock.monotonic() - started
         with self._mutex:
             self._commit_seconds += MEAN_WEIGHT * (took - self._commit_seconds)
@@ -135,16 +135,17 @@ class GroupCommit(Generic[Item]):
         try:
             self._gather()
             with self._mutex:
-                # Both calls come before both stores, between which no signal is served: no item may be in neither.
+                # Both calls come before both stores, and no signal is served between the stores: every item is in one
+                # of them.
                 group, self._queue = list(self._queue), deque()
             started = self._clock.monotonic()
             self._commit(group)
         except Exception as error:
             if not group:
-                raise  # nothing was taken: all of them, the leader too, are still in the queue
+                raise  # nothing was taken: all items, the leader's too, are still in the queue
             self._fail(group, error)
         finally:
-            # Also when the leader is interrupted: the others must not wait for a leader that has gone.
+            # Also if the leader is interrupted: the others must not wait for a leader that is gone.
             if group:
                 try:
                     self._end(group, leader, started)
@@ -153,7 +154,7 @@ class GroupCommit(Generic[Item]):
                     raise
 
     def _end(self, group: Sequence[Item], leader: Item, started: float) -> None:
-        """Passes the lead on, and wakes the group. An interrupt may end it anywhere; a second call does the rest."""
+        """Passes the lead on, and wakes the group. An interrupt may end this anywhere; a second call does the rest."""
         took = self._clock.monotonic() - started
         self._fail(group, StorageError("the append was given up: the thread that committed it was interrupted"))
         with self._mutex:
@@ -200,6 +201,6 @@ class GroupCommit(Generic[Item]):
 
 
 def _wake(item: Pending[Result]) -> None:
-    """Lets ``item``'s thread continue; does nothing if it was let go already, or never waited."""
+    """Lets ``item``'s thread continue; does nothing if that was done before, or if it never waited."""
     if item.wake is not None and item.wake.locked():
         item.wake.release()

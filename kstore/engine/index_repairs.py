@@ -1,8 +1,8 @@
 """Rebuilds lost and damaged indexes of an open log, each at the first lookup that needs it.
 
-The segment is scanned outside the log's lock, once however many threads wait for it. The result is used from memory at
-once; a writable log then replaces the old files with it, under its lock, if the segment is still the same. A log that
-cannot, since it is read-only or the disk is full, keeps up to ``KEPT_BYTES_MAX`` in memory.
+The segment is scanned outside the log's lock, once however many threads wait for the result, which is used from memory
+at once. A writable log then replaces the old files under its lock, if the segment is still the same. A log that cannot,
+because it is read-only or the disk is full, keeps up to ``KEPT_BYTES_MAX`` in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT_BYTES_MAX = (64 << 20) - MEMORY_BYTES_MAX
 
 
 class ScannedSegment(NamedTuple):
-    """The result of the scan of one segment, and what identifies the segment: its ``.log``'s inode and size.
+    """The result of scanning one segment, and the segment's identity: the inode and size of its ``.log``.
 
     ``replaced`` has the content of each file that is missing or wrong, by suffix.
     """
@@ -56,13 +56,13 @@ class IndexOwner(Protocol):
         ...
 
     def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
-        """Replaces the old files with what was rebuilt; False if it must stay in memory. Never raises a KstoreError:
+        """Replaces the old files by the rebuilt ones; False if they must stay in memory. Never raises a KstoreError:
         the lookup continues."""
         ...
 
     @property
     def cut_count(self) -> int:
-        """Differs from before whenever a segment may have been cut since."""
+        """Changes whenever a segment may have been cut."""
         ...
 
 
@@ -71,7 +71,7 @@ class IndexRepairs:
 
     def __init__(self) -> None:
         self._owner: IndexOwner | None = None
-        # One scan at a time; held for nothing else.
+        # One scan at a time; the lock has no other purpose.
         self._scanning = threading.Lock()
         self._lock = threading.Lock()
         # Guarded by ``_lock``; the least recently rebuilt comes first.
@@ -79,7 +79,7 @@ class IndexRepairs:
         self._kept_bytes = 0
 
     def serve(self, owner: IndexOwner) -> None:
-        """Enables repairs, for ``owner``. Until then there are none."""
+        """Enables repairs for ``owner``."""
         self._owner = owner
 
     @property
@@ -88,12 +88,12 @@ class IndexRepairs:
         return self._kept_bytes
 
     def kept(self, segment: LogSegment, suffix: str) -> OffsetIndex | TimeIndex | None:
-        """The rebuilt index of a segment that is kept in memory."""
+        """The rebuilt index of a segment, if it is kept in memory."""
         with self._lock:
             return self._kept.get(segment, {}).get(suffix)
 
     def forget(self, segment: LogSegment) -> None:
-        """Forgets a segment that has changed; its ``change_count`` shows that already."""
+        """Drops a segment that has changed, after its ``change_count`` shows that."""
         with self._lock:
             self._drop(segment)
             segment.is_examined = False
@@ -108,7 +108,7 @@ class IndexRepairs:
             return False
         with self._scanning:
             if segment.is_examined:
-                return True  # by another thread, meanwhile
+                return True  # another thread has done it
             cut_count, change_count = owner.cut_count, segment.change_count
             following = owner.segments.higher(segment.base_offset)
             scanned = scan_segment(segment, following.base_offset if following is not None else OFFSET_MAX)
@@ -123,7 +123,7 @@ class IndexRepairs:
             )
             if written:
                 with self._lock:
-                    self._drop(segment)  # it is in the files
+                    self._drop(segment)  # the files have it
         return True
 
     def _keep(self, segment: LogSegment, scanned: ScannedSegment, change_count: int) -> None:
@@ -134,7 +134,7 @@ class IndexRepairs:
                 indexes[kind.suffix] = kind.from_bytes(data, segment.base_offset, path=segment.path(kind.suffix))
         with self._lock:
             if segment.change_count != change_count:
-                return  # written to, cut or replaced since: the next lookup looks again
+                return  # written to, cut or replaced since: the next lookup checks again
             self._drop(segment)
             segment.examined(scanned.rebuilt, scanned.size)
             if indexes:
@@ -153,7 +153,7 @@ class IndexRepairs:
 def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:
     """Builds both indexes of a sealed segment, and checks the old ones against its batches; changes nothing.
 
-    Offsets at or above ``offset_stop`` are the next segment's. Raises: StorageError.
+    Offsets at or above ``offset_stop`` belong to the next segment. Raises: StorageError.
     """
     file = segment.log_file()
     stat = file.stat()
@@ -171,7 +171,7 @@ def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:
         stat.size,
         next_offset=segment.base_offset,
         offset_stop=offset_stop,
-        # After damage the scan must find what readers have found, which look there too.
+        # After damage the scan must find what readers find, which look there too.
         hints=lambda: [entry.position for entry in hints.entries()],
     ):
         if isinstance(item, Damage):
@@ -189,7 +189,7 @@ def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:
 
 
 def replace_indexes(segment: LogSegment, scanned: ScannedSegment) -> bool:
-    """Replaces the files of ``segment`` if it is the one that was scanned, as its ``.log`` tells. Needs the log's lock.
+    """Replaces the index files of ``segment`` if its ``.log`` is the one that was scanned. Needs the log's lock.
 
     Raises: StorageError; each file is then the old or the new one.
     """
@@ -203,7 +203,7 @@ def replace_indexes(segment: LogSegment, scanned: ScannedSegment) -> bool:
 
 
 def _content(segment: LogSegment, suffix: str) -> bytes | None:
-    """The bytes of an index, None if there are none."""
+    """The bytes of an index file, or None."""
     try:
         return read_file(segment.context.fs, segment.path(suffix))
     except (StorageError, CorruptDataError):

@@ -1,8 +1,7 @@
-"""The other writers of a log, as seen by the one that changes it.
+"""The other writers of a log, as its writer sees them.
 
-A log that is open alone has none (``NoOthers``). The processes that share a log tell each other of changes
-(``shared.others``): every change of a file is announced before, so that another process recovers the log if this one
-dies during it.
+A log that is open alone has none (``NoOthers``). Processes that share a log announce their changes to each other
+(``shared.others``) before they change a file, so that another process recovers the log if one dies during a change.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ __all__ = ["NoOthers", "OtherWriters"]
 class OtherWriters(Protocol):
     @property
     def is_shared(self) -> bool:
-        """Whether there may be any, and they may be appending to the last segment."""
+        """Whether other writers may exist, and append to the last segment."""
         ...
 
     def announce(self, *, moves_files: bool = False) -> None:
-        """Announces that files are about to change; ``moves_files``: other writers must look for segments again."""
+        """Announces that files are about to change; ``moves_files``: other writers must list the segments again."""
         ...
 
     def announce_change(self, *, cuts: bool = False) -> None:
-        """Announces a change of the active segment; ``cuts``: records of others may be removed."""
+        """Announces a change of the active segment; ``cuts``: records of other writers may be removed."""
         ...
 
     def open_tail(self, active: LogSegment, position: int) -> SegmentTail:
@@ -35,7 +34,7 @@ class OtherWriters(Protocol):
 
 
 class NoOthers:
-    """No other process writes to the log, and no change needs an announcement."""
+    """No other process writes to the log, and changes need no announcement."""
 
     is_shared = False
 

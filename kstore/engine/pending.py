@@ -1,4 +1,4 @@
-"""One append on its way through the writer: encoded batches, and the result that they get when they are published."""
+"""One append in progress: encoded batches, and their result once they are published."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["PendingAppend"]
 class PendingAppend(Pending[AppendInfo]):
     """One append: encoded batches in ``buffer``; their offsets are assigned when it is committed.
 
-    A producer's batches are each in a buffer of their own: ``buffers``, of which ``buffer`` is the first.
+    Each batch of a producer has a buffer of its own: ``buffers``, of which ``buffer`` is the first.
     ``spans`` gives the first and last offset of each batch if they keep their offsets. ``stamp`` is the input of
     ``rules.sequence.run_of``, if they are one run of data batches.
     ``append_time_ms`` is NO_TIMESTAMP unless the log stamps; ``with_producers``: a batch has a producer id.
@@ -60,7 +60,7 @@ class PendingAppend(Pending[AppendInfo]):
         self.stamp = stamp
         self.offsets_monotonic = offsets_monotonic
         self.with_producers = with_producers
-        # What its batches repeat, if the log has them already.
+        # The batches that these repeat, if the log has them already.
         self.repeated: Sequence[RememberedBatch] = ()
 
     def views(self) -> list[memoryview]:
@@ -81,13 +81,13 @@ class PendingAppend(Pending[AppendInfo]):
             offset += batch.record_count
 
     def run_from(self, offset: int) -> ProducerBatch | None:
-        """The batches as one run of their producer, from ``offset`` on; None if they are not one."""
+        """The batches as one run of their producer, starting at ``offset``, or None."""
         if self.stamp is None:
             return None
         return run_of(self.stamp, [(batch.record_count, batch.max_timestamp) for batch in self.batches], offset)
 
     def finish(self, first_offset: int, last_offset: int) -> None:
-        """Sets the result, now that the append is published; for a repetition, that of the first time."""
+        """Sets the result, after the append is published; for a repetition, that of the original."""
         if self.error is not None:
             return
         if self.repeated:
@@ -108,7 +108,7 @@ class PendingAppend(Pending[AppendInfo]):
             base_offset += count
         append_time_ms = self.append_time_ms
         if append_time_ms != NO_TIMESTAMP:
-            offset_of_max = last_offset  # all have the same time; Kafka names the last
+            offset_of_max = last_offset  # all have the same time; Kafka reports the last
             if self.repeated:
                 append_time_ms = max_timestamp = self.repeated[-1].timestamp
         self.result = AppendInfo(

@@ -26,13 +26,13 @@ class Rolls:
         self._files = files
         self._durability = durability
         self._clock = files.context.clock
-        # A roll has made of the last segment one that retention may take.
+        # Set by a roll: retention may now delete the segment that was sealed.
         self.retention_due = False
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
     def is_due(self, tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
-        """Whether a batch for which ``tail.takes`` is False goes into a new segment."""
+        """Whether a batch that ``tail.takes`` refuses goes into a new segment."""
         if position == 0:
             return last_offset - tail.base_offset > 2**31 - 1
         reason = roll_reason(
@@ -51,7 +51,7 @@ class Rolls:
         return reason is not None
 
     def is_idle(self, tail: SegmentTail, now_ms: int) -> bool:
-        """Whether ``tail`` was not appended to for ``segment_ms``."""
+        """Whether ``tail`` had no append for ``segment_ms``."""
         reason = idle_reason(
             self._files.context.config,
             position=tail.position,
@@ -65,10 +65,10 @@ class Rolls:
     # --- roll ---------------------------------------------------------------------------------------------------------
 
     def begin(self) -> SegmentTail:
-        """Opens the active segment for appending; from here on the log on disk counts as not closed in order."""
+        """Opens the active segment for appending; from now on the log on disk counts as not closed cleanly."""
         files = self._files
         if not files.others.is_shared:
-            # That of a shared log says so since the first process opened it.
+            # The record of a shared log has said so since the first process opened it.
             files.store(files.ends, if_changed=True)
         if files.seal_before_append:
             return self.roll(files.ends.end_offset)
@@ -83,15 +83,15 @@ class Rolls:
         files = self._files
         tail = self.roll(files.ends.end_offset)
         ends = files.ends
-        # Where appends are synced a roll has synced all below the new segment, its indexes too.
+        # With synced appends, a roll has synced everything below the new segment, including its indexes.
         recovery_point = max(ends.recovery_point, tail.base_offset) if files.is_sync else ends.recovery_point
         files.ends = ends._replace(recovery_point=recovery_point, base_offset=tail.base_offset, position=tail.position)
         return tail.base_offset
 
     def roll(self, base_offset: int) -> SegmentTail:
-        """Seals the active segment and begins one at ``base_offset``, which follows all that is in the log.
+        """Seals the active segment and begins one at ``base_offset``, which is above everything in the log.
 
-        The new file comes first: if there is no room for it, the old segment just continues.
+        The new file comes first: if there is no space for it, the old segment continues.
         """
         files = self._files
         files.others.announce_change()
@@ -100,7 +100,7 @@ class Rolls:
             files.tail = files.activate(old)
             return files.tail
         new = LogSegment(files.context, base_offset)
-        new.delete()  # a crash may have left files of this name; the map does not know them, so nothing can be in them
+        new.delete()  # a crash may have left files of this name; they hold no data, because the map does not have them
         try:
             return self._replace_active(old, new)
         except BaseException as error:
@@ -111,7 +111,7 @@ class Rolls:
         files = self._files
         base_offset, sealed = new.base_offset, old.tail
         if sealed is not None and files.is_sync and not self._durability.syncs_writes:
-            # No later sync covers it when it is sealed.
+            # No later sync covers it once it is sealed.
             files.syncs.alone(sealed.file.fdatasync)
         was_flushed = files.ends.recovery_point >= base_offset
         if was_flushed:
@@ -119,14 +119,14 @@ class Rolls:
             files.change(files.ends._replace(recovery_point=old.base_offset))
         new.create()
         if files.is_sync or was_flushed:
-            # Until then a crash may lose the new file's name, with what was acknowledged in it; and the recovery point
+            # Until then a crash may lose the new file's name, and with it acknowledged records; and the recovery point
             # must not stand in a segment that may be gone.
             files.context.fs.sync_dir(files.context.directory)
         tail = files.activate(new)
-        # Indexes are hints, but below the recovery point nothing checks them any more.
+        # Indexes are hints, but below the recovery point nothing checks them.
         old.seal(sync=files.is_sync or was_flushed)
         if (old.base_offset, old.size) == (files.ends.base_offset, files.ends.position):
-            # Within an append the producers are only known up to where it began, and that is not ``base_offset``.
+            # During an append the producers are known only up to its start, which is below ``base_offset``.
             files.producers.snapshot(base_offset)
         if files.is_sync:
             indexes = files.producers.unsynced()
@@ -142,7 +142,7 @@ class Rolls:
         return tail
 
     def _go_on_with(self, old: LogSegment, new: LogSegment, error: BaseException) -> None:
-        """After a failed roll ``old`` is the active segment again; if that is impossible, the log is poisoned."""
+        """Makes ``old`` the active segment again after a failed roll; if that is impossible, the log is poisoned."""
         files = self._files
         try:
             if isinstance(error, SyncFailedError):
@@ -158,9 +158,9 @@ class Rolls:
     # --- undo ---------------------------------------------------------------------------------------------------------
 
     def undo(self, before: Ends, error: BaseException) -> None:
-        """Restores the files to ``before`` after an append that failed, unless it was published.
+        """Restores the files to ``before`` after a failed append, unless it was published.
 
-        If that is impossible, or the outcome of ``error`` is not known, the log is poisoned.
+        If that is impossible, or the outcome of ``error`` is unknown, the log is poisoned.
         """
         files = self._files
         if isinstance(error, SyncFailedError | PoisonedError):
@@ -170,13 +170,13 @@ class Rolls:
         try:
             if files.tail.base_offset != before.base_offset or files.tail.position != before.position:
                 self._back_to(before)
-            # One that was to begin at the end is the one that writes next.
+            # An epoch that was to begin at the end stays for the next append.
             files.epochs.truncate_from_end(before.end_offset + 1)
         except BaseException as second:
             files.poison(second)
 
     def _back_to(self, before: Ends) -> None:
-        """Removes the segments that a failed append has rolled into, and cuts the one that it began in."""
+        """Removes the segments that a failed append has begun, and cuts the one in which it started."""
         files = self._files
         files.others.announce_change()
         for segment in reversed(files.segments.range(before.base_offset, OFFSET_MAX)):

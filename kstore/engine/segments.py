@@ -1,7 +1,7 @@
 """The sorted map from base offset to segment.
 
 The map is one immutable snapshot. The log's writer makes the next one, under the log's lock, and publishes it by one
-store: any failure before that, even a refused allocation, leaves the map unchanged. Readers bisect it without a lock.
+store: a failure before that, even a refused allocation, leaves the map unchanged. Readers bisect it without a lock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SegmentSnapshot(NamedTuple):
 
 
 def _snapshot_of(segments: Iterable[LogSegment]) -> SegmentSnapshot:
-    """Of segments in any order; of two with the same base the later one."""
+    """The snapshot of segments in any order; of two with the same base the later one counts."""
     known = {segment.base_offset: segment for segment in segments}
     bases = tuple(sorted(known))
     return SegmentSnapshot(bases, tuple(known[base] for base in bases))
@@ -59,7 +59,7 @@ class LogSegments:
         self.snapshot = _snapshot_of(segments)
 
     def add(self, segment: LogSegment) -> LogSegment | None:
-        """Puts ``segment`` under its base offset; returns the one that stood there."""
+        """Puts ``segment`` at its base offset; returns the one that was there."""
         bases, segments = self.snapshot
         at = bisect_left(bases, segment.base_offset)
         behind = bisect_right(bases, segment.base_offset)
@@ -70,13 +70,13 @@ class LogSegments:
         return replaced
 
     def remove(self, base_offsets: Iterable[int]) -> None:
-        """Takes segments out, all in one published change; a base that is not there is ignored."""
+        """Removes segments, in one published change; ignores unknown bases."""
         gone = set(base_offsets)
         kept = tuple(segment for segment in self if segment.base_offset not in gone)
         self.snapshot = SegmentSnapshot(tuple(segment.base_offset for segment in kept), kept)
 
     def replace(self, segments: Iterable[LogSegment]) -> None:
-        """Takes ``segments`` in place of all that is there, in one published change."""
+        """Replaces all segments by ``segments``, in one published change."""
         self.snapshot = _snapshot_of(segments)
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class LogSegments:
 
     @property
     def first(self) -> LogSegment:
-        """The segment with the least base. A log always has one; IndexError says that this map is empty."""
+        """The segment with the least base. A log always has one; IndexError means that this map is empty."""
         return self.snapshot.segments[0]
 
     @property

@@ -1,10 +1,10 @@
-"""The one writer of a log: the face of the parts that change it, with the values that only a writer has.
+"""The one writer of a log: the facade of the parts that change it, with the values that only a writer has.
 
     files       what is open, and what is known of it             flush       putting it on disk
-    turn        whose turn it is to change anything               rolls       the active segment
+    turn        which thread, or process, may change anything     rolls       the active segment
     durability  when the bytes of an append are on disk           cuts        truncate, delete, swap
-    appends     both paths of an append                           retention   what is deleted by age and size
-    growth      who waits for more
+    appends     both paths of an append                           retention   deletion by age and size
+    growth      who waits for more records
 
 A shared log has another turn, another flush and, with "sync", another durability (``shared``); the rest is the same.
 """
@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoreTies(NamedTuple):
-    """The services of a store for a log that it opens: it holds the ``root`` lock, has read Kafka's marks, and flushes.
+    """A store's services for a log that it opens: it holds the ``root`` lock, has read Kafka's marks, and flushes.
 
     ``clock`` is the one that retention uses.
     """
@@ -92,7 +92,7 @@ class LogWriter:
         report: RecoveryReport,
         ties: StoreTies | None = None,
     ) -> None:
-        """``report`` is that of the opening."""
+        """``report`` describes the opening."""
         clock = files.context.clock
         self.report = report
         self.files = files
@@ -145,7 +145,7 @@ class LogWriter:
 
     @property
     def cut_count(self) -> int:
-        """How often anything was cut: then segments differ from before, though they may be the same objects."""
+        """How often anything was cut: segments may then differ from before, even if they are the same objects."""
         return self.files.cut_count
 
     @property
@@ -164,7 +164,7 @@ class LogWriter:
 
     @property
     def passed_by_groups(self) -> int:
-        """The groups that retention is bound to are done with what lies below this offset."""
+        """All groups that retention waits for have passed what is below this offset."""
         return self._retention.passed_by_groups
 
     @passed_by_groups.setter
@@ -188,7 +188,7 @@ class LogWriter:
     # --- roll ---------------------------------------------------------------------------------------------------------
 
     def roll_if_idle(self) -> bool:
-        """Rolls an active segment that was not appended to for ``segment_ms``; whether it did."""
+        """Rolls an active segment without an append for ``segment_ms``; returns whether it did."""
         files = self.files
         with self._lock:
             tail = files.tail
@@ -201,7 +201,7 @@ class LogWriter:
             return True
 
     def roll(self) -> int:
-        """Begins a new segment, if the active one holds anything; returns the active segment's base offset."""
+        """Begins a new segment if the active one holds anything; returns the active segment's base offset."""
         with changing(self.turn, self.files):
             if self.files.tail is None:
                 self._rolls.begin()
@@ -210,12 +210,12 @@ class LogWriter:
     # --- flush --------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Everything that is published to disk, and the recovery point with it."""
+        """Puts everything that is published on disk, and moves the recovery point there."""
         self.roll_if_idle()
         self._flush.flush()
 
     def flush_sealed(self) -> None:
-        """The sealed segments to disk, and the recovery point to where the active one begins."""
+        """Puts the sealed segments on disk, and moves the recovery point to the start of the active one."""
         self._flush.flush_sealed()
 
     # --- truncate, delete ---------------------------------------------------------------------------------------------
@@ -254,7 +254,8 @@ class LogWriter:
             return before
 
     def remove_deleted(self) -> int:
-        """Removes the files of segments that were deleted ``file_delete_delay_ms`` ago; returns how many segments."""
+        """Removes the files of segments that were deleted ``file_delete_delay_ms`` ago; returns the number of
+        segments."""
         with self._lock:
             return 0 if self.files.closed is not None else self.files.remove_deleted()
 
@@ -264,13 +265,13 @@ class LogWriter:
 
     @property
     def change_count(self) -> tuple[int, int]:
-        """Differs from what it was whenever anything below the end may not be what it was."""
+        """Changes whenever anything below the end may have changed."""
         return self.files.truncation_count, self.files.ends.start_offset
 
     def accept_loss(self, first: int, last: int, seen: tuple[int, int]) -> bool:
-        """Stores that reads pass over offsets ``first`` to ``last``, which the caller has found to be damaged or lost.
+        """Stores that reads skip offsets ``first`` to ``last``, which the caller found to be damaged or lost.
 
-        False, with nothing done, where the log was changed since ``change_count`` was ``seen``. Raises: LossLimitError.
+        Returns False, and does nothing, if ``change_count`` is no longer ``seen``. Raises: LossLimitError.
         """
         files = self.files
         with changing(self.turn, files):
@@ -286,11 +287,11 @@ class LogWriter:
     # --- indexes ------------------------------------------------------------------------------------------------------
 
     def repairs_index_of(self, segment: LogSegment) -> bool:
-        """For ``IndexRepairs``: not while appends go into it."""
+        """For ``IndexRepairs``: whether no append goes into the segment."""
         return segment.tail is None and self.files.closed is None
 
     def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
-        """For ``IndexRepairs``: puts rebuilt indexes in place of the old files, unless the segment has changed."""
+        """For ``IndexRepairs``: replaces the old files by rebuilt indexes, unless the segment has changed."""
         files = self.files
         try:
             with changing(self.turn, files):
@@ -306,7 +307,7 @@ class LogWriter:
                 here.examined(scanned.rebuilt, scanned.size)
                 return True
         except KstoreError as error:
-            # Indexes are hints: the lookup goes on with what is in memory.
+            # Indexes are hints: the lookup continues with those in memory.
             files.counters.index_failures += 1
             logger.warning("%s: its rebuilt indexes were not written: %s", segment.path(LOG_SUFFIX), error)
             return False
@@ -314,7 +315,7 @@ class LogWriter:
     # --- what metrics ask ---------------------------------------------------------------------------------------------
 
     def gauges(self) -> dict[str, MetricValue]:
-        """What only a writer knows, as it is now."""
+        """The present values that only a writer has."""
         ends = self.files.ends
         return {
             "recovery_point": ends.recovery_point,
@@ -327,7 +328,7 @@ class LogWriter:
 
     @property
     def offsets(self) -> LogOffsets:
-        """Where the log is now."""
+        """The log's present offsets."""
         with self._lock:
             ends = self.files.ends
             return LogOffsets(
@@ -339,7 +340,7 @@ class LogWriter:
             )
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Applies other settings, at once; what was decided by the old ones is unchanged."""
+        """Applies other settings at once; earlier decisions stay as they are."""
         with self._lock:
             self.files.ensure_writable()
             self.files.use(config)
@@ -352,12 +353,12 @@ class LogWriter:
         self.turn.refresh()
 
     def settle(self) -> None:
-        """Waits for a change of the segments that is under way."""
+        """Waits until a change of the segments in progress ends."""
         with self._lock:
             pass
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool:
-        """Waits for the high watermark to pass ``offset``; False after ``timeout`` seconds, or when the log closes."""
+        """Waits until the high watermark passes ``offset``; False after ``timeout`` seconds, or if the log closes."""
         watch = self.turn.watch
         if watch is not None:
             return wait_beyond(self, watch, self._clock, offset, timeout)
@@ -366,7 +367,7 @@ class LogWriter:
         return files.closed is None and files.ends.high_watermark > offset
 
     def watch_growth(self, grown: Callable[[], None]) -> None:
-        """Has ``grown``, which must be short, called after each append, until ``unwatch_growth``."""
+        """Calls ``grown``, which must be short, after each append, until ``unwatch_growth``."""
         self.growth.watch(grown)
 
     def unwatch_growth(self, grown: Callable[[], None]) -> None:
@@ -401,13 +402,13 @@ class LogWriter:
         return append.result.first_offset
 
     def known_producers(self) -> tuple[Producer, ...]:
-        """What is known of every producer, in the order of their ids."""
+        """Every known producer, sorted by id."""
         self.turn.read_producers_ahead()
         with self._lock:
             return self.producers.known(self.ends.end_offset, self.ends.position)
 
     def expire_producers(self) -> int:
-        """Forgets producers that have written nothing for ``producer_id_expiration_ms``; how many these were."""
+        """Drops producers that have written nothing for ``producer_id_expiration_ms``; returns their number."""
         self.turn.read_producers_ahead()
         with self._lock:
             self.files.ensure_writable()
@@ -419,16 +420,16 @@ class LogWriter:
         self.turn.read_producers_ahead()
         with self._lock:
             ends = self.files.ends
-            # A marker above the high watermark, which may still vanish, has decided nothing yet.
+            # A marker above the high watermark may still vanish, and has decided nothing yet.
             unstable = self.files.producers.up_to(ends.high_watermark, ends.position).first_unstable_offset
         stable = ends.high_watermark if unstable is None else min(unstable, ends.high_watermark)
-        # What a transaction began with may have been deleted.
+        # The start of a transaction may have been deleted.
         return max(min(stable, self.appends.stable_offset_max), ends.start_offset)
 
     # --- compact ------------------------------------------------------------------------------------------------------
 
     def cleanable(self, *, with_producers: bool) -> Cleanable:
-        """What there is to compact. If no producer seems to have written, nothing is read to verify that."""
+        """The input of a compaction. If no producer seems to have written, nothing is read to verify that."""
         if self.is_shared:
             raise SharedLogError("a log that several processes write to cannot be compacted: open it in one")
         files = self.files
@@ -458,12 +459,13 @@ class LogWriter:
             )
 
     def open_at_start(self) -> frozenset[int]:
-        """The producers whose transaction began before the first segment, and is open there. Raises: StorageError."""
+        """The producers with a transaction that began before the first segment and is open there. Raises:
+        StorageError."""
         with self._lock:
             return self.producers.open_at(self.segments.bases[0])
 
     def compaction_stopped(self, start: Cleanable, segments: Iterable[LogSegment]) -> str:
-        """The reason why a compaction that is at ``segments`` must end, "" if it may continue."""
+        """Why a compaction that is at ``segments`` must end, "" if it may continue."""
         files = self.files
         if self._is_closing or files.closed is not None:
             return "the log was closed"
@@ -477,7 +479,8 @@ class LogWriter:
     def swap(
         self, start: Cleanable, replaced: Sequence[LogSegment], first_dirty: int, unreadable: Sequence[OffsetSpan] = ()
     ) -> str:
-        """Replaces ``replaced`` with the segment written as ``.cleaned``; "" or why that is no longer possible.
+        """Replaces ``replaced`` with the segment written as ``.cleaned``; returns "", or why that is no longer
+        possible.
 
         Raises: as ``Cuts.swap``.
         """
@@ -488,7 +491,7 @@ class LogWriter:
             return stopped
 
     def cleaned_to(self, start: Cleanable, offset: int) -> str:
-        """Records, durably, that everything below ``offset`` is clean; "" or why that is no longer true."""
+        """Records, durably, that everything below ``offset`` is clean; returns "", or why that is no longer true."""
         with self._lock:
             stopped = self.compaction_stopped(start, ())
             if not stopped:
@@ -505,13 +508,13 @@ class LogWriter:
         self._flusher.stop()
         self._is_closing = True
         try:
-            # A compaction stops at its next block.
+            # A compaction stops after its present block.
             with self.compacting, self._lock:
                 if self.files.closed is None:
                     self._close()
         except BaseException:
             if self.turn.close_alone():
-                # The last process to close it, or recovery, does the rest.
+                # The last process to close the log, or recovery, does the rest.
                 with self._lock:
                     if self.files.closed is None:
                         self.files.closed = self._closed_error()
@@ -528,19 +531,19 @@ class LogWriter:
                 if self.turn.is_last():
                     close_in_order(files, self._flush)
                 elif files.tail is not None and not files.is_sync:
-                    # Theirs is the end; what was appended here is as durable as it will be asked to be.
+                    # Other processes keep the log open; nothing would ask this one for a flush again.
                     self._flush.flush_in_turn()
         finally:
             try:
                 self._let_go()
             except BaseException:
-                self._let_go()  # what an interrupt has left
+                self._let_go()  # what an interrupt has left to do
                 raise
 
     def _let_go(self) -> None:
         try:
             with suppress(StorageError):
-                self.files.remove_deleted(at_once=True)  # what stays goes at the next open
+                self.files.remove_deleted(at_once=True)  # the next open removes what stays
             self.turn.leave()
         finally:
             self.files.let_go()
@@ -551,9 +554,9 @@ class LogWriter:
 
 
 def lone_writer(loaded: Loaded, lock: WriteLock, ties: StoreTies | None = None) -> LogWriter:
-    """The writer of a log that was ``loaded``, and that this process writes to alone; it takes over ``lock``."""
+    """The writer of a log that was ``loaded`` and that only this process writes to; it takes over ``lock``."""
     turn = Alone(lock)
-    # A store looks after the clean marker of a broker's store that it may lie in.
+    # A store handles the clean marker of a broker's store around the log.
     files = LogFiles(loaded, NoOthers(), parks_under=turn.lock, has_kafka_marks=ties is None)
     flush = TailFlush(files, turn)
     durability = (
@@ -565,13 +568,13 @@ def lone_writer(loaded: Loaded, lock: WriteLock, ties: StoreTies | None = None) 
 def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies | None = None) -> LogWriter:
     """The writer of the log in ``context.directory``, which is created or recovered as needed.
 
-    ``ties`` are those to the store that opens it.
+    ``ties`` connect it to the store that opens it.
 
     Raises: NotALogError, LockedError, ReadOnlyError, DiskFullError, StorageError.
     """
     fs, directory = context.fs, context.directory
     mode = context.config.file_mode
-    # Before the lock is taken: nothing is left behind in a foreign directory.
+    # Before the lock is taken: a foreign directory stays as it is.
     ensure_log_directory(fs, directory, mode=directory_mode(mode), is_lone=ties is None)
     lock: WriteLock
     if ties is None:
@@ -593,5 +596,5 @@ def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies
 
 
 def directory_mode(file_mode: int) -> int:
-    """The mode of a directory whose files have ``file_mode``: users who may read them may also search it."""
+    """The mode of a directory whose files have ``file_mode``: users who may read the files may search it."""
     return file_mode | (file_mode & 0o444) >> 2
