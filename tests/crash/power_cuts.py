@@ -152,7 +152,8 @@ def _any_choice(units: int, generator: random.Random) -> Choice:
 def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) -> Counts:
     """Cuts the power until about ``count`` different states survived, or hardly any more exist.
 
-    States differ by the contents of files, or by what was promised.
+    States differ by the contents of files, or by what was promised. They are those of every moment of the life, or, if
+    ``count`` is less than that, of as many moments drawn by the seed.
     """
     generator = random.Random(seed)
     machine.restart()
@@ -172,6 +173,9 @@ def _cut_everywhere(
     left = moment_count(life.operations)
     of_recoveries, tries = 0, 0
     for moment in moments(life.before, life.operations):
+        if generator.random() * left > count - len(seen):
+            left -= 1
+            continue
         # What earlier moments could not use is shared among the rest.
         stop = len(seen) + max((count - len(seen)) // left, 1)
         left -= 1

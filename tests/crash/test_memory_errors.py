@@ -30,6 +30,7 @@ def test_no_refused_allocation_leaves_half_an_append(
 
 
 @pytest.mark.parametrize("call", QUEUE_CALLS)
+@pytest.mark.sampled(2)
 def test_no_refused_allocation_loses_an_item_of_a_queue(
     call: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:

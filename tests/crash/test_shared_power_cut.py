@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-STATES = {"sync": tries(600, quick=150), "interval": tries(200, quick=50), "os": tries(200, quick=50)}
+STATES = {"sync": tries(600, quick=80), "interval": tries(200, quick=50), "os": tries(200, quick=50)}
 RACE_STATES = 200
 VARIANTS = range(2)
 

@@ -23,8 +23,8 @@ def test_a_power_cut_leaves_a_transaction_whole_or_absent(seed: int, tried: Call
     with in_memory() as machine:
         life = TransactionLife()
         life.live()
-        counts = cut_power(life, machine, count=tries(120, quick=24), seed=seed)
-    assert counts.states > tries(100, quick=18)
+        counts = cut_power(life, machine, count=tries(120, quick=60), seed=seed)
+    assert counts.states > tries(100, quick=45)
     tried("states", counts.states)
 
 

@@ -39,7 +39,7 @@ ABORTS, COMMITS = 1, 2
 KEYS = 5
 NOTE = "a transaction index is lost or damaged"
 # Of a life's states, how many of the many random ones a run of ``make test`` tries, for each kind of disk.
-SAMPLE = tries(60, quick=15)
+SAMPLE = tries(60, quick=5)
 
 
 class Life:

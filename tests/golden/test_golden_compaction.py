@@ -39,6 +39,7 @@ def latest(log: Log) -> tuple[Values, list[int]]:
 
 
 @pytest.mark.parametrize(("tree", "partition"), CASES)
+@pytest.mark.sampled(14)
 def test_a_broker_s_log_keeps_the_last_value_of_each_key(
     tree: str, partition: str, tmp_path: Path, tried: Callable[[str, int], None]
 ) -> None:

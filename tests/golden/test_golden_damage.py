@@ -71,6 +71,7 @@ def assert_serves_all_but(log: Log, expected: dict[int, Record], lost: set[int])
 
 @pytest.mark.parametrize("name", golden_partitions("damaged"))
 @pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "writing"])
+@pytest.mark.sampled(20)
 def test_a_damaged_partition_serves_the_rest(name: str, read_only: bool, tmp_path: Path) -> None:
     source = SOURCES.get(name, "rolled-0")
     partition = golden_root() / "damaged" / name
@@ -132,6 +133,7 @@ DAMAGES: dict[str, Callable[[bytearray, int, int], None]] = {
 @pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "writing"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 @pytest.mark.parametrize("source", ["rolled-0", "retained-0", "lz4-0", "txn-rolled-0", "plain-0"])
+@pytest.mark.sampled(40)
 def test_damage_in_the_middle_of_a_log_takes_one_batch(
     source: str, damage: Callable[[bytearray, int, int], None], read_only: bool, tmp_path: Path
 ) -> None:

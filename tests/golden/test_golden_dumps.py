@@ -104,6 +104,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
 
 
 @pytest.mark.parametrize(("tree", "partition"), partitions(*WHOLE_TREES))
+@pytest.mark.sampled(16)
 def test_a_whole_partition_is_dumped_as_kafka_dumps_it(tree: str, partition: str, run: Run) -> None:
     count = 0
     for expected in expected_runs(tree, partition):
@@ -121,6 +122,7 @@ def test_a_whole_partition_is_dumped_as_kafka_dumps_it(tree: str, partition: str
 
 
 @pytest.mark.parametrize(("tree", "partition"), partitions("damaged"))
+@pytest.mark.sampled(10)
 def test_a_damaged_partition_is_dumped_up_to_the_damage(tree: str, partition: str, run: Run) -> None:
     statuses = set()
     for expected in expected_runs(tree, partition):

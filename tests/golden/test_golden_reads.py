@@ -67,12 +67,14 @@ def assert_reads_as_consumed(log: Log, path: Path, **options: Any) -> None:
 
 
 @pytest.mark.parametrize(("tree", "path"), consumed_files(".jsonl"))
+@pytest.mark.sampled(25)
 def test_a_broker_partition_reads_as_its_consumer_read_it(tree: str, path: Path) -> None:
     with Log(golden_root() / tree / path.name.removesuffix(".jsonl"), read_only=True) as log:
         assert_reads_as_consumed(log, path)
 
 
 @pytest.mark.parametrize(("tree", "path"), consumed_files(".jsonl"))
+@pytest.mark.sampled(25)
 def test_a_broker_partition_opened_for_writing_reads_the_same(tree: str, path: Path, tmp_path: Path) -> None:
     store = tmp_path / tree
     name = path.name.removesuffix(".jsonl")

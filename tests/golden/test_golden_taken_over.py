@@ -104,6 +104,7 @@ def latest(rows: list[Triple], start_offset: int) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.sampled(16)
 def test_nothing_is_lost_but_what_compaction_and_deletion_take(name: str, tmp_path: Path) -> None:
     life = taken_over(golden_root() / name, tmp_path / "store")
     with kstore.Log(life.directory, read_only=True) as log:

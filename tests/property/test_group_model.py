@@ -387,7 +387,7 @@ KINDS = [
 
 @pytest.mark.parametrize("shared", KINDS)
 def test_a_group_is_what_the_model_says(shared: bool, tried: Callable[[str, int], None]) -> None:
-    run(shared, tries(50, quick=15), 40, tried)
+    run(shared, tries(50, quick=8), 40, tried)
 
 
 # --- that the model finds faults --------------------------------------------------------------------------------------

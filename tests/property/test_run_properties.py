@@ -23,8 +23,8 @@ from tests.selection import tries
 pytestmark = pytest.mark.promise("hostile file", "bytes")
 
 # Only one byte in this many is tried in a quick run.
-ONE_IN = tries(1, quick=5)
-CHUNKS = tries(3000, quick=300)
+ONE_IN = tries(1, quick=11)
+CHUNKS = tries(3000, quick=150)
 
 
 def as_batches(

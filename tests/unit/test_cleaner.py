@@ -103,6 +103,7 @@ def compare(path: Path, seed: int, passes: int) -> int:
 
 
 @pytest.mark.parametrize("part", range(4))
+@pytest.mark.sampled(1)
 def test_what_is_kept_is_what_a_plain_second_opinion_keeps(
     part: int, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

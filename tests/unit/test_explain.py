@@ -72,6 +72,7 @@ def test_damage_on_the_way_is_told(log: Log) -> None:
 
 
 @pytest.mark.parametrize("name", golden_partitions("clean"))
+@pytest.mark.sampled(12)
 def test_what_a_broker_wrote_is_explained_as_it_is_read(name: str) -> None:
     with Log(golden_root() / "clean" / name, read_only=True) as log:
         for record in log.read():

@@ -344,6 +344,7 @@ STEPS: dict[str, tuple[Callable[[Log], object], bool]] = {
 
 @pytest.mark.parametrize("tail", ["open", "known", "not known"])
 @pytest.mark.parametrize("step", STEPS)
+@pytest.mark.sampled(36)
 def test_what_changes_a_file_is_announced_first(step: str, tail: str, tmp_path: Path, durability: Durability) -> None:
     path = tmp_path / "log"
     settings: dict[str, Any] = {

@@ -22,6 +22,7 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("message", "version"), VERSIONS)
+@pytest.mark.sampled(60)
 def test_a_message_of_every_type_and_version_is_written_as_it_was_read(message: Message, version: int) -> None:
     """The random bytes are another encoder's (tests/interop), whose logs Kafka's own tool has read."""
     rng = random.Random(version)
