@@ -46,7 +46,7 @@ def milliseconds(when: int | datetime | str) -> int:
 
 
 def whole_number(name: str, value: int, bits: int) -> None:
-    """Raises: TypeError, ValueError for anything but a number from 0 that a signed field of this many bits holds."""
+    """Raises: TypeError, ValueError for anything but a number from 0 up that fits a signed field of this many bits."""
     highest = 2 ** (bits - 1) - 1
     if not isinstance(value, int):
         raise TypeError(f"{name} is {value!r}, expected an int")

@@ -5,7 +5,7 @@
     the rest  the active segment, open transactions, records younger than min_compaction_lag_ms
 
 A record stays if its key has no later one in the dirty part. A tombstone stays until the delete horizon of its batch,
-which the first pass that meets it sets; likewise a transaction's marker, once none of its data is left.
+which the first pass that meets it sets. So does a transaction's marker, once none of the transaction's data is left.
 (Kafka: LogCleaner, LogCleanerManager, CleanedTransactionMetadata.)
 """
 
@@ -71,7 +71,7 @@ class Dirt(NamedTuple):
 
 
 def start_of_dirt(remembered: int | None, *, start_offset: int, end_offset: int) -> int:
-    """The first dirty offset; a remembered one outside of the log is ignored."""
+    """The first dirty offset; a remembered one outside the log is ignored."""
     if remembered is None or not start_offset <= remembered <= end_offset:
         return start_offset
     return remembered
@@ -88,8 +88,8 @@ def first_uncleanable(
 ) -> int:
     """Where cleaning must stop: before open transactions, unsynced data, and young records.
 
-    ``sealed`` are all segments but the active one, which is never cleaned; a segment is young if its largest timestamp
-    is.
+    ``sealed`` are all segments except the active one, which is never cleaned; a segment is young if its largest
+    timestamp is.
     """
     stop = min(stable_offset, durable_offset, sealed[-1].stop_offset if sealed else 0)
     if min_lag_ms > 0:
@@ -103,7 +103,7 @@ def first_uncleanable(
 def measure_dirt(sealed: Iterable[SegmentFacts], first_dirty: int, uncleanable: int) -> Dirt:
     """Counts whole segments, as Kafka does: the one with the first dirty offset is dirty.
 
-    One that ends after ``uncleanable`` does not count: a pass leaves the rest of it, and it would be due for ever.
+    A segment that ends after ``uncleanable`` does not count: a pass leaves part of it, so it would always be due.
     """
     clean = cleanable = 0
     oldest = NO_TIMESTAMP
@@ -128,7 +128,7 @@ def is_due(dirt: Dirt, config: LogConfig, now_ms: int) -> bool:
 
 
 def filthiest(dirt: Mapping[Name, Dirt]) -> Name:
-    """The log with the largest share of dirt; of equal ones the first."""
+    """The log with the largest share of dirt; the first of equal ones."""
     return max(dirt, key=lambda name: dirt[name].ratio)
 
 
@@ -184,7 +184,7 @@ class LastRecord(NamedTuple):
 def batch_verdict(batch: Batch, *, discardable: bool, deletes_expire: bool, now_ms: int) -> BatchVerdict:
     """``discardable``: aborted data, or the marker of a transaction without remaining data.
 
-    ``deletes_expire`` is False after a segment that could not be cleaned: what must outlive its records stays.
+    ``deletes_expire`` is False after a segment that could not be cleaned: tombstones that may hide its records stay.
     """
     if not batch.is_control:
         return BatchVerdict.DROP if discardable else BatchVerdict.CHOOSE
@@ -219,12 +219,12 @@ class _Aborted:
 
 @dataclass(slots=True)
 class CleanedTransactions:
-    """Tracks which data was aborted, and whose transactions' data a pass has met; fed each batch, in offset order.
+    """Tracks which data was aborted, and of which transactions a pass has met data; fed each batch, in offset order.
 
     ``aborted`` are all that overlap the offsets of the pass, sorted by their first offset. ``open_before`` are the
     producers whose transaction started before the log's first segment and is open there, by its snapshot: their next
-    marker stays, or a reader from that snapshot would wait for it for ever. ``kept`` collects transactions whose marker
-    came and whose data is not all gone yet: the new segment's index must list them.
+    marker stays, or a reader of that snapshot would wait for it for ever. ``kept`` collects transactions whose marker
+    came while some of their data remains: the new segment's index must list them.
     """
 
     aborted: Sequence[AbortedTransaction]
@@ -235,7 +235,7 @@ class CleanedTransactions:
     _open_committed: set[int] = field(default_factory=set)
 
     def copy(self) -> CleanedTransactions:
-        """A copy of the present state, to go back to."""
+        """A copy of the present state, for going back."""
         opened = {producer: replace(aborted) for producer, aborted in self._open_aborted.items()}
         return CleanedTransactions(
             self.aborted, self.open_before, list(self.kept), self._next, opened, set(self._open_committed)
@@ -246,7 +246,7 @@ class CleanedTransactions:
         return kept
 
     def is_discardable(self, batch: Batch) -> bool:
-        """Whether the batch is aborted data, or a marker of a transaction whose data was not met.
+        """Whether the batch is aborted data, or the marker of a transaction of which no data was met.
 
         Raises: CorruptDataError for a marker that cannot be read.
         """

@@ -1,11 +1,11 @@
-"""Ranges of offsets that a log has lost, and whose loss its user has accepted: pure functions over values.
+"""Offsets that a log has lost, and those whose loss its user has accepted: pure functions over values.
 
     lost       offsets that were durable and that no batch holds any more; a range that was merged with its neighbour
                also spans whole batches, which are served: only offsets that no batch holds count as lost
     fenced     offsets of a damaged batch; they are found in the files, and not stored here
     accepted   fenced or lost offsets that reads skip at the user's request
-    unconfirmed  fenced offsets above each durable end that was known when recovery found them: what a power cut within
-               a write leaves, unless damage took what was acknowledged; nothing written without a sync can tell
+    unconfirmed  fenced offsets above each durable end that was known when recovery found them: a power cut within a
+               write leaves such offsets, but so may damage to acknowledged data; nothing on disk can tell which
 
 A range is ``(first, last)``, both inclusive. Ranges increase and do not touch each other.
 """
@@ -90,7 +90,7 @@ def way_on(first: int, last: int) -> str:
 
 
 def corrupt_batch_error(lost: CorruptRange) -> CorruptBatchError:
-    """The error of a read that reaches ``lost``; it names the remedy."""
+    """The error for a read that reaches ``lost``; names the remedy."""
     return CorruptBatchError(
         lost.reason,
         path=lost.path,
@@ -103,7 +103,7 @@ def corrupt_batch_error(lost: CorruptRange) -> CorruptBatchError:
 
 
 def span_size(ranges: Iterable[OffsetSpan]) -> int:
-    """How many offsets ``ranges`` hold."""
+    """The number of offsets in ``ranges``."""
     return sum(last - first + 1 for first, last in ranges)
 
 
@@ -115,7 +115,7 @@ class LossRanges(NamedTuple):
     unconfirmed: OffsetSpans = ()
 
     def judged(self, damage: CorruptRange) -> Iterator[CorruptRange]:
-        """The parts of ``damage`` whose loss is not accepted, each with what is known of it."""
+        """The parts of ``damage`` whose loss is not accepted, each marked as unconfirmed or not."""
         for first, last, is_unconfirmed in self.told_apart(damage.first, damage.last):
             yield damage._replace(first=first, last=last, is_unconfirmed=is_unconfirmed)
 
@@ -151,15 +151,15 @@ class LossRanges(NamedTuple):
         return self._replace(accepted=joined(self.accepted, ((first, last),)))
 
     def with_unconfirmed(self, ranges: Iterable[OffsetSpan], count_max: int) -> LossRanges:
-        """If there are too many, the first ones are dropped: they then count as acknowledged."""
+        """The losses with more unconfirmed ranges. Above ``count_max`` the first ones go, and count as acknowledged."""
         return self._replace(unconfirmed=joined(self.unconfirmed, ranges)[-count_max:])
 
     def within(self, start: int, stop: int) -> LossRanges:
-        """Without the parts below ``start``, or at or above ``stop``: they were deleted, or cut."""
+        """The losses without the parts below ``start``, or at or above ``stop``, which were deleted or cut."""
         return LossRanges(*(clipped(ranges, start, stop) for ranges in self))
 
     def after_compaction(self, start: int, stop: int, lost_max: int, *, kept: Sequence[OffsetSpan] = ()) -> LossRanges:
-        """After the compaction of ``start`` to below ``stop``: only accepted losses there need no entry.
+        """The losses after the compaction of ``start`` to below ``stop``: only accepted losses there need no entry.
 
         ``kept`` are the ranges of unreadable batches that were copied unchanged. A loss that is not accepted keeps its
         entry: no compaction may make it look like removed records.

@@ -1,4 +1,4 @@
-"""What a mirror does for each segment: a pure decision over two listings.
+"""What a mirror does with each segment: a pure decision over two listings.
 
 A segment that the target has with the same size, and that has not changed since it was copied, is kept. A copy on a
 local disk has the time of its source; one in an object store has the time of its upload, which must not be earlier. If
@@ -29,8 +29,8 @@ class SegmentFile(NamedTuple):
 class Matching(NamedTuple):
     """What to do for each base offset of the source.
 
-    ``old`` are the target's segments below the source's first: retention has removed them there. ``foreign`` are its
-    others that the source lacks: the source was truncated, compacted, or is another log.
+    ``old`` are the target's segments below the source's first, which retention has removed there. ``foreign`` are other
+    segments that the source lacks: it was truncated or compacted, or is another log.
     """
 
     verdicts: dict[int, Verdict]
@@ -39,7 +39,7 @@ class Matching(NamedTuple):
 
 
 def match_segments(source: Sequence[SegmentFile], target: Sequence[SegmentFile], *, same_times: bool) -> Matching:
-    """Both in increasing order of base offsets. ``same_times``: a copy has its source's time, else that of its
+    """Both in increasing order of base offsets. ``same_times``: a copy has its source's time, otherwise that of its
     upload."""
     there = {file.base_offset: file for file in target}
     verdicts = {file.base_offset: _verdict(file, there.get(file.base_offset), same_times) for file in source}
@@ -64,7 +64,7 @@ def _verdict(source: SegmentFile, target: SegmentFile | None, same_times: bool) 
 def start_of_target(source_start: int, *, before: int | None, old: Sequence[int], delete: bool) -> int:
     """The log start offset of the target; ``before`` is its old one, None for a new target.
 
-    Without ``delete``, what was readable there stays readable.
+    Without ``delete``, whatever was readable there stays readable.
     """
     if delete:
         return source_start

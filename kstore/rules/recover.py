@@ -6,9 +6,9 @@ The rule (DESIGN.md, promises), for the first damage in offset order:
     or the durable end
     above it, a whole batch follows    fenced, unless only a suffix can have been lost: durability was "interval" or
                                        "os" and the machine has restarted since, so that pages reached the disk in any
-                                       order; then everything from the damage on is cut, and so is what lies behind
-                                       a segment that lost its end at the border between two batches, or behind
-                                       segments that a truncation had taken away
+                                       order. Then everything from the damage on is cut, and so is everything after
+                                       a segment that lost its end at the border between two batches, or after
+                                       segments that a truncation had removed
     above it, nothing whole follows    cut
 
 A log that ends below its durable end has lost acknowledged records: the missing offsets count as lost and are never
@@ -28,7 +28,7 @@ __all__ = ["Decision", "Doubt", "SegmentFindings", "decide"]
 
 
 class SegmentFindings(NamedTuple):
-    """The scan's findings for one segment; ``next_offset`` follows its last whole batch (its base without one)."""
+    """The scan's findings in one segment; ``next_offset`` follows its last whole batch (without one: its base)."""
 
     path: str
     base_offset: int
@@ -41,9 +41,10 @@ class SegmentFindings(NamedTuple):
 class Doubt(NamedTuple):
     """What is known about the last writer.
 
-    ``recovery_point``: all below was synced. ``durable_end``: acknowledged as durable up to it. ``suffix_only``:
-    durability was weaker than "sync" and the machine has restarted since. ``is_gapless``: no segment above the recovery
-    point can have been begun behind missing offsets, as with "sync", where each new segment moves that point first.
+    ``recovery_point``: everything below was synced. ``durable_end``: everything below was acknowledged as durable.
+    ``suffix_only``: durability was weaker than "sync" and the machine has restarted since. ``is_gapless``: no segment
+    above the recovery point can begin after missing offsets, as with "sync", where each new segment first moves that
+    point.
     """
 
     recovery_point: int
@@ -53,7 +54,7 @@ class Doubt(NamedTuple):
 
     @property
     def known_end(self) -> int:
-        """Everything below it is known to have been durable.
+        """Everything below it was durable.
 
         The recovery point may lie below the durable end: a roll lowers it until the old segment's indexes are on disk.
         """
@@ -61,13 +62,13 @@ class Doubt(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """``cut`` is (index of the segment, position) from where all goes, or None; ``end_offset`` the next one to assign.
+    """``cut`` is where the cut starts, (index of the segment, position), or None; ``end_offset`` is the next offset.
 
-    ``seal`` says that no batch may be appended to the last segment: damage stands in it where the next batch would go,
-    or its end lies below ``end_offset``. ``lost`` are offsets that were durable and that nothing whole follows, whether
-    damaged bytes are left of them or none; ``fenced`` names them too.
+    ``seal`` says that no batch may be appended to the last segment: it has damage where the next batch would go, or
+    ends below ``end_offset``. ``lost`` are offsets that were durable and after which nothing whole follows, whether
+    damaged bytes remain of them or not; ``fenced`` names them too.
 
-    Of what is fenced, ``is_unconfirmed`` is set where it lies above everything that is known to have been durable.
+    In ``fenced``, ``is_unconfirmed`` marks offsets above everything that was durable.
     """
 
     fenced: Sequence[CorruptRange]
@@ -79,7 +80,7 @@ class Decision(NamedTuple):
 
 
 def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
-    """Decides over ``segments``, those not known to be flushed, in offset order, at least one."""
+    """Decides over ``segments``, those that may not be flushed, in offset order; at least one."""
     fenced: list[CorruptRange] = []
     lost: list[OffsetSpan] = []
     end_offset = segments[0].base_offset
@@ -87,14 +88,14 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
     for number, segment in enumerate(segments):
         damaged_end = False
         if segment.base_offset > end_offset and number:
-            # Without syncs pages are lost in any order; with them a truncation's unlinks may be.
+            # Without syncs, pages are lost in any order; with them, a truncation's unlinks may be.
             is_rest = doubt.suffix_only or (doubt.is_gapless and end_offset >= doubt.durable_end)
             if is_rest and segment.base_offset > doubt.known_end:
                 before = segments[number - 1]
                 reason = f"offsets {end_offset} to {segment.base_offset - 1} are missing"
                 decision = Decision(fenced, (number - 1, before.size), reason, end_offset, False, lost)
                 return _ended(decision, before, doubt)
-            # Where all was synced, a compaction, a fenced end or a writer that gives the offsets left them out.
+            # Everything was synced, so a compaction, a fenced end or a writer that assigns offsets itself made the gap.
             end_offset = segment.base_offset
         for damage in segment.damages:
             follower = damage.next_offset
@@ -107,7 +108,7 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
             last = follower - 1 if follower is not None else max(damage.first_offset, doubt.known_end - 1)
             fenced += _fenced(damage, last, segment.path, doubt.known_end)
             if follower is None:
-                # Readers that take no part in recovery could not tell it from a write that goes on.
+                # Readers in other processes could not tell it from a write in progress.
                 lost.append((damage.first_offset, last))
             damaged_end = damage.next_offset is None
             end_offset = max(end_offset, last + 1)
@@ -116,7 +117,7 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
 
 
 def _fenced(damage: Damage, last: int, path: str, known_end: int) -> Iterator[CorruptRange]:
-    """The offsets of ``damage`` up to ``last``: those that were durable, and apart from them those above."""
+    """The offsets of ``damage`` up to ``last``, those that were durable separate from those above."""
     whole = CorruptRange(damage.first_offset, last, damage.position, damage.reason, path)
     if whole.first < known_end:
         yield whole._replace(last=min(last, known_end - 1))
@@ -125,7 +126,7 @@ def _fenced(damage: Damage, last: int, path: str, known_end: int) -> Iterator[Co
 
 
 def _ended(decision: Decision, last: SegmentFindings, doubt: Doubt) -> Decision:
-    """``decision``, of a log whose batches and damage end in segment ``last``, with what it has lost behind them."""
+    """Adds to ``decision`` the offsets that the log has lost after the end of its ``last`` segment."""
     end_offset, known_end = decision.end_offset, doubt.known_end
     if end_offset >= known_end:
         return decision
@@ -140,7 +141,7 @@ def _ended(decision: Decision, last: SegmentFindings, doubt: Doubt) -> Decision:
 
 
 def _next_batch(segments: Sequence[SegmentFindings], number: int, offset: int) -> int | None:
-    """The base of the first segment behind ``number`` that holds whole batches above ``offset``, None without one."""
+    """The base of the first segment after ``number`` with whole batches above ``offset``, or None."""
     for segment in segments[number + 1 :]:
         if segment.batch_count and segment.base_offset > offset:
             return segment.base_offset

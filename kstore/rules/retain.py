@@ -6,10 +6,10 @@ Oldest first, up to the first segment that is kept:
     size         without it the log still holds at least ``retention_bytes``
     time         its greatest timestamp is more than ``retention_ms`` ago
 
-Only segments below the high watermark are deleted and, if retention is bound to consumer groups, only what all of them
-have passed. A segment whose records have no time is as old as its file, and one with damage, which hides the times of
-some of its records, is no older than its file. Guards: a time in the future blocks nothing for
-ever, its file's time counts instead; and a clock that jumps ahead deletes nothing early (``TrustedClock``).
+Only segments below the high watermark are deleted and, if retention waits for consumer groups, only those that all of
+them have passed. A segment whose records have no time is as old as its file, and one with damage, which hides the times
+of some of its records, is no older than its file. Guards: a time in the future does not keep a segment for ever, its
+file's time counts instead; and a clock that jumps ahead deletes nothing early (``TrustedClock``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FUTURE_MS_MAX = 3_600_000
 class SegmentAge(NamedTuple):
     """One segment: offsets below ``stop_offset``, ``size`` in bytes, greatest timestamp and file time in ms.
 
-    ``has_damage`` says that the greatest timestamp leaves out batches that cannot be read.
+    ``has_damage``: the greatest timestamp leaves out unreadable batches.
     """
 
     stop_offset: int
@@ -47,7 +47,7 @@ class SegmentAge(NamedTuple):
 
 
 def passed_by_all(groups: Iterable[str], committed: Callable[[str], int | None]) -> int:
-    """The offset that all of ``groups`` have passed, by what each has ``committed``, None for nothing."""
+    """The offset that all of ``groups`` have passed, by what each has ``committed``, or None."""
     return min((committed(group) or 0 for group in groups), default=0)
 
 
@@ -63,8 +63,8 @@ def deletable_count(
 ) -> int:
     """How many of ``segments``, all of a log's in order, may be deleted; the last one is the active one.
 
-    No segment after the successor of the first kept one is requested: finding a segment's age may take a read. ``size``
-    is that of all of them. ``passed``: what the groups that retention is bound to have passed; None if it is not bound.
+    Reads no segment after the successor of the first kept one, because finding an age may take a read. ``size`` is that
+    of all segments. ``passed``: the offset that the groups of retention have passed; None if it waits for no group.
     """
     surplus = size - config.retention_bytes
     by_policy = "delete" in config.cleanup_policy
@@ -99,11 +99,11 @@ def _is_expired(segment: SegmentAge, retention_ms: int, now_ms: int) -> bool:
 def over_total(logs: Mapping[Owner, Sequence[SegmentAge]], surplus: int) -> dict[Owner, int]:
     """How many segments each log gives up to free ``surplus`` bytes; logs that give up none are omitted.
 
-    The oldest of all first, by when they were last written: the times of records do not count here. Active segments,
-    the last of each log, stay.
+    The segments written longest ago go first, whatever the times of their records. Active segments, the last of each
+    log, stay.
     """
     counts: dict[Owner, int] = {}
-    # The number keeps logs of the same age from being compared.
+    # The number decides between logs of the same age.
     heads = [(ages[0].mtime_ms, number, owner) for number, (owner, ages) in enumerate(logs.items()) if len(ages) > 1]
     heapq.heapify(heads)
     while surplus > 0 and heads:
@@ -119,12 +119,12 @@ def over_total(logs: Mapping[Owner, Sequence[SegmentAge]], surplus: int) -> dict
 class TrustedClock:
     """A wall clock that advances no faster than time passes: it ignores a jump ahead, but follows a jump back.
 
-    It cannot detect a clock that is wrong from the first call: the logs of a store share one, so a log that is opened
-    after a jump does not believe it. Thread-safe.
+    It cannot detect a clock that was wrong from the start. The logs of a store share one, so a log that is opened after
+    a jump does not believe it. Thread-safe.
     """
 
     def __init__(self, now_ms: int, monotonic: float) -> None:
-        """``now_ms`` by the wall clock, ``monotonic`` in seconds by a clock that is never set."""
+        """``now_ms`` of the wall clock, ``monotonic`` in seconds of a clock that is never set."""
         self._lock = threading.Lock()
         self._now_ms = now_ms
         self._monotonic = monotonic

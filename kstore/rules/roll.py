@@ -10,8 +10,8 @@ A segment accepts a batch unless (Kafka: LogSegment.shouldRoll)
     IDLE         nothing was appended for that long, or the first batch is max_compaction_lag_ms old by the clock
                  (kstore only: in Kafka an idle segment never rolls)
 
-Time is the records' own, so that a replay of old records produces the same segments as when they were new; only a
-segment whose records have no time, and the idle rule, use the clock.
+Time is the records' own, so that a replay of old records makes the same segments as when they were new; only segments
+whose records have no time, and the idle rule, use the clock.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def idle_reason(
 ) -> RollReason | None:
     """IDLE if the active segment of ``position`` bytes has waited for an append for longer than its segment_ms.
 
-    Without this, retention and compaction would never reach the records of a log without further appends.
+    Without this, retention and compaction would never reach the last records of a log that gets no more appends.
     ``last_append_ms`` is the clock's time; for a log just opened, that of its last change. A clock that goes back only
     delays the roll. ``first_timestamp`` is as in ``roll_reason``: waiting for compaction starts there.
     """

@@ -1,17 +1,17 @@
-"""Whether a producer's batch may be appended, and what is then known about the producer: pure, over values.
+"""Whether a producer's batch may be appended, and the producer's state afterwards: pure, over values.
 
 A producer counts its records, per partition, from 0 to 2^31 - 1 and then from 0 again; a batch carries the sequence of
-its first record. This reveals a retry, and a loss too (Kafka: ProducerAppendInfo, ProducerStateEntry):
+its first record. This reveals retries and losses (Kafka: ProducerAppendInfo, ProducerStateEntry):
 
     1  the epoch and exactly the sequences of one of the last five batches: a repetition, not appended again
     2  an older epoch: refused, another instance has replaced the producer
     3  a newer epoch: its first sequence is 0
     4  the same epoch: its first sequence follows the last one
-    5  a producer that the log does not know, or has forgotten: any sequence
+    5  a producer that the log does not know, or knows no longer: any sequence
     6  inside a transaction: only transactional batches
 
-The end of a transaction is refused for an older epoch, and for a coordinator of an older epoch than the last end's. A
-batch that was accepted elsewhere (replication, recovery) is not checked; the known state follows it.
+The end of a transaction is refused for an older epoch, and for a coordinator of an older epoch than that of the last
+end. A batch that was accepted elsewhere (replication, recovery) is not checked; the state follows it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ NO_SEQUENCE = -1
 
 
 class RememberedBatch(NamedTuple):
-    """One of a producer's last batches (Kafka: BatchMetadata); ``timestamp`` (ms) is its greatest."""
+    """One of a producer's last batches (Kafka: BatchMetadata); ``timestamp`` (ms) is the batch's greatest."""
 
     last_sequence: int
     last_offset: int
@@ -74,7 +74,7 @@ class RememberedBatch(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """What a log knows of one producer (Kafka: ProducerStateEntry). -1 means none, ``timestamp`` is in ms.
+    """A producer's state in a log (Kafka: ProducerStateEntry). -1 means none, ``timestamp`` is in ms.
 
     ``batches`` are its last ones, at most five, the newest last; all have ``producer_epoch``.
     """
@@ -104,7 +104,7 @@ class Producer(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """The producer's fields of a batch. ``end``: the marker in a control batch, None without one.
+    """The producer's fields of a batch. ``end``: the marker in a control batch, or None.
 
     It may stand for several data batches with contiguous sequences and offsets: ``run`` then has the last ones to
     remember.
@@ -133,7 +133,7 @@ def producer_batch(batch: Batch, first_offset: int | None = None) -> ProducerBat
     end = None
     is_control = batch.is_control
     if is_control:
-        # Compaction leaves empty control batches, and there are control records of other kinds.
+        # Compaction leaves empty control batches, and other kinds of control records exist.
         record = next(iter(batch.records()), None)
         end = None if record is None else parse_end_transaction_marker(record.key, record.value)
     return ProducerBatch(
@@ -183,7 +183,7 @@ def check_next(known: Producer | None, batch: ProducerBatch) -> None:
 
 
 def _check_follows(known: Producer, batch: ProducerBatch) -> None:
-    # 0 follows 2^31 - 1, and also none.
+    # 0 comes after 2^31 - 1, and also first.
     expected = increment_sequence(known.last_sequence, 1)
     if batch.first_sequence == expected:
         return
@@ -194,7 +194,7 @@ def _check_follows(known: Producer, batch: ProducerBatch) -> None:
 
 
 def follows(known: Producer | None, batch: ProducerBatch) -> bool:
-    """Whether a data batch, or a run of them, certainly comes next: then ``check_next`` has no complaint."""
+    """Whether a data batch, or a run of them, certainly comes next, so that ``check_next`` would accept it."""
     return (
         known is not None
         and known.producer_epoch == batch.producer_epoch
@@ -204,7 +204,7 @@ def follows(known: Producer | None, batch: ProducerBatch) -> bool:
 
 
 def run_of(stamp: tuple[int, int, int, bool], batches: Sequence[tuple[int, int]], first_offset: int) -> ProducerBatch:
-    """The run of data batches that starts at ``first_offset``: for each its record count and greatest timestamp (ms).
+    """The run of data batches that starts at ``first_offset``; each has a record count and a greatest timestamp (ms).
 
     ``stamp``: producer id, epoch, the first sequence, whether they are transactional.
     """
@@ -273,7 +273,7 @@ def after(known: Producer | None, batch: ProducerBatch) -> Producer:
 
 
 def seen(batch: ProducerBatch) -> RememberedBatch:
-    """What is remembered of a data batch."""
+    """The part of a data batch that is remembered."""
     return RememberedBatch(
         batch.last_sequence, batch.last_offset, batch.last_offset - batch.first_offset, batch.timestamp
     )
@@ -285,5 +285,5 @@ def remembered(batches: Sequence[RememberedBatch]) -> tuple[RememberedBatch, ...
 
 
 def is_expired(known: Producer, now_ms: int, expiration_ms: int) -> bool:
-    """Whether the producer has been silent for so long that it is forgotten; never inside a transaction."""
+    """Whether the producer has been silent long enough to be dropped; never inside a transaction."""
     return not known.is_in_transaction and now_ms - known.timestamp >= expiration_ms

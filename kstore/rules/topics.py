@@ -53,7 +53,7 @@ PARTITIONS_MAX = 100_000
 FORM = CheckedText("kstore.topics", 1)
 FIELDS = frozenset({"partitions", "made", "topic_id", "settings", "deleting", "settings_lost"})
 DURABILITY = "durability"
-# The settings of a topic that lost its own, or that must keep everything: the store's may be stricter.
+# The settings of a topic that lost its own, or that must keep everything, because the store's may delete more.
 KEEP_EVERYTHING = {"cleanup_policy": "delete", "retention_bytes": -1, "retention_ms": -1}
 
 
@@ -109,7 +109,7 @@ def kept_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def effective_settings(
     defaults: Mapping[str, Any], own: Mapping[str, Any], durability: Durability
 ) -> tuple[LogConfig, Durability]:
-    """The settings of a topic: its own, else the store's. Settings of a later release are ignored.
+    """The settings in effect for a topic: its own, else the store's. Settings of a later release are ignored.
 
     Raises: ConfigError if two of them contradict each other.
     """
