@@ -27,14 +27,14 @@ __all__ = ["SegmentTail", "TailState"]
 
 logger = logging.getLogger(__name__)
 
-# What other processes are told of a tail: its first timestamp; the greatest one, and the last offset of the batch with
-# it; the bytes since the last index entry; the entries of the offset index, and of the time index.
+# What a shared log's record says about a tail: its first timestamp; the greatest one, and the last offset of the batch
+# with it; the bytes since the last index entry; the entries of the offset index, and of the time index.
 TailState = tuple[int, int, int, int, int, int]
 
 # The .log gets blocks this far ahead of its end (its size stays exact): a write then need not search for space.
 ALLOCATE_BYTES = 4 << 20
-# A reopened one gets no blocks ahead before it has grown by this: it may soon be parked again, which would release
-# them.
+# A reopened file gets no blocks ahead before it has grown by this much, because it may soon be parked again, which
+# would release them.
 REOPENED_BYTES = 64 << 10
 
 
@@ -104,7 +104,7 @@ class SegmentTail:
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = NO_OFFSET
-        # Whether the greatest timestamp may leave out batches that are damaged, or come after damage.
+        # Whether batches that are damaged, or come after damage, may be missing from the greatest timestamp.
         self.has_damage = False
         self.index_failed = False
         self._since_entry = 0
@@ -118,7 +118,7 @@ class SegmentTail:
         self._last_offset_max = base_offset + 2**31 - 1
 
     def use(self, config: LogConfig) -> None:
-        """Rolls, and indexes, with other settings from now on; the indexes may not exceed their first maximum."""
+        """Uses other settings from now on; the indexes may not exceed their first maximum."""
         self.jitter_ms = jitter_ms(config)
         self._index_interval_bytes = config.index_interval_bytes
         self._segment_bytes = config.segment_bytes
@@ -213,7 +213,7 @@ class SegmentTail:
         for item in walk(self.file, start, self.position, next_offset=self.base_offset, chunk_bytes=1 << 16):
             if isinstance(item, Damage):
                 self.has_damage = True
-                return not first  # fenced damage behind a good entry is not the index's fault
+                return not first  # fenced damage after a good entry is not the index's fault
             position, batch = item
             if first and start and batch.last_offset != last.offset:
                 return False
@@ -255,7 +255,8 @@ class SegmentTail:
     # --- append -----------------------------------------------------------------------------------------------------
 
     def takes(self, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
-        """Whether a batch certainly belongs here: no condition for a roll can hold. False only means: check closer."""
+        """Whether a batch certainly belongs here, because no condition for a roll can hold. False means: check
+        closer."""
         return (
             position + size <= self._segment_bytes
             and last_offset <= self._last_offset_max
@@ -274,11 +275,11 @@ class SegmentTail:
 
     @property
     def open_file(self) -> File | None:
-        """The ``.log`` as it is open now, None while the tail is parked. For readers, which have no lock."""
+        """The ``.log``, if it is open; None while the tail is parked. For readers, which have no lock."""
         return self._file
 
     def park(self, fs: FileSystem, admit: Callable[[], None]) -> None:
-        """Closes the ``.log``, of which everything is synced. The tail's state stays, and its indexes stay mapped; the
+        """Closes the ``.log``, which is completely synced. The tail's state stays, and its indexes stay mapped; the
         next write reopens the file, after ``admit()``. Readers that hold the file continue with it.
 
         Raises: StorageError; then it is open as before.
@@ -302,7 +303,7 @@ class SegmentTail:
                 f" expected {self.position} and {parked.inode}",
                 parked.path,
             )
-        # Blocks ahead only for a file that is written to for long.
+        # Blocks ahead of the end only if the file is written to for a while.
         self._allocated = self.position + REOPENED_BYTES
         self._file = file
         return file
@@ -372,7 +373,7 @@ class SegmentTail:
         self._since_entry += size
 
     def note_damage(self) -> None:
-        """The batch after it gets an index entry: if more damage follows, nothing else confirms that batch."""
+        """Gives the next batch an index entry: if more damage follows, nothing else confirms that batch."""
         self._since_entry = self._index_interval_bytes + 1
         self.has_damage = True
 
@@ -430,7 +431,8 @@ class SegmentTail:
     # --- truncate, flush, close -------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, position: int) -> None:
-        """Cuts the log at ``position``, where the batch with ``offset`` begins, and the indexes' entries from there."""
+        """Cuts the log at ``position``, where the batch with ``offset`` begins, and removes index entries from
+        there."""
         file = self.file
         file.truncate(position)
         file.fdatasync()
@@ -446,7 +448,7 @@ class SegmentTail:
     def seal(self, *, sync: bool) -> None:
         """Adds the last time entry, trims the indexes to their entries, releases spare blocks, and closes the files.
 
-        ``sync``: the indexes are then on disk, if possible: they are hints, and their failures do not count.
+        ``sync``: also puts the indexes on disk if possible. They are hints, so failures are ignored.
         """
         try:
             self._add_time_entry(final=True)
@@ -464,7 +466,7 @@ class SegmentTail:
         self.abandon()
 
     def sync_indexes(self, fs: FileSystem) -> None:
-        """Puts the indexes of a tail that was sealed without a sync on disk, if possible: they are hints."""
+        """Puts the indexes of a tail that was sealed without a sync on disk, if possible; they are hints."""
         for index in (self.offset_index, self.time_index):
             try:
                 fs.open(index.path).fdatasync()

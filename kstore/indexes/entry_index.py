@@ -1,10 +1,11 @@
-"""What the two searchable indexes share: sorted entries of one size, in mapped memory or in bytes.
+"""The common part of the two searchable indexes: sorted entries of one size, in mapped memory or in bytes.
 
 A writable index is memory that grows in small steps, each with its blocks allocated first; the file shrinks only at
 ``seal()`` and ``close()``. It keeps no descriptor: each step opens the file by name. A read-only one is bytes, read
 once. Changes need the log's lock. Lookups need none: an entry is stored before the count that covers it, a grown
-mapping is in place before that count too, and a reader that meets a just sealed mapping looks again. Nothing is on disk
-before ``flush()``.
+once. Changes need the log's lock. Lookups do not: an entry is stored before the count that covers it, a grown mapping
+is in place before that count too, and a reader that meets a mapping just sealed looks again. Nothing is on disk before
+``flush()``.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class _Closed:
 
 
 class EntryIndex(Generic[Entry]):
-    """What the two searchable indexes share: fixed-size entries, sorted, in a mapping or in bytes."""
+    """The common part of the two searchable indexes: fixed-size entries, sorted, in a mapping or in bytes."""
 
     suffix: ClassVar[str]
     entry_size: ClassVar[int]
@@ -158,7 +159,7 @@ class EntryIndex(Generic[Entry]):
     def open_read_only(
         cls, fs: FileSystem, path: PathLike, base_offset: int, *, live: bool = False, size_max: int = READ_BYTES_MAX
     ) -> Self:
-        """An index to search, read once. ``live``: a writer may be at work on it, so the zeros at its end are space for
+        """An index to search, read once. ``live``: a writer may be using it, so the zeros at its end are space for
         entries, and the last entry may be half stored.
 
         Raises: FileMissingError, StorageError.
@@ -270,7 +271,7 @@ class EntryIndex(Generic[Entry]):
         Keys are compared as bytes, which is the order of non-negative big-endian numbers.
         """
         while True:
-            # The count first: any source seen after it holds that many entries.
+            # The count first: every source seen after it holds at least that many entries.
             entries = self._count
             source = self._source
             if entries == 0 and self._closed:
@@ -308,7 +309,7 @@ class EntryIndex(Generic[Entry]):
         return self._mapping.size + min(self._mapping.size, GROWTH_BYTES_MAX)
 
     def take_in(self, entries: int) -> None:
-        """Continues with the file as another process has left it, which is not mapped, with ``entries`` entries.
+        """Continues with the file, which is not mapped, as another process has left it with ``entries`` entries.
 
         Raises: CorruptIndexError if the file does not hold them: then it must be rebuilt.
         """

@@ -86,12 +86,12 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
         return self._entry_or_start(self.floor_slot(offset))
 
     def floor_slot(self, offset: int) -> int:
-        """The number of that entry, -1 if there is none."""
+        """The slot of that entry, or -1."""
         delta = offset - self.base_offset
         return self._floor_slot(INT32.pack(min(delta, DELTA_MAX)), 0) if delta >= 0 else -1
 
     def ceiling(self, offset: int) -> tuple[OffsetPosition, int] | None:
-        """The first entry with an offset >= ``offset``, and the position of the next entry (0 if there is none).
+        """The first entry with an offset >= ``offset``, and the position of the next entry (0 without one).
 
         None if no entry is that high. If every batch has an entry, this is the batch that holds ``offset``, and its
         extent.
@@ -110,7 +110,7 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
         return self._entry_or_start(slot), 0
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """The first entry at or after ``position`` (bytes), None if there is none (Kafka: fetchUpperBoundOffset)."""
+        """The first entry at or after ``position`` (bytes), or None (Kafka: fetchUpperBoundOffset)."""
         slot = self._floor_slot(INT32.pack(min(position - 1, POSITION_MAX)), POSITION_AT) + 1 if position > 0 else 0
         if slot >= self._count:
             return None

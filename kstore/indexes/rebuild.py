@@ -123,7 +123,7 @@ class _OffsetCheck:
         )
         self._next = next(self._entries, None)
         self._last_offset = -1
-        # Entries that were reached, but whose offset is in a later batch.
+        # Entries that were reached, but whose offset belongs to a later batch.
         self._pending: deque[tuple[int, int]] = deque()
         # Where the lookup of the next batch starts to walk, and the largest batch since.
         self._walk_start = self._largest_size = 0

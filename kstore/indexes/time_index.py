@@ -27,7 +27,7 @@ DELTA_AT = 8
 
 
 class TimeIndex(EntryIndex[TimestampOffset]):
-    """Maps a time to an offset up to which no record is as late (Kafka: TimeIndex).
+    """Maps a time to an offset before which no record is later (Kafka: TimeIndex).
 
     Timestamps increase strictly, offsets never decrease. An entry holds the greatest timestamp of the segment so far
     and the last offset of its batch (Kafka 2.8 and older: of its record).
@@ -100,7 +100,7 @@ class TimeIndex(EntryIndex[TimestampOffset]):
         return self._entry_or_start(self.floor_slot(timestamp))
 
     def floor_slot(self, timestamp: int) -> int:
-        """The number of that entry, -1 if there is none."""
+        """The slot of that entry, or -1."""
         return self._floor_slot(INT64.pack(min(timestamp, TIMESTAMP_MAX)), 0) if timestamp >= 0 else -1
 
     def truncate_to(self, offset: int) -> None:

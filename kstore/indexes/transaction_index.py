@@ -44,7 +44,7 @@ CHUNK_BYTES = 1024 * ENTRY.size
 class AbortedTransactions(NamedTuple):
     """Aborted transactions that overlap a range of offsets.
 
-    ``is_complete``: no later segment can hold another one; otherwise the search continues there.
+    ``is_complete``: no later segment can hold another one; otherwise the search continues in the next segment.
     """
 
     transactions: list[AbortedTransaction]
@@ -195,7 +195,7 @@ class TransactionIndex:
                     raise CorruptIndexError(fault, path=self.path, position=at + delta * ENTRY.size)
                 previous = transaction.last_offset
                 yield transaction
-            # Entries that our own truncation removes meanwhile are not a loss.
+            # Entries that our own truncation has just removed are no loss.
             if at + len(data) < min(stop, self.size, at + CHUNK_BYTES):
                 raise CorruptIndexError(f"ends at {at + len(data)}, expected {stop} bytes", path=self.path)
 
@@ -224,7 +224,7 @@ class TransactionIndex:
             self._file.fdatasync()
 
     def seal(self) -> None:
-        """Makes the index read-only. Nothing more: its file is never longer than its entries."""
+        """Makes the index read-only. There is nothing to cut: its file is never longer than its entries."""
         self._writable = False
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ class TransactionIndex:
             )
 
     def _fault(self, transaction: AbortedTransaction) -> str:
-        """What is wrong with an entry, whatever precedes it; "" if nothing is."""
+        """What is wrong with an entry by itself; "" if nothing is."""
         if transaction.last_offset < self.base_offset:
             return f"last offset {transaction.last_offset}, expected at least {self.base_offset}"
         if not 0 <= transaction.first_offset <= transaction.last_offset:

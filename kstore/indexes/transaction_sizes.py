@@ -1,9 +1,8 @@
-"""The size of each segment's transaction index: shows whether one was lost.
+"""The size of each segment's transaction index, which reveals the loss of one.
 
 Readers of committed records rely on these indexes, so a lost one would show them aborted records. ``kstore.state`` has
-the total size of those that recovery does not check after a crash: the segments from the log's start to the one with
-the recovery point, which recovery scans, with all after it. The sum is kept in memory, and no file's size is read once
-the log is open.
+the total size of those that recovery does not check after a crash: from the log's start up to the segment with the
+recovery point, which recovery scans. The sum is kept in memory, so no file's size is read after the open.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ class TransactionIndexSizes:
         return sizes
 
     def note(self, base_offset: int, size: int) -> None:
-        """Records that the index of the segment at ``base_offset`` has ``size`` bytes; 0: empty, or none."""
+        """Notes that the index of the segment at ``base_offset`` has ``size`` bytes; 0 for an empty or missing one."""
         before = self._sizes.get(base_offset, 0)
         self._sizes[base_offset] = size
         if size != before and self._sum is not None and base_offset < self._sum[1]:
             self._sum = None
 
     def drop(self, bases: Iterable[int]) -> None:
-        """The segments at ``bases`` are gone."""
+        """Removes the segments at ``bases``."""
         for base_offset in bases:
             self.note(base_offset, 0)
             self._sizes.pop(base_offset, None)
