@@ -9,8 +9,8 @@ __all__ = ["Bell"]
 
 
 class Bell(threading.Event):
-    """An event that may also be set by code that interrupts the waiting thread itself: a signal handler, or a garbage
-    collection. ``threading.Event`` holds a lock for moments of its wait: such a call would deadlock on it."""
+    """An event that code which interrupts the waiting thread itself may set: a signal handler, or a garbage collection.
+    ``threading.Event`` holds a lock for moments of its wait, so such a call would deadlock."""
 
     def __init__(self) -> None:
         super().__init__()

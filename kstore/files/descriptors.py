@@ -1,8 +1,8 @@
 """Limits kstore's share of a process's open descriptors, and closes some when none are left.
 
 A tail is the end of a log's active segment, which an append leaves open for the next one. All tails of the process
-together may use half of the soft limit; one more *parks* the least recently used one: it is synced and closed, and its
-next append opens it again. The limit is read each time, since a program may change it.
+together may use half of the soft limit. Opening one more *parks* the least recently used one: it is synced and closed,
+and its next append opens it again. The limit is read each time, because a program may change it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 LIMIT_MAX = 1 << 20
 RAISED_LIMIT = 1 << 16
 TAILS_SHARE = 2
-# How many are parked when the process has no descriptor left.
+# How many tails are parked when the process has no descriptor left.
 RELIEF_COUNT = 8
 
 UNSEEN = object()
 
-# No descriptor is left: in this process, in the system.
+# No descriptor is left, in this process or in the system.
 EXHAUSTED_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 
 Result = TypeVar("Result")
@@ -56,7 +56,7 @@ def raise_soft_limit() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError):
-            pass  # macOS has a limit of its own below the one that it reports
+            pass  # the limit of macOS may be lower than the one that it reports
 
 
 class Tail(Protocol):
@@ -103,11 +103,11 @@ class OpenTails:
         self._park_beyond(self.count_max, tail)
 
     def forget(self, tail: object) -> None:
-        """``tail`` is closed for good; does nothing if it was never admitted."""
+        """Removes ``tail``, which is closed and will stay so; does nothing if it was never admitted."""
         self._tails.pop(weakref.ref(tail), None)
 
     def relieve(self) -> bool:
-        """Parks a few, for a process without free descriptors; whether any was parked."""
+        """Parks a few tails, for a process without free descriptors; returns whether any was parked."""
         before = len(self._tails)
         self._park_beyond(max(before - RELIEF_COUNT, 0), None)
         return len(self._tails) < before
@@ -127,7 +127,7 @@ class OpenTails:
                     self._tails.setdefault(reference, tail.last_use)
 
     def _candidate(self, count_max: int, kept: Tail | None) -> Tail | None:
-        """The next one to park; None if there are few enough, or none can be parked."""
+        """The next tail to park; None if there are few enough, or none can be parked."""
         for _ in range(2 * len(self._tails)):
             if len(self._tails) <= count_max:
                 return None
@@ -166,7 +166,7 @@ _relieving = threading.local()
 
 
 def relieved(action: Callable[[], Result]) -> Result:
-    """``action()``; repeated once, after ``relieve``, if it found no descriptor left. Raises: what it raises."""
+    """Calls ``action``, and again after ``relieve`` if it found no descriptor left. Raises: what it raises."""
     try:
         return action()
     except OSError as error:
@@ -182,7 +182,7 @@ def add_reliever(reliever: Callable[[], bool]) -> None:
 
 
 def relieve() -> bool:
-    """Closes files that are kept open for speed, if the process has no descriptor left; whether any was closed."""
+    """Closes cached files if the process has no descriptor left; returns whether any was closed."""
     if getattr(_relieving, "active", False):
         return False  # closing them needs a descriptor itself
     _relieving.active = True

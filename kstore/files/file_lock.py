@@ -32,7 +32,7 @@ def file_locked(path: PathLike, *, shared: bool, mode: int = 0o600) -> Iterator[
         try:
             yield
         finally:
-            # Explicitly, not only by a close: a process forked meanwhile has a copy of the descriptor.
+            # Explicitly, not only by a close: a process forked in the meantime has a copy of the descriptor.
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""Distinguishes a process from its parent.
+"""Tells a process from its parent.
 
 A fork copies every open log into the child, which must not use them: two writers would share one file and one lock.
 Objects that must not cross a fork remember the generation they were created in and compare it before they write, which

@@ -1,7 +1,7 @@
 """A bounded cache of open handles.
 
 Evicting a handle drops the cache's reference to it. A reader that still uses it has a reference too, so a file is
-closed when the last reader finishes, and never under one: its number could belong to another file by then.
+closed when the last reader finishes, and never before: its number could belong to another file by then.
 """
 
 from __future__ import annotations
@@ -86,18 +86,18 @@ class HandleCache:
         return self._put(key, opened, drops)
 
     def drop(self, key: Hashable) -> None:
-        """Forgets the handle for ``key``, if there is one."""
+        """Drops the handle for ``key``, if present."""
         with self._lock:
             self._drops += 1
             dropped = self._handles.get(key)
             if dropped is not None:
-                # No call, which could let a signal handler run, comes between the two.
+                # Nothing between these two statements can run a signal handler.
                 del self._handles[key]
                 self._memory_bytes -= dropped[1]
                 _kept.discard(self, (key,))
 
     def clear(self) -> None:
-        """Forgets every handle."""
+        """Drops every handle."""
         with self._lock:
             self._drops += 1
             dropped, self._handles = self._handles, OrderedDict()
@@ -121,7 +121,7 @@ class HandleCache:
                 first: Handle = found[0]
                 return first
             if drops != self._drops or size > self.memory_bytes_max or not self.count_max:
-                # A drop meanwhile may mean that another file has this name now: then the handle is not cached.
+                # A drop since then may mean that another file has this name now: then the handle is not cached.
                 return handle
             self._handles[key] = handle, size
             self._memory_bytes += size
@@ -129,7 +129,7 @@ class HandleCache:
                 oldest = next(iter(self._handles))
                 evicted[oldest] = self._handles[oldest]
                 left = self._memory_bytes - evicted[oldest][1]
-                # No call, which could let a signal handler run, comes between the two.
+                # Nothing between these two statements can run a signal handler.
                 del self._handles[oldest]
                 self._memory_bytes = left
             _kept.discard(self, evicted)
@@ -141,7 +141,7 @@ class HandleCache:
 
 
 class _Kept:
-    """The handles of all caches that are not memory, and so use a descriptor each. Thread-safe.
+    """The handles of all caches that use a descriptor each, because they are not in memory. Thread-safe.
 
     There is no lock, as in ``OpenTails``: each change is one call of the dictionary.
     """
@@ -155,17 +155,17 @@ class _Kept:
         self._entries[id(cache), key] = weakref.ref(cache)
 
     def discard(self, cache: HandleCache, keys: Iterable[Hashable]) -> None:
-        """No longer counts those handles that were counted."""
+        """Stops counting handles."""
         for key in keys:
             self._entries.pop((id(cache), key), None)
 
     def relieve(self) -> bool:
-        """Drops all; returns whether there were any."""
+        """Drops all of them; returns whether any was dropped."""
         return self.drop_beyond(0) > 0
 
     def drop_beyond(self, count_max: int) -> int:
-        """Drops the oldest of all caches until ``count_max`` are left; returns how many. The caller has no cache's
-        lock."""
+        """Drops the oldest handles of all caches until ``count_max`` are left; returns how many. The caller holds no
+        cache's lock."""
         count = 0
         while len(self._entries) > count_max:
             try:

@@ -9,7 +9,7 @@ __all__ = ["Lifetime"]
 
 
 class Lifetime:
-    """The state of a store, a producer or a consumer; ``closed`` is its owner's to set. For any thread."""
+    """The state of a store, a producer or a consumer; its owner sets ``closed``. For any thread."""
 
     def __init__(self, what: str) -> None:
         """``what`` is closed until its owner says that it is open."""

@@ -236,8 +236,8 @@ class OsFile:
 
     def size(self) -> int:
         try:
-            # Not by fstat: if a program has read its times, Linux gives the file new ones with the next write.
-            # Nothing uses the position that this moves.
+            # Not by fstat: after a program reads a file's times, Linux gives it new ones at the next write. Nothing
+            # uses the position that this moves.
             return os.lseek(self._fd, 0, os.SEEK_END)
         except OSError as error:
             raise self._error(error) from error
@@ -266,7 +266,7 @@ class OsFile:
             try:
                 os.close(fd)
             except OSError:
-                # The descriptor is gone whatever close returned, and its error does not concern our synced bytes.
+                # The descriptor is closed whatever close returned, and its error does not concern synced bytes.
                 pass
 
     def _error(self, error: OSError, *, writing: bool = False) -> KstoreError:

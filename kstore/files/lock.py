@@ -53,7 +53,7 @@ SOMEBODY = "a broker or another program"
 MEMBERS, LIVE, TURN = ((os.SEEK_SET, byte, 1, 0) for byte in range(3))
 
 TAKEN_ERRNOS = frozenset({errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK})
-# The errors of a probe without a lock file; with any other error, such as too many open files, nothing is known.
+# Errors of a probe that mean "no lock file"; any other error, such as too many open files, leaves it unknown.
 NO_FILE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 
 # struct flock of Linux with 64-bit offsets, in the machine's own layout: type, whence, start, length, process id.
@@ -83,7 +83,7 @@ class DirectoryLock:
     def __init__(self, directory: PathLike, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> None:
         """Takes the lock of ``directory``, whose ``.lock`` is created with ``mode`` if missing.
 
-        ``kind`` is a word for people about the holder. ``shared`` admits others that share it, and no one else.
+        ``kind`` describes the holder to people. ``shared`` admits only others that share it.
 
         Raises: LockedError, at once and naming the holder; ReadOnlyError, FileMissingError, StorageError, also if the
         system, or the file system, has no shareable locks.
@@ -159,9 +159,9 @@ class DirectoryLock:
             # descriptor, which would keep the lock. Only the owner may: elsewhere it is the parent's lock.
             if self._pid == os.getpid():
                 if not self._shared:
-                    _write_holder(fd, b"")  # others that share it may continue
+                    _write_holder(fd, b"")  # other sharing processes may continue
                 _unlock(fd)
-            # Only now: after an interrupt before this a second call can finish.
+            # Last: after an earlier interrupt a second call can finish.
             self._fd = -1
             os.close(fd)
 
@@ -178,7 +178,7 @@ class DirectoryLock:
         self._fcntl(OFD_SETLK, _TURN_UNLOCK)
 
     def go_live(self) -> None:
-        """From now on, while the process lives, others find the directory sound. Raises: StorageError."""
+        """Lets other processes find the directory sound while this process lives. Raises: StorageError."""
         assert OFD_SETLK is not None
         self._fcntl(OFD_SETLK, FLOCK.pack(fcntl.F_RDLCK, *LIVE))
 
@@ -247,8 +247,8 @@ def _probe(path: str, *, shared: bool) -> None:
             return
         try:
             _check_not_ours(fd, path, shared=shared)
-            # Asking takes nothing, so it disturbs no other process; flock cannot be asked, only tried, and a shared
-            # one admits other probes.
+            # A query takes nothing, so it disturbs no other process. flock has no query, only an attempt; a shared one
+            # admits other probes.
             if _ofd_holder(fd, shared=shared) is not None or not _try_flock(fd, fcntl.LOCK_SH):
                 raise _locked(fd, path)
             _unlock(fd)
@@ -427,9 +427,9 @@ def _unlock(fd: int) -> None:
 
 
 def _ofd_holder(fd: int, *, shared: bool = False) -> int | None:
-    """The process whose lock conflicts with an open file description lock, None if there is none.
+    """The process whose lock conflicts with an open file description lock, or None.
 
-    -1, or 0, if the system does not say: an open file description belongs to no process.
+    -1, or 0, if the system does not say, because an open file description belongs to no process.
     """
     if OFD_GETLK is None:
         return None

@@ -1,7 +1,7 @@
 """The right to write to one log: for a lone writer, which locks its directory, or a store, which locks the one above.
 
-A store that has its directory alone does not keep the locks of its partitions: each costs a descriptor. It takes and
-releases the lock of a partition when it opens it, which reveals an existing lone writer. Two rules then keep the two
+A store that has its directory alone does not keep the locks of its partitions, because each costs a descriptor. When it
+opens a partition it takes and releases that lock, which reveals an existing lone writer. Two rules then keep the two
 apart, whichever comes first:
 
     a store          locks its root, then checks the partition's lock
@@ -40,7 +40,7 @@ class WriteLock(Protocol):
 
 
 def lock_log(directory: Path, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> DirectoryLock:
-    """The lock of the log in ``directory``, for a writer that is not a store; ``kind``, ``mode``, ``shared`` as there.
+    """The lock of the log in ``directory``, for a writer without a store; arguments as of ``DirectoryLock``.
 
     Raises: LockedError, naming the holder, also of a store above; ReadOnlyError, FileMissingError, StorageError.
     """
@@ -60,8 +60,8 @@ def lock_log(directory: Path, *, kind: str = "log", mode: int = 0o600, shared: b
 
 
 def lock_in_store(directory: Path, root: DirectoryLock, *, kind: str = "log", mode: int, shared: bool) -> WriteLock:
-    """The right to write to a partition of the store that holds ``root``: a share of it, so that it stays locked while
-    the log is open, or the partition's own lock where only that keeps others out.
+    """The right to write to a partition of the store that holds ``root``: a share of ``root``, so that it stays locked
+    while the log is open, or the partition's own lock if only that keeps other writers out.
 
     Raises: LockedError, naming the lone writer; ReadOnlyError, FileMissingError, StorageError.
     """

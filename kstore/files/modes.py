@@ -20,7 +20,7 @@ class Access(NamedTuple):
     mode: int
 
     def lets(self, uid: int, gid: int) -> bool:
-        """Whether the user with this group may read and write; further groups of the user are not known here."""
+        """Whether the user with this group may read and write; ignores the user's other groups."""
         if uid in (0, self.uid):
             return uid == 0 or self.mode & 0o600 == 0o600
         shift = 3 if gid == self.gid else 0
@@ -28,7 +28,7 @@ class Access(NamedTuple):
 
 
 def access(path: PathLike) -> Access:
-    """For the file named ``path``, even if it is a link. Raises: FileMissingError, StorageError."""
+    """The access of the file named ``path``, even if it is a link. Raises: FileMissingError, StorageError."""
     try:
         found = os.lstat(path)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Which file system a directory is on, and whether others write to it past this machine's kernel.
 
-Locks, shared mappings and inotify belong to the kernel: if another machine, or a program, has the files too, they hold
-at best for this machine. Linux only; elsewhere, and without ``/proc``, nothing is known.
+Locks, shared mappings and inotify belong to the kernel. If another machine, or a program, has the files too, they cover
+at best this machine. Linux only; elsewhere, and without ``/proc``, nothing is known.
 """
 
 from __future__ import annotations

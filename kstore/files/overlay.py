@@ -1,7 +1,7 @@
-"""A file system whose changes stay in memory: to find out what an operation would do, let it do it here.
+"""A file system whose changes stay in memory: it shows what an operation would do.
 
     overlay = OverlayFs(SYSTEM_FS)
-    load(context over overlay, ...)      # the very code that recovers; not a byte on the disk has changed
+    load(context over overlay, ...)      # the same code that recovers, but the disk does not change
 
 Reads go to the file system below. Changed pages are kept in an unnamed temporary file, so that memory is bounded. A
 handle opened for reading before the first change of its file does not see the changes.
@@ -117,10 +117,10 @@ class _OverlayFile:
         return os.write(socket_fd, self._content.read(size, position))
 
     def fdatasync(self) -> None:
-        """Nothing here reaches a disk."""
+        """Does nothing: no byte reaches a disk."""
 
     def fsync(self) -> None:
-        """Nothing here reaches a disk."""
+        """Does nothing: no byte reaches a disk."""
 
     def truncate(self, size: int) -> None:
         self._content.truncate(size)
@@ -129,7 +129,7 @@ class _OverlayFile:
         return True
 
     def advise(self, position: int, size: int, advice: Advice) -> None:
-        """Nothing to advise."""
+        """Does nothing: memory needs no advice."""
 
     def size(self) -> int:
         return self._content.size
@@ -147,7 +147,7 @@ class _OverlayFile:
         raise StorageError(errno.EBADF, "a file in memory has no descriptor", self.path)
 
     def close(self) -> None:
-        """The content lives as long as the overlay."""
+        """Does nothing: the content lives as long as the overlay."""
 
 
 class _OverlayMapping:
@@ -168,10 +168,10 @@ class _OverlayMapping:
         return self._content.read(size, position)
 
     def sync(self) -> None:
-        """Nothing here reaches a disk."""
+        """Does nothing: no byte reaches a disk."""
 
     def close(self) -> None:
-        """The content lives as long as the overlay."""
+        """Does nothing: the content lives as long as the overlay."""
 
 
 class OverlayFs:
@@ -217,7 +217,7 @@ class OverlayFs:
         self._changed[os.fspath(path)] = None
 
     def sync_dir(self, path: PathLike) -> None:
-        """Nothing here reaches a disk."""
+        """Does nothing: no name reaches a disk."""
 
     def list(self, path: PathLike) -> list[str]:
         names = set(self._below.list(path))
@@ -250,7 +250,7 @@ class OverlayFs:
         raise StorageError(errno.ENOTSUP, "an overlay cannot remove directories", os.fspath(path))
 
     def set_mtime(self, path: PathLike, mtime_ns: int) -> None:
-        """Nothing here reaches a disk."""
+        """Does nothing: no time reaches a disk."""
 
 
 def _missing(name: str) -> FileMissingError:

@@ -340,7 +340,7 @@ class RemoteFile:
         end = start + len(data)
         if not start <= position <= stop <= end:
             ahead = min(max(2 * len(data), READ_AHEAD_MIN), READ_AHEAD_MAX) if start <= position <= end else 0
-            # The part that is there already is not fetched again.
+            # The part that was fetched already is not fetched again.
             kept = data[position - start :] if start <= position < end else b""
             fetched_stop = min(max(stop, position + max(ahead, READ_AHEAD_MIN)), self._size)
             data = kept + self._fs.read_range(self.path, position + len(kept), fetched_stop)

@@ -1,4 +1,4 @@
-"""The libraries behind ``remote``: fsspec and hdfs-native, imported when a URL asks for them. Each is a ``Store``.
+"""The libraries that ``remote`` uses: fsspec and hdfs-native, imported when a URL needs them. Each is a ``Store``.
 
 Not all of them give up on a silent server, so every call goes through ``limited``, which has a time limit and turns a
 library's exceptions into a typed ``StorageError``.
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 # hdfs-native retries a silent address for ever, and webhdfs waits for ever for a response.
 READ_SECONDS_MAX = 60.0
-# A name node responds at once, or is not there.
+# A name node responds at once or is unreachable.
 CONNECT_SECONDS_MAX = 10.0
 # A write sends a part of some MiB; the last one completes the file.
 WRITE_SECONDS_MAX = 600.0

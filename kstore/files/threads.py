@@ -83,7 +83,7 @@ def side_by_side(
     the first is raised at the end. An interrupt of this thread starts no more calls, and waits for those started.
     """
     waiting = deque(items)
-    # From the other threads: an entry when one looks for an item, and its failure, or None, when it is done with it.
+    # From the other threads: an entry when one looks for an item, and later its failure, or None.
     begun: deque[None] = deque()
     ended: deque[BaseException | None] = deque()
     bell: SimpleQueue[None] = SimpleQueue()
@@ -126,8 +126,8 @@ def side_by_side(
                 failures.append(error)
     finally:
         waiting.clear()
-        # A thread that has started nothing yet will find nothing to do, and is not waited for: to start it may need a
-        # lock of the interpreter that this thread holds.
+        # A thread that has not started yet will find nothing to do, and is not waited for: its start may need a lock of
+        # the interpreter that this thread holds.
         while len(ended) < len(begun):
             bell.get()
     failures += [failure for failure in ended if failure is not None]
@@ -136,8 +136,8 @@ def side_by_side(
 
 
 def closed_elsewhere(close: Callable[[], object], what: object) -> bool:
-    """Whether ``close`` was moved to a thread of its own, because this one is inside the lock registry: only a
-    finalizer can call it there. Its exceptions are logged. False: the caller closes."""
+    """Whether ``close`` was moved to a new thread, because this one is inside the lock registry, where only a finalizer
+    can call it. Its exceptions are logged. False: the caller closes."""
     if not is_in_registry():
         return False
 

@@ -1,8 +1,8 @@
 """Waits for a directory to change without polling: Linux reports changes by inotify; elsewhere ``arm`` says no.
 
 All watches of a process share one inotify descriptor and one thread, which sleeps in a read of it. A watch fires once
-and is gone: without waiters, a busy writer costs its readers nothing. So arm it, then look at the directory, and only
-then wait: changes after the arming are reported::
+and is removed: without waiters, a busy writer costs its readers nothing. So arm it, then look at the directory, and
+only then wait: changes after the arming are reported::
 
     watch = DirectoryWatch(directory)
     while True:
@@ -10,8 +10,8 @@ then wait: changes after the arming are reported::
         ...look; stop if the awaited change is there...
         watch.wait(1.0 if is_notified else 0.05)
 
-Changes through mapped memory are not reported, nor what another machine does to a network file system: a waiter looks
-now and then in any case.
+Changes through mapped memory are not reported, nor what another machine does to a network file system, so a waiter
+looks from time to time in any case.
 """
 
 from __future__ import annotations
