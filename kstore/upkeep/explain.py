@@ -23,7 +23,7 @@ __all__ = ["Explanation", "Step", "explain_offset", "explain_time"]
 
 
 class Step(NamedTuple):
-    """One step: what was looked at, and what that showed, in words and as values."""
+    """One step: what was examined, and what it showed, in words and as values."""
 
     what: str
     text: str
@@ -125,7 +125,7 @@ def _add_segment(explanation: Explanation, segment: LogSegment, limit: int, why:
 
 
 def _slot_words(index: OffsetIndex | TimeIndex, slot: int) -> tuple[str, str]:
-    """Where the search went, and a description."""
+    """Where the search led, and a description."""
     warm_slot = max(index.entry_count - 1 - WARM_BYTES // index.entry_size, 0)
     if not index.entry_count:
         return "empty", "it has no entries"
@@ -152,7 +152,7 @@ def _add_time_entry(explanation: Explanation, segment: LogSegment, timestamp: in
 def _explain_in_segment(
     explanation: Explanation, segment: LogSegment, offset: int, limit: int, stop_offset: int
 ) -> bool:
-    """From the offset index to the record; whether one was found."""
+    """From the offset index to the record; returns whether one was found."""
     entry_position = 0
     try:
         index = segment.offset_index()

@@ -1,4 +1,4 @@
-"""Recovering logs on demand: what opening would do is reported, and then done, or only reported.
+"""Recovers logs on demand: reports what an open would do, and does it, or only reports it.
 
 A dry run is the real recovery over a file system that keeps its changes in memory: it cannot report one thing and do
 another.
@@ -67,7 +67,7 @@ def plan_recovery(
 ) -> RecoveryReport:
     """What ``recover_log`` would find and do; changes nothing and takes no lock.
 
-    Raises: LockedError if a writer is at work, LogNotFoundError, NotALogError, NotLostError, StorageError.
+    Raises: LockedError if a writer is open, LogNotFoundError, NotALogError, NotLostError, StorageError.
     """
     context = _context(directory, fs, rebuild)
     probe_log(context.directory)
@@ -177,7 +177,7 @@ def _rebuild_indexes(
 
 
 def topic_index_interval(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> int:
-    """``index_interval_bytes`` of the topic whose partition ``directory`` is, if its store's file has it."""
+    """``index_interval_bytes`` of the topic to which partition ``directory`` belongs, if its store's file has it."""
     default = LogConfig().index_interval_bytes
     owner = topic_partition(directory.name)
     path = directory.parent / KSTORE_TOPICS

@@ -1,8 +1,8 @@
 """Statistics of logs on disk: sizes, times, batches, codecs, transactions; with ``deep`` also keys and ratios.
 
-Only headers are read, which is why it is fast and why it finds little damage: ``upkeep.verify`` checks whether every
-byte is as written. With ``deep`` each batch is checked, decompressed and counted record by record. Nothing is written
-and no lock is taken. Memory and time are bounded by the files' sizes, whatever their contents.
+Only headers are read, so it is fast but finds little damage: ``upkeep.verify`` checks whether every byte is as written.
+With ``deep`` each batch is checked, decompressed and counted record by record. Nothing is written and no lock is taken.
+Memory and time are bounded by the files' sizes, whatever their contents.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Distribution:
         return 0
 
     def histogram(self) -> list[Bar]:
-        """Bars by powers of two, from the lowest to the highest with values, including empty ones in between."""
+        """Bars by powers of two, from the lowest to the highest with values, with empty ones in between."""
         by_bits: dict[int, int] = {}
         for bucket, count in self._counts.items():
             bits = _bucket_end(bucket).bit_length()
@@ -188,10 +188,10 @@ class Stats:
     """The counts of a segment, a log, or all logs together. Sizes are bytes, times ms since the epoch.
 
     ``record_count`` is that of the batches' headers, including markers of transactions. ``start_offset`` and
-    ``end_offset``, after the last batch, are NO_OFFSET if there is none, and for several logs together. ``records`` is
-    None without ``deep``. ``fenced_count``, ``lost_count`` and ``accepted_count`` are offsets: those in damaged
-    batches, those of durable records that no batch holds, and those whose loss the user has accepted. ``findings`` are
-    the first FINDINGS_MAX of ``damage_count``. ``segments`` are in offset order, and empty unless requested.
+    ``end_offset``, after the last batch, are NO_OFFSET if unknown, and for several logs together. ``records`` is None
+    without ``deep``. ``fenced_count``, ``lost_count`` and ``accepted_count`` are offsets: those in damaged batches,
+    those of durable records that no batch holds, and those whose loss the user has accepted. ``findings`` are the first
+    FINDINGS_MAX of ``damage_count``. ``segments`` are in offset order, and empty unless requested.
     """
 
     path: str
@@ -277,7 +277,7 @@ class Stats:
             self.last_timestamp = last
 
     def merge(self, other: Stats) -> None:
-        """Adds the counts of another segment or log; the caller sets the offsets, whose meaning it knows."""
+        """Adds the counts of another segment or log; the caller sets the offsets."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in DISTRIBUTIONS:
@@ -316,7 +316,7 @@ DISTRIBUTIONS = ("segment_sizes", "batch_sizes", "batch_records")
 
 
 def total(logs: Iterable[Stats], path: str = "") -> Stats:
-    """All of them together, without their segments."""
+    """The sum of ``logs``, without their segments."""
     every = Stats(path)
     for log in logs:
         every.merge(log)
@@ -333,7 +333,7 @@ def log_stats(
 ) -> Stats:
     """Statistics of the log in ``directory``, a partition's, which may be in use.
 
-    What cannot be read is a finding, and does not prevent the rest.
+    Unreadable parts become findings, and do not prevent the rest.
 
     Args:
         deep: also check, decompress and count every record.
@@ -380,7 +380,7 @@ def log_stats(
 
 
 def _losses(fs: FileSystem, directory: Path, names: DirectoryNames, log: Stats) -> LossRanges:
-    """The log's own record of its losses."""
+    """The log's record of its losses."""
     losses = NO_LOSSES
     if KSTORE_STATE in names.others:
         try:
@@ -392,7 +392,7 @@ def _losses(fs: FileSystem, directory: Path, names: DirectoryNames, log: Stats) 
 
 
 def _size(fs: FileSystem, path: str) -> int:
-    """A file's size; 0 for one that has disappeared meanwhile, or is out of reach."""
+    """A file's size; 0 if it has disappeared or is out of reach."""
     try:
         return fs.stat(path).size
     except StorageError:
@@ -413,15 +413,15 @@ def segment_stats(
 ) -> Stats | None:
     """Statistics of the segment whose ``.log`` is ``path``; None if it has just been removed.
 
-    What cannot be read is a finding, and does not keep it from the rest.
+    Unreadable parts become findings, and do not prevent the rest.
 
     Args:
         base_offset, offset_stop: its first offset, and the next segment's (OFFSET_MAX for the last one).
-        is_live_end: a writer is at work, so what is not whole at the end is no damage.
+        is_live_end: a writer is open, so an incomplete end is no damage.
         deep: also check, decompress and count every record.
-        losses: what the log knows of its losses.
-        part_of: chooses the statistics that a batch is counted in; the segment's own by default.
-        advance: hears how many more bytes were gone over.
+        losses: the log's record of its losses.
+        part_of: chooses the statistics that count a batch; by default the segment's own.
+        advance: receives the number of further bytes processed.
     """
     segment = Stats(path, segment_count=1)
     if deep:
@@ -461,14 +461,14 @@ def segment_stats(
 
 
 def _note_lost(segment: Stats, losses: LossRanges, start: int, stop: int, position: int) -> None:
-    """Counts the known lost offsets that no batch holds."""
+    """Counts known lost offsets that no batch holds."""
     if losses.lost and start < stop:
         for first, last in clipped(losses.lost, start, stop):
             segment.add_loss(Finding("damage", "lost", segment.path, LOST, position, first, last), losses)
 
 
 def _damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:
-    """Damage between the batches of a segment, as it is reported."""
+    """The finding for damage between the batches of a segment."""
     first = damage.first_offset
     if damage.next_offset is None and offset_stop == OFFSET_MAX:
         return Finding("damage", "tail", path, damage.reason, damage.position, first)
@@ -477,7 +477,7 @@ def _damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:
 
 
 def _first_offset(batch: Batch) -> int:
-    """Without reading its records: a compressed message set knows only its last offset."""
+    """The first offset, without reading records: a compressed message set knows only its last one."""
     return batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
 
 

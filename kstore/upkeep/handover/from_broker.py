@@ -1,9 +1,9 @@
 """From a stopped broker: kstore opens and closes every log, then the broker's marker is removed.
 
-The broker's knowledge is in its checkpoints: the recovery point, which with the marker is the log's end, and the log
-start offset. A ``kstore.state`` from before the broker's time is out of date and goes first. Logs that were closed
-cleanly come first, while the marker is still valid; the others are recovered without it. After a crash in the middle
-this can be repeated for the directory.
+A broker keeps in its checkpoints the recovery point, which with the marker is the log's end, and the log start offset.
+A ``kstore.state`` from before the broker's time is out of date and is removed first. Logs that were closed cleanly come
+first, while the marker is still valid; the others are recovered without it. After a crash in the middle this can be
+repeated for the directory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def from_broker(
 ) -> HandoverReport:
     """Turns the store of a stopped broker, or one partition in it, into kstore's.
 
-    ``dry_run`` changes nothing, and lists the changes. Raises: LockedError (the broker runs, or a writer is at work),
+    ``dry_run`` changes nothing, and lists the changes. Raises: LockedError (a broker or a writer has the store open),
     LogNotFoundError, DiskFullError, SyncFailedError, StorageError. Damage does not raise: the report has it.
     """
     store = Store(fs, directory, "from-broker", dry_run=dry_run, mode=None)

@@ -76,7 +76,7 @@ class Partition:
         return read_state(self._context.fs, self.path / KSTORE_STATE)
 
     def losses(self) -> list[ForgottenLoss]:
-        """What would be forgotten without ``kstore.state``."""
+        """The losses that only ``kstore.state`` records."""
         losses, name = losses_of(self.state()), str(self.owner)
         lost = [ForgottenLoss(name, *part, False) for span in losses.lost for part in losses.unaccepted(*span)]
         return sorted(lost + [ForgottenLoss(name, *span, True) for span in losses.accepted])
@@ -178,7 +178,7 @@ class Partition:
     def read_through(self) -> Facts:
         """Checks every batch, record and index entry; changes nothing.
 
-        At the end of a log that no writer closed, what recovery would cut is ignored. Raises: StorageError.
+        At the end of a log that no writer closed it ignores what recovery would cut. Raises: StorageError.
         """
         state = self.state()
         closed = self.is_closed()
@@ -194,7 +194,7 @@ class Partition:
                 following = segments[number + 1].base_offset if number + 1 < len(segments) else None
                 whole_end = self._read_segment(segment, following, ends.end_offset, damage, epochs, misindexed)
             if not closed and segments and misindexed[-1:] == [segments[-1].base_offset]:
-                misindexed.pop()  # a killed writer did not finish them; opening the log does
+                misindexed.pop()  # a killed writer did not finish them; the next open does
             if damage and not closed and damage[-1].last >= ends.end_offset:
                 known_end = state.durable_end if state is not None else 0
                 if damage[-1].first >= known_end:
@@ -218,7 +218,7 @@ class Partition:
         stop = end_offset if following is None else following
         indexes = _IndexCheck(segment)
         whole_end = segment.base_offset
-        # To the end of the file: in a log that is not closed, a view skips what it cannot read there.
+        # To the end of the file: in a log that is not closed, a view skips what is unreadable there.
         size = self._context.fs.stat(segment.path(LOG_SUFFIX)).size
         for item in segment.walk_from(START, size, offset_stop=stop):
             if isinstance(item, Damage):
@@ -243,7 +243,7 @@ class Partition:
 class _IndexCheck:
     """Checks the two indexes of one segment against its batches, which are noted in order.
 
-    Checks not whether they are what kstore would have written, but whether a lookup can skip a record.
+    Does not check whether they are what kstore would have written, only whether a lookup can skip a record.
     """
 
     def __init__(self, segment: LogSegment) -> None:

@@ -1,4 +1,4 @@
-"""What a handover did, or in a dry run would do."""
+"""What a handover did, or would do in a dry run."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class HandoverReport:
     """What was found and done.
 
     ``refused`` says why nothing was handed over; ``damage`` is what the logs have lost, ``cut`` what recovery set
-    aside; ``losses`` are those that only ``kstore.state`` listed; ``left`` names what was not touched; ``notes`` are
-    for the user to act upon.
+    aside; ``losses`` are those that only ``kstore.state`` listed; ``left`` names unchanged files; ``notes`` are tasks
+    for the user.
     """
 
     directory: str

@@ -89,7 +89,7 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps brokers and kstore's writers out of the root; a dry run only checks whether one is there.
+        """Keeps brokers and kstore's writers out of the root; a dry run only checks for them.
 
         Each partition's own lock is taken when it is opened. Raises: LockedError.
         """

@@ -1,13 +1,13 @@
-"""To a broker: the logs closed cleanly, then the broker's own files beside them, the marker of a clean stop last.
+"""To a broker: closes the logs cleanly, then writes the broker's own files, the marker of a clean stop last.
 
 A crash in the middle leaves a directory without the marker: the next kstore or broker that opens it recovers. Order:
 
-    1  the marker goes if a log was not closed cleanly: it would be false
+    1  the marker is removed if a log was not closed cleanly: it would be false
     2  every log is opened for writing and closed, and read whole; damage ends it here
-    3  the marker goes in any case
+    3  the marker is removed in any case
     4  the checkpoints in the root: above all the log starts, which kstore keeps in kstore.state
     5  in each partition: wrong indexes are rebuilt, everything is synced, topic id and leader epochs are written,
-       and kstore.state goes: it would be out of date after the broker's first append
+       and kstore.state is removed: it would be out of date after the broker's first append
     6  the marker
 """
 
@@ -86,8 +86,8 @@ def to_broker(
         force: hand over damaged logs too.
         dry_run: change nothing, and list the changes.
 
-    The report's ``refused`` says why nothing was handed over. Raises: LockedError (a writer or a broker is at work),
-    LogNotFoundError, DiskFullError, SyncFailedError, StorageError.
+    The report's ``refused`` says why nothing was handed over. Raises: LockedError (a writer or a broker has the store
+    open), LogNotFoundError, DiskFullError, SyncFailedError, StorageError.
     """
     store = Store(fs, directory, "to-broker", dry_run=dry_run, mode=mode)
     report = store.report
@@ -326,7 +326,7 @@ def _advise(store: Store) -> None:
 
 
 def _note_private_names(store: Store, brokers: Path) -> None:
-    """Notes what the owner of ``brokers``, as whom the broker will run, could not open."""
+    """Notes names that the owner of ``brokers``, as which the broker will run, could not open."""
     user = access(brokers)
     names = [store.root / name for name in (LOG_START_OFFSETS, REPLICATION_OFFSETS, RECOVERY_POINTS, CLEAN_SHUTDOWN)]
     for owner in store.owners:

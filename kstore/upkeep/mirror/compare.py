@@ -1,4 +1,4 @@
-"""Whether a copied ``.log`` fits its source, and the bytes that it lacks; every batch is checked on the way.
+"""Whether a copied ``.log`` fits its source, and which bytes it lacks; checks every batch on the way.
 
 A copy that is shorter than its source is a prefix of it, or a crash left a torn end: then the copy continues after the
 last whole batch that both have. If whole batches follow that the source does not have, they diverge.
@@ -54,7 +54,7 @@ def _foreign_batch(source: File, target: File, position: int, stop: int, base_of
     while position < stop:
         found = find_next_batch(target, position, stop, next_offset=base_offset, budget=budget)
         if found is None:
-            # What was not searched may be foreign.
+            # The rest was not searched, and may be foreign.
             return position if budget.is_spent else None
         size = parse_batch(target.pread(BATCH_HEADER_BYTES, found), header_only=True).size
         if source.pread(size, found) != target.pread(size, found):
@@ -80,7 +80,7 @@ def _common_size(one: File, other: File, stop: int) -> int:
 
 
 def _first_difference(left: bytes, right: bytes) -> int:
-    """Where two pieces first differ, by halving: each comparison is one of memory."""
+    """Where two pieces first differ, by halving; each comparison is a single call."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
@@ -107,7 +107,7 @@ def _boundary(source: File, stop: int, common: int, base_offset: int) -> tuple[i
 
 
 def plain_chunks(source: File, start: int, stop: int, *, all_of_them: bool = True) -> Iterator[bytes]:
-    """Bytes ``start`` to ``stop``. Raises: TruncatedFileError if there are fewer, and ``all_of_them`` are needed."""
+    """Bytes ``start`` to ``stop``. Raises: TruncatedFileError if some are missing, and ``all_of_them`` are needed."""
     while start < stop:
         data = source.pread(min(COPY_BYTES, stop - start), start)
         if not data:
@@ -153,7 +153,7 @@ class _Tee:
         self._source = source
         self._pending: list[bytes] = []
         self._pending_size = 0
-        # All before it was kept or taken.
+        # Everything before it was kept or taken.
         self.copied = start
 
     def pread(self, size: int, position: int) -> bytes:

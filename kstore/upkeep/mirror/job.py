@@ -30,7 +30,7 @@ __all__ = ["mirror", "size_of"]
 
 Advance = Callable[[int], None]
 
-# Retention may remove what is being copied: then the log is examined again.
+# Retention may remove a file during its copy: then the log is examined again.
 TRIES = 5
 
 
@@ -64,8 +64,8 @@ def mirror(
 ) -> Iterator[MirroredLog]:
     """Copies the log in ``source``, or every log of a directory, to ``target``; yields a result for each.
 
-    Both may be local paths or URLs (``files/remote``). A local target gets everything of the source that can be read,
-    also from under a live writer; an object store gets only sealed segments. Nothing is copied twice.
+    Both may be local paths or URLs (``files/remote``). A local target gets everything readable of the source, also
+    while a writer is open; an object store gets only sealed segments. Nothing is copied twice.
 
     Args:
         delete: remove from the target what retention has removed from the source.
@@ -247,7 +247,7 @@ class _Job:
                 and source.position_of(segment.base_offset, end, segment.size) == size
                 and ends_equal(origin, copy, size)
             ):
-                # As far as the state says that the copy is durable, and no further.
+                # As far as the state says that the copy is durable, but no further.
                 return Step(segment, "settle" if size == segment.size else "extend", size, end)
             found = fit(origin, segment.size, copy, size, segment.base_offset)
         finally:
@@ -323,7 +323,7 @@ class _Job:
         if not self._options.dry_run:
             opened = source.open(file.name)
             try:
-                # An index is trimmed just after its segment was sealed: the next run then finds another size.
+                # An index is trimmed just after its segment was sealed: then the next run finds another size.
                 chunks = plain_chunks(opened, 0, file.size, all_of_them=False)
                 target.put_file(file.name, chunks, file.mtime_ns)
             finally:

@@ -1,4 +1,4 @@
-"""What to mirror of one log: its segments and small files, as they are at one moment, up to what can be read.
+"""What a mirror copies of one log: its segments and small files, at one moment, up to the readable end.
 
 A live local log is read as every reader reads it: up to its high watermark, without a lock. A log in an object store
 has no writer, so all of its segments count as sealed.
@@ -94,7 +94,7 @@ class SourceLog:
 
     @property
     def closed(self) -> bool:
-        """Whether no writer is at work and the log was closed cleanly, so that the last indexes are whole too."""
+        """Whether no writer is open and the log was closed cleanly, so that the last indexes are whole too."""
         return self._view.report.clean
 
     def path(self, base_offset: int, suffix: str) -> str:
@@ -104,8 +104,8 @@ class SourceLog:
         return self.at.fs.open(f"{self.at.path}/{name}")
 
     def indexes(self, segment: SegmentFile) -> list[NamedFile]:
-        """The files that accompany a segment. For an active one only the aborted transactions: recovery does the rest,
-        but a reader of the copy needs them."""
+        """The files that accompany a segment. For an active one only the aborted transactions, which a reader of the
+        copy needs; recovery builds the rest."""
         found = []
         for suffix in INDEXES:
             stat = self._stats.get(name := segment_name(segment.base_offset, suffix))
@@ -114,12 +114,12 @@ class SourceLog:
             if segment.sealed or self.closed:
                 found.append(NamedFile(name, stat.size, stat.mtime_ns))
             elif suffix == TXN_INDEX_SUFFIX:
-                # Its writer may be at work on an entry.
+                # Its writer may be adding an entry.
                 found.append(NamedFile(name, stat.size // TXN_ENTRY_SIZE * TXN_ENTRY_SIZE, 0))
         return found
 
     def snapshots(self) -> list[NamedFile]:
-        """The producers' snapshots within what is copied."""
+        """The producers' snapshots within the copied part."""
         names = self._names.bases[SNAPSHOT_SUFFIX]
         return [self._named(segment_name(at, SNAPSHOT_SUFFIX)) for at in names if at <= self.end_offset]
 

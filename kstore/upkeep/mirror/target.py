@@ -62,7 +62,7 @@ class Target(Protocol):
     def files(self) -> dict[str, FileStat]: ...
     def open(self, name: str) -> File: ...
     def begin(self, start_offset: int, *, durable_end: int | None = None) -> None:
-        """Called before the first change: makes ``kstore.state`` true whatever happens.
+        """Called before the first change: makes ``kstore.state`` true at every later moment.
 
         ``durable_end`` lowers it, before segments from there on are removed.
         """
@@ -70,7 +70,7 @@ class Target(Protocol):
 
     def put_file(self, name: str, chunks: Iterable[bytes], mtime_ns: int) -> None: ...
     def put_segment(self, segment: SegmentFile, chunks: Iterable[bytes], start_offset: int) -> None:
-        """The ``.log``; the state is stored just before it gets its name."""
+        """Writes the ``.log``; the state is stored just before the file gets its name."""
         ...
 
     def extend(self, segment: SegmentFile, position: int, chunks: Iterable[bytes]) -> None:
@@ -89,7 +89,7 @@ class Target(Protocol):
 
 
 class LocalTarget:
-    """A directory on a local disk, locked as long as the target is open."""
+    """A directory on a local disk, locked while the target is open."""
 
     same_times = True
 
@@ -135,7 +135,7 @@ class LocalTarget:
                 current,
                 recovery_point=min(current.recovery_point, durable_end),
                 durable_end=min(current.durable_end, durable_end),
-                # The replacement of removed data is not a loss that was accepted.
+                # What replaces removed data is no accepted loss.
                 accepted=clipped(current.accepted, 0, durable_end),
             )
         # The indexes of transactions are replaced on the way.
@@ -150,7 +150,7 @@ class LocalTarget:
     def put_segment(self, segment: SegmentFile, chunks: Iterable[bytes], start_offset: int) -> None:
         def then_begin() -> Iterator[bytes]:
             yield from chunks
-            # Not before: a directory with only a state is a log that may be opened, and this one is not ready.
+            # Not earlier: a directory with only a state is a log that may be opened, and this one is not ready.
             self.begin(start_offset)
 
         mtime_ns = segment.mtime_ns if segment.sealed else 0
@@ -242,7 +242,7 @@ class RemoteTarget:
         return self._at.fs.open(self._at.path / name)
 
     def begin(self, start_offset: int, *, durable_end: int | None = None) -> None:
-        """Nothing: the state makes no promise that a shorter log would break, since no writer recovers there."""
+        """Does nothing: the state promises nothing that a shorter log would break, since no writer recovers there."""
 
     def put_file(self, name: str, chunks: Iterable[bytes], mtime_ns: int) -> None:
         self._put(name, chunks)
@@ -258,7 +258,7 @@ class RemoteTarget:
         self._put(segment_name(segment.base_offset, LOG_SUFFIX), chunks)
 
     def settle(self, segment: SegmentFile) -> None:
-        """Nothing: a file in an object store is whole, and its time is that of its upload."""
+        """Does nothing: a file in an object store is whole, and its time is that of its upload."""
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
@@ -279,18 +279,18 @@ class RemoteTarget:
             self._put(KSTORE_STATE, [state_file_bytes(state)])
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: nothing is open."""
 
 
 def files_of(base_offset: int) -> list[str]:
-    """The names of a segment's files, in the order of removal: an index without a log is nothing."""
+    """The names of a segment's files, in the order of removal: an index without a log does no harm."""
     return [
         segment_name(base_offset, suffix) for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
     ]
 
 
 def leftovers(names: Iterable[str]) -> list[str]:
-    """What a killed mirror left half written."""
+    """The files that a killed mirror left half written."""
     return [name for name in names if name.endswith(UPLOAD_SUFFIX)]
 
 

@@ -1,4 +1,4 @@
-"""Verifying a whole directory: one log, or a store of many, with the checkpoints beside them."""
+"""Verifies a whole directory: one log, or a store of many, with the checkpoints beside them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["find_logs", "verify", "verify_store_files"]
 def find_logs(path: Path, *, fs: FileSystem = SYSTEM_FS) -> list[Path]:
     """``path`` itself if it is a log, else the logs that are directories in it, by name.
 
-    Raises: NotALogError if there is none; StorageError.
+    Raises: NotALogError if it finds none; StorageError.
     """
     names = fs.list(path)
     if is_log(classify(names)):

@@ -1,4 +1,4 @@
-"""What a verification finds: the reported values."""
+"""The findings of a verification, as values."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Finding(NamedTuple):
     """One thing found in ``path``.
 
     ``kind`` is the subject: "batch", "tail", "lost", "index", "timeindex", "txnindex", "snapshot", "state", "epochs",
-    "checkpoint", "name". ``position`` is a byte of the file, NO_POSITION if it concerns no place in it; ``first`` and
-    ``last`` are the offsets concerned, inclusive, NO_OFFSET if there are none.
+    "checkpoint", "name". ``position`` is a byte of the file, NO_POSITION if it concerns no byte; ``first`` and ``last``
+    are the offsets concerned, inclusive, or NO_OFFSET.
     """
 
     severity: Severity

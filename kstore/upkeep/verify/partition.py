@@ -1,4 +1,4 @@
-"""Verifying one log: its segments in order, and what its small files say about them."""
+"""Verifies one log: its segments in order, and what its small files say about them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def verify_log(
 
 
 def lost_batches(log: LogVerification) -> int:
-    """How much of the damage found so far concerns batches, not only the way to them."""
+    """How much of the damage found so far concerns batches, and not only indexes and other files."""
     # Batches are missing whether or not the loss is accepted.
     accepted = sum(note.kind in ("batch", "lost") for note in log.notes)
     return accepted + sum(damage.kind in ("batch", "tail", "lost") for damage in log.damages)
@@ -123,11 +123,11 @@ class LogHead(NamedTuple):
 
     @property
     def known_end(self) -> int:
-        """Everything below it was durable, as ``kstore.state`` says."""
+        """Everything below it was durable, according to ``kstore.state``."""
         return 0 if self.state is None else max(self.state.recovery_point, self.state.durable_end)
 
     def hold_against_end(self) -> None:
-        """Adds to ``log``, whose end is now known, what was durable and is missing."""
+        """Adds durable offsets that are missing to ``log``, whose end is now known."""
         _hold_against_ends(self.log, self.state, self.recovery_point)
 
 
@@ -145,9 +145,9 @@ def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
 
 
 def is_live(fs: FileSystem, directory: Path) -> bool:
-    """Whether a writer, kstore's or a broker's, is at work in a partition's directory, as far as can be known."""
+    """Whether kstore or a broker has a partition's directory open for writing, as far as can be known."""
     if isinstance(fs, RemoteFiles):
-        return False  # no locks there, and the same path on this machine is another file
+        return False  # remote locks do not exist, and the same path on this machine is another file
     try:
         probe_log(directory)
     except LockedError:
@@ -173,7 +173,7 @@ def _state(fs: FileSystem, directory: Path, names: DirectoryNames, log: LogVerif
 
 
 def _names(directory: Path, names: DirectoryNames) -> list[Finding]:
-    """What the listing shows besides the log's own files, a finding for each kind."""
+    """The unexpected names in the listing, a finding for each kind."""
     bases = set(names.bases[LOG_SUFFIX])
     orphans = [
         segment_name(offset, suffix)
@@ -203,7 +203,7 @@ def _hold_against_ends(log: LogVerification, state: LogState | None, recovery_po
     is_binding = state is not None and (state.clean or state.durability == "sync" or state.boot_id == boot_id())
     if state is not None and is_binding and state.durable_end > log.end_offset:
         reason = f"the log was durable up to offset {state.durable_end}, but ends at {log.end_offset}"
-        # Known losses were found at their place.
+        # Known losses were reported with their segments.
         for first, last in holes(log.end_offset, state.durable_end - 1, joined(state.lost, state.accepted)):
             log.findings.append(Finding("damage", "state", path, reason, first=first, last=last))
     if state is None and recovery_point is not None and recovery_point > log.end_offset:

@@ -1,7 +1,7 @@
-"""Verifying one log in pieces, a segment each, possibly on several machines: for logs too large for one process.
+"""Verifies one log in pieces, a segment each, possibly on several machines: for logs too large for one process.
 
-A piece takes what it needs of its predecessors, producers and their open transactions, from the snapshot at its first
-offset. Without one, producers are not checked in that piece: only ``verify_log`` checks these too.
+A piece takes the producers and open transactions of its predecessors from the snapshot at its first offset. Without a
+snapshot, producers are not checked in that piece; ``verify_log`` always checks them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PieceVerification:
 
 
 def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
-    """The pieces of a log, in order; ``is_live``: a writer may be at work in it."""
+    """The pieces of a log, in order; ``is_live``: a writer may have it open."""
     bases = head.bases
     found = []
     for number, base_offset in enumerate(bases):
@@ -127,7 +127,7 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
 
 
 def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem = SYSTEM_FS) -> LogVerification:
-    """The whole log, from the results of its pieces, in order; also finds what only shows in all of them together."""
+    """The whole log, from the results of its pieces, in order; adds what only all of them together show."""
     log = head.log
     log.end_offset = log.last_stable_offset = log.start_offset
     epochs = EpochOrder(log)

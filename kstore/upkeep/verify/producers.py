@@ -1,10 +1,10 @@
-"""Verifying what a log's files say about producers and transactions, against the batches themselves.
+"""Verifies what a log's files say about producers and transactions, against the batches themselves.
 
-Snapshots and transaction indexes are made from the batches, so the batches determine their contents. What precedes the
-first segment is known from the snapshot there, if one remains. Compaction removes data of aborted transactions, then
-their entries in the index, then their markers. So an index may list more than the batches still show, but never a
-transaction whose end says otherwise, and it may lack one without remaining records; and a transaction that a snapshot
-still shows as open may have ended where offsets are missing.
+Snapshots and transaction indexes are made from the batches, so the batches determine their contents. The snapshot at
+the first segment, if one remains, tells what precedes it. Compaction removes data of aborted transactions, then their
+entries in the index, then their markers. So an index may list more than the batches still show, but never a transaction
+that ended differently, and it may lack one without remaining records; and a transaction that a snapshot shows as open
+may have ended where offsets are missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ProducerCheck:
                 self.findings.append(Finding("damage", "snapshot", path, error.strerror or str(error)))
         self._state = ProducerState(self._snapshots.get(first_base, ()))
         self._is_known = first_base == 0 or first_base in self._snapshots
-        # Ended in the current segment, with and without records that were read.
+        # Transactions aborted in the current segment, with and without records that were read.
         self._aborted: list[AbortedTransaction] = []
         self._emptied: list[AbortedTransaction] = []
         # For each producer whose open transaction has records read here: the offset of the last of them.
@@ -96,7 +96,7 @@ class ProducerCheck:
             self.open_records.pop(batch.producer_id, None)
 
     def lose_track(self) -> None:
-        """Batches are damaged: their contents are unknown, so nothing more can be checked against them."""
+        """Called for damaged batches: their contents are unknown, so nothing more can be checked against them."""
         self._is_known = False
 
     def end_segment(self, base_offset: int) -> None:
@@ -126,7 +126,7 @@ class ProducerCheck:
         self.findings.append(transaction_finding(path, aborted, what))
 
     def end(self, end_offset: int) -> None:
-        """The log is complete: compares the snapshots up to its end."""
+        """Called at the end of the log: compares the snapshots up to it."""
         if end_offset > self._next_offset:
             self._gap_end = end_offset
         self._compare_snapshots(end_offset)

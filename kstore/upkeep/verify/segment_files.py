@@ -1,4 +1,4 @@
-"""Verifying one segment: every batch of its ``.log``, and both searchable indexes against them.
+"""Verifies one segment: every batch of its ``.log``, and both searchable indexes against them.
 
 An index entry is wrong if it would mislead a lookup. Brokers before 3.x wrote one entry for a whole append, so the
 batch that an entry points at may end before the entry's offset; it must not start after it.
@@ -55,7 +55,7 @@ def verify_segment(
 
     Raises: StorageError.
     """
-    # The indexes first: entries that a live writer adds from here point at bytes that are not examined.
+    # The indexes first: entries that a live writer adds from now on point at bytes that are not examined.
     offsets = _OffsetEntries(files)
     times = _TimeEntries(files)
     file = files.fs.open(files.path(LOG_SUFFIX))
@@ -80,7 +80,7 @@ def verify_segment(
         position, batch = item
         if position - dropped >= STEP_BYTES:
             if not files.is_last:
-                # Data read once should not evict what others read often.
+                # Data that is read once should not evict what others read often.
                 file.advise(dropped, position - dropped, "dontneed")
             advance(position - dropped)
             dropped = position
@@ -144,7 +144,7 @@ def _read(files: SegmentFiles, suffix: str) -> bytes | None:
 
 
 def _shape(data: bytes | None, entry_size: int) -> Iterator[tuple[Severity, str]]:
-    """The problems that the mere size of an index, and its end, show."""
+    """The problems shown by the size of an index, and by its end."""
     if data is None:
         yield "damage", "is missing"
         return
@@ -171,18 +171,18 @@ class _OffsetEntries:
                 break
             self._entries.append(entry)
             previous = entry
-        # Up to these slots positions, and offsets, have been checked against batches.
+        # The slots up to which positions, and offsets, were checked against batches.
         self._position_slot = self._offset_slot = 0
 
     def positions(self) -> Sequence[int]:
-        """Where batches start, as far as the entries are in order."""
+        """The positions of batches according to the entries, while these are in order."""
         return [entry.position for entry in self._entries]
 
     def _add(self, reason: str, slot: int) -> None:
         self._findings.append(Finding("damage", "index", self._path, reason, slot * 8))
 
     def skip(self, start: int, stop: int) -> None:
-        """Skips entries into damage: there is nothing to check them against."""
+        """Skips entries that point into damage: nothing can be checked against them."""
         entries = self._entries
         while self._position_slot < len(entries) and entries[self._position_slot].position < stop:
             if entries[self._position_slot].position < start:
@@ -208,7 +208,7 @@ class _OffsetEntries:
             self._offset_slot += 1
 
     def findings(self, size: int) -> Sequence[Finding]:
-        """All of them, now that every batch was noted."""
+        """All findings, after the last batch."""
         left = self._entries[self._position_slot :]
         if left:
             more = f", and {len(left) - 1} more entries" if len(left) > 1 else ""
@@ -265,7 +265,7 @@ class _TimeEntries:
         self._largest = max(self._largest, batch.max_timestamp)
 
     def findings(self) -> Sequence[Finding]:
-        """All of them, now that every batch was noted."""
+        """All findings, after the last batch."""
         left = self._entries[self._at :]
         if left:
             more = f", and {len(left) - 1} more entries" if len(left) > 1 else ""
