@@ -15,39 +15,44 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import MAP_BYTES, LogConfig
 from kstore.engine.append import Headers
-from kstore.engine.check import accept_loss, check_batches
+from kstore.engine.check import accept_loss, check_batches, check_invariants
+from kstore.engine.fetch import FETCH_BYTES, FetchSlice, fetch
+from kstore.engine.foreign import append_batches
 from kstore.engine.index_repairs import IndexRepairs
 from kstore.engine.opening import ensure_directory
-from kstore.engine.pending import PendingAppend
-from kstore.engine.reads import LogReads, TimePoint, looked_up
-from kstore.engine.transactions import end_transaction, open_transactions, producers, transaction_of
+from kstore.engine.reader import LogReader, open_reader, records_of, values_of
+from kstore.engine.reads import LogReads, segment_count_and_size
+from kstore.engine.source import LogSource
+from kstore.engine.times import TimePoint, offset_for_time
+from kstore.engine.transactions import abort_transaction, end_transaction, open_transactions, producers
 from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter, StoreTies, open_writer
-from kstore.errors import ClosedError, ConfigError, LogNotFoundError, ReadOnlyError
+from kstore.errors import ConfigError, LogNotFoundError, ReadOnlyError
 from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
 from kstore.log_metrics import log_metrics
 from kstore.metrics import LogCounters, MetricValue
-from kstore.rules.arguments import check_keys, check_timestamps, one_of
-from kstore.rules.validate import split_batches, validate
+from kstore.record._codec import Record
+from kstore.record._runs import Run
+from kstore.record.batch import Batch
+from kstore.rules.arguments import one_of
 from kstore.segment import SegmentContext
 from kstore.types import (
     DURABILITIES,
-    NO_OFFSET,
-    NO_TIMESTAMP,
     AppendInfo,
     Durability,
+    IsolationLevel,
+    OnCorrupt,
     OpenTransaction,
     ProducerInfo,
     RecoveryReport,
@@ -64,12 +69,10 @@ if TYPE_CHECKING:
     from kstore.compaction.blocks import CompactionReport
     from kstore.engine.columns import ArrowBatches, ArrowOptions, ReadOptions
 
-# A table's chunks may be larger than the pieces handed on, but above 32 MiB memory comes from the system each time.
-TABLE_RECORDS = 1 << 20
-TABLE_BYTES = 16 << 20
+Found = TypeVar("Found")
 
 
-class Log(LogReads):
+class Log:
     """An open log. Thread-safe: any thread may append and read; an iterator is for one thread.
 
     ``with Log(path) as log:`` closes it. A log that is dropped without a close loses nothing that was acknowledged, but
@@ -109,7 +112,6 @@ class Log(LogReads):
         self._closed = True  # until it is open
         self._guard = ForkGuard()
         self._writer: LogWriter | None = None
-        self._view: LogView | None = None
         self.path = Path(path)
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
@@ -123,51 +125,33 @@ class Log(LogReads):
             if not fs.exists(directory):
                 raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory))
             ensure_directory(fs, directory)
-            self._view = LogView(context)
+            self._source: LogSource = LogView(context)
         elif shared:
             from kstore.shared.opening import open_shared_writer
 
-            self._writer = open_shared_writer(context, durability, _ties)
+            self._source = self._writer = open_shared_writer(context, durability, _ties)
         else:
-            self._writer = open_writer(context, durability, _ties)
-        source = self._view or self._writer
-        assert source is not None
-        repairs.serve(source)
+            self._source = self._writer = open_writer(context, durability, _ties)
+        # The part that reads, for kstore's own use.
+        self.reads = LogReads(self._source, self._guard, self.path)
+        repairs.serve(self._source)
         self._closed = False
 
     @property
-    def _source(self) -> LogWriter | LogView:
-        source = self._writer or self._view
-        if self._closed or source is None:
-            raise ClosedError(f"the log {self.path} is closed")
-        if self._guard.forked:
-            self._guard.check(f"the log {self.path}")
-        return source
-
-    @property
-    def _writing(self) -> LogWriter:
+    def writer(self) -> LogWriter:
+        """The part that writes, for kstore's own use. Raises: ReadOnlyError, ClosedError, ForkedError."""
         writer = self._writer
         if writer is None or self._closed or self._guard.forked:
-            self._source  # noqa: B018  # raises if the log is closed, or another process's
+            self.reads.source  # noqa: B018  # raises if the log is closed, or another process's
             raise ReadOnlyError(errno.EROFS, "the log is open for reading", str(self.path))
         return writer
-
-    @property
-    def writer(self) -> LogWriter:
-        """The writing part. For the store. Raises: ReadOnlyError, ClosedError."""
-        return self._writing
 
     # --- state -------------------------------------------------------------------------------------------------
 
     @property
     def recovery(self) -> RecoveryReport:
         """What opening found and did."""
-        return self._writer.report if self._writer is not None else self._viewed.report
-
-    @property
-    def _viewed(self) -> LogView:
-        assert self._view is not None
-        return self._view
+        return self._source.report
 
     @property
     def read_only(self) -> bool:
@@ -176,6 +160,26 @@ class Log(LogReads):
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.reads.source.ends.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self.reads.refreshed().ends.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Where reads stop: records that may still vanish are not read."""
+        return self.reads.refreshed().ends.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where "read_committed" stops: the first offset of the oldest open transaction, or the high watermark."""
+        return self.reads.refreshed().last_stable_offset()
 
     def __repr__(self) -> str:
         return f"Log({str(self.path)!r}, closed={self._closed})"
@@ -209,19 +213,8 @@ class Log(LogReads):
         return info.first_offset
 
     def append_single(self, value: bytes | None, key: bytes | None = None) -> tuple[int, int] | None:
-        """``append`` in the simple case: its offset and timestamp; else None, and nothing is done.
-
-        Raises: as ``append``.
-        """
-        writer = self._writing
-        appends = writer.appends
-        if type(value) is not bytes or (appends.is_compacted if key is None else type(key) is not bytes):
-            return None
-        try:
-            return appends.append_single(value, key)
-        except Exception as error:
-            writer.context.counters.append_failed(error)
-            raise
+        """``append`` in the simple case: its offset and timestamp; else None, and nothing is done."""
+        return self.writer.appends.append_single(value, key)
 
     def append_many(
         self,
@@ -241,18 +234,7 @@ class Log(LogReads):
         InvalidRecordError (a compacted log needs keys), DiskFullError, PoisonedError, ClosedError, ReadOnlyError,
         ForkedError, StorageError.
         """
-        writer = self._writing
-        try:
-            if timestamps is not None:
-                check_timestamps(timestamps, writer.context.config, writer.context.clock.now_ms())
-            if writer.appends.is_compacted:
-                check_keys(keys, len(values))
-            if not values:
-                return _nothing_appended(writer.ends.end_offset)
-            return writer.appends.append_many(values, keys, timestamps, headers)
-        except Exception as error:
-            writer.context.counters.append_failed(error)
-            raise
+        return self.writer.appends.append_many(values, keys, timestamps, headers)
 
     def append_batches(self, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool = True) -> AppendInfo:
         """Appends foreign batches: validated as Kafka's LogValidator does, v0 and v1 rebuilt as v2.
@@ -271,35 +253,7 @@ class Log(LogReads):
         InvalidOffsetError, RecordTooLargeError, UnsupportedCodecError; OutOfOrderSequenceError,
         DuplicateSequenceError, InvalidProducerEpochError, InvalidTransactionStateError; and as ``append_many``.
         """
-        writer = self._writing
-        try:
-            return self._append_batches(writer, buffer, assign_offsets=assign_offsets)
-        except Exception as error:
-            writer.context.counters.append_failed(error)
-            raise
-
-    def _append_batches(
-        self, writer: LogWriter, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool
-    ) -> AppendInfo:
-        config = writer.context.config
-        validated = validate(
-            split_batches(buffer), config, now_ms=writer.context.clock.now_ms(), assign_offsets=assign_offsets
-        )
-        if not validated.batches:
-            return _nothing_appended(writer.ends.end_offset)
-        append = PendingAppend(
-            validated.buffer,
-            validated.batches,
-            validated.target_codec,
-            append_time_ms=validated.log_append_time,
-            source_codec=validated.source_codec,
-            spans=None if assign_offsets else validated.spans,
-            offsets_monotonic=validated.offsets_monotonic,
-            with_producers=validated.has_producers,
-        )
-        writer.commit(append)
-        assert append.result is not None
-        return append.result
+        return append_batches(self.writer, buffer, assign_offsets=assign_offsets)
 
     def append_arrow(self, data: Any) -> AppendInfo:
         """Appends the rows of ``data``: a ``pyarrow.RecordBatch`` or ``Table``, or an object with Arrow's C interface.
@@ -312,8 +266,92 @@ class Log(LogReads):
         """
         from kstore.engine.columns import rows_of
 
-        rows = rows_of(data, self._source.context.clock.now_ms)
+        rows = rows_of(data, self.reads.source.context.clock.now_ms)
         return self.append_many(rows.values, keys=rows.keys, timestamps=rows.timestamps, headers=rows.headers)
+
+    # --- read -------------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+        on_corrupt: OnCorrupt = "raise",
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> LogReader[Record]:
+        """An iterator over the records from offset ``start`` (default: the first) to ``stop`` (exclusive).
+
+        It ends at the high watermark of the moment it gets there, or with ``follow`` waits there for more:
+        indefinitely, or until ``timeout`` seconds bring nothing. Control records are left out.
+
+        Args:
+            isolation_level: "read_committed" leaves out aborted transactions and stops at the last stable offset.
+            on_corrupt: at a damaged batch, and at durable records that the disk has lost, "raise" a CorruptBatchError;
+                "skip" them, and list them in the iterator's ``corrupt``; or "yield" a ``CorruptRange`` in their place.
+                Offsets that ``Log.accept_loss`` has accepted are skipped.
+
+        Raises: OffsetOutOfRangeError at once; CorruptBatchError, StorageError while it runs.
+        """
+        return open_reader(
+            self.reads, records_of, start, stop, isolation_level, on_corrupt, follow, timeout, decode_run=Run.records
+        )
+
+    def read_values(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+        on_corrupt: OnCorrupt = "raise",
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> LogReader[bytes | None]:
+        """Like ``read``, for the values only: the fast path for payloads."""
+        return open_reader(
+            self.reads, values_of, start, stop, isolation_level, on_corrupt, follow, timeout, decode_run=Run.values
+        )
+
+    def read_runs(
+        self,
+        decode: Callable[[Batch, int, int, int], Iterable[Found]],
+        start: int,
+        stop: int,
+        *,
+        isolation_level: IsolationLevel,
+        on_corrupt: OnCorrupt,
+    ) -> LogReader[Found]:
+        """Like ``read``, for the results of ``decode``, called with each batch, the offsets wanted of it and its size
+        limit.
+
+        For consumers, which must know where each batch ends.
+        """
+        return open_reader(self.reads, decode, start, stop, isolation_level, on_corrupt)
+
+    def fetch(
+        self, offset: int, max_bytes: int = FETCH_BYTES, *, isolation_level: IsolationLevel = "read_uncommitted"
+    ) -> FetchSlice:
+        """A slice of one segment that begins with the batch of ``offset``, named but not read.
+
+        At most ``max_bytes`` bytes, but always the whole first batch; empty at the high watermark.
+
+        Raises: OffsetOutOfRangeError, CorruptBatchError if the batch of ``offset`` is damaged, or lost, and that is not
+        accepted; StorageError.
+        """
+        return fetch(self.reads, offset, max_bytes, isolation_level)
+
+    def offset_for_time(self, when: TimePoint) -> int | None:
+        """The first offset whose record is at or after ``when``; None if there is none.
+
+        ``when`` is ms since the epoch, an aware ``datetime``, or "earliest" (the log's start), "latest" (the high
+        watermark), "max_timestamp" (the record with the greatest timestamp). Damaged batches are skipped.
+        """
+        return offset_for_time(self.reads.source, when)
+
+    def refresh(self) -> None:
+        """Looks for what another process has done to the log; a read that comes to its end does so by itself."""
+        self.reads.refreshed()
 
     # --- read as columns: pyarrow is loaded by the first call -------------------------------------------------------
 
@@ -332,9 +370,9 @@ class Log(LogReads):
 
         Raises: MissingExtraError without pyarrow; ConfigError, OffsetOutOfRangeError, CorruptBatchError, StorageError.
         """
-        return self.to_arrow_batches(
-            start, stop, max_records=TABLE_RECORDS, max_bytes=TABLE_BYTES, **options
-        ).read_all()
+        from kstore.engine.columns import arrow_table
+
+        return arrow_table(self.reads, start, stop, options)
 
     def to_arrow_batches(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ArrowOptions]
@@ -348,9 +386,7 @@ class Log(LogReads):
         """
         from kstore.engine.columns import arrow_batches
 
-        source = self._source
-        bytes_max = source.context.config.max_batch_bytes_uncompressed
-        return arrow_batches(partial(self._reader, source), start, stop, options, bytes_max)
+        return arrow_batches(self.reads, start, stop, options)
 
     def to_pandas(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
@@ -359,7 +395,7 @@ class Log(LogReads):
         ``to_arrow``."""
         from kstore.engine.columns import to_pandas
 
-        return to_pandas(lambda: self.to_arrow(start, stop, **options))
+        return to_pandas(self.reads, start, stop, options)
 
     def to_polars(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
@@ -368,7 +404,7 @@ class Log(LogReads):
         ``to_arrow``."""
         from kstore.engine.columns import to_polars
 
-        return to_polars(lambda: self.to_arrow(start, stop, **options))
+        return to_polars(self.reads, start, stop, options)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The whole log as a stream of columns, for libraries that read these: ``polars.DataFrame(log)``, DuckDB,
@@ -379,11 +415,11 @@ class Log(LogReads):
 
     def flush(self) -> None:
         """Puts everything appended so far on disk. Raises: SyncFailedError, after which the log is poisoned."""
-        self._writing.flush()
+        self.writer.flush()
 
     def roll(self) -> int:
         """Begins a new segment, if the active one holds anything; returns the active segment's base offset."""
-        return self._writing.roll()
+        return self.writer.roll()
 
     def truncate_to(self, offset: int) -> None:
         """Removes everything from ``offset`` on, durably; a batch that holds ``offset`` goes as a whole.
@@ -393,18 +429,18 @@ class Log(LogReads):
 
         Raises: InvalidOffsetError (negative), and as ``append_many``.
         """
-        self._writing.truncate_to(offset)
+        self.writer.truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Removes everything, durably; the next record gets ``offset``. Raises: as ``truncate_to``."""
-        self._writing.truncate_fully_and_start_at(offset)
+        self.writer.truncate_fully_and_start_at(offset)
 
     def delete_records(self, before: int) -> int:
         """Raises the log's start to ``before``, durably, and removes the segments that are entirely below it.
 
         Returns the new start. Raises: OffsetOutOfRangeError (above the high watermark), and as ``append_many``.
         """
-        return self._writing.delete_records(before)
+        return self.writer.delete_records(before)
 
     def accept_loss(self, first: int, last: int) -> None:
         """Lets reads skip offsets ``first`` to ``last`` (both inclusive), which are damaged or lost.
@@ -417,7 +453,7 @@ class Log(LogReads):
         Raises: NotLostError, if a record, or an offset that was never assigned, is among them; InvalidOffsetError;
         LossLimitError; and as ``append_many``. Thread-safe.
         """
-        accept_loss(self._writing, first, last)
+        accept_loss(self.writer, first, last)
 
     def compact(
         self,
@@ -427,8 +463,7 @@ class Log(LogReads):
         map_bytes: int = MAP_BYTES,
         bytes_per_second: float | None = None,
     ) -> CompactionReport:
-        """Removes, from the sealed segments, the records whose key has a later one. Appends and reads continue
-        meanwhile.
+        """Removes from the sealed segments the records whose key has a later one, while appends and reads continue.
 
         It ignores ``cleanup_policy``. Tombstones, and markers of transactions, stay for ``delete_retention_ms`` after
         the first compaction that meets them. The active segment is never compacted (``roll()`` seals it), nor are
@@ -447,23 +482,12 @@ class Log(LogReads):
         from kstore.compaction.cleaner import compact
 
         return compact(
-            self._writing,
-            whole=whole,
-            keep_keyless=keep_keyless,
-            map_bytes=map_bytes,
-            bytes_per_second=bytes_per_second,
+            self.writer, whole=whole, keep_keyless=keep_keyless, map_bytes=map_bytes, bytes_per_second=bytes_per_second
         )
 
     def segment_count_and_size(self) -> tuple[int, int]:
         """How many segments the log has, and the bytes of their ``.log`` files. Raises: StorageError."""
-        source = self._source
-        source.refresh()
-
-        def measured() -> tuple[int, int]:
-            segments = source.segments.snapshot.segments
-            return len(segments), sum(segment.size for segment in segments)
-
-        return looked_up(source, measured)
+        return segment_count_and_size(self.reads.source)
 
     def apply_retention(self) -> RetentionResult:
         """Deletes the oldest segments that ``retention_ms`` and ``retention_bytes`` no longer cover, durably.
@@ -471,7 +495,7 @@ class Log(LogReads):
         A log with such settings does this by itself when it rolls. Nothing above the high watermark is deleted, and a
         clock that jumps ahead while the log is open deletes nothing early. Raises: as ``append_many``.
         """
-        return self._writing.apply_retention()
+        return self.writer.apply_retention()
 
     # --- producers and transactions ---------------------------------------------------------------------------------
 
@@ -495,7 +519,7 @@ class Log(LogReads):
         ``append_many``.
         """
         return end_transaction(
-            self._writing,
+            self.writer,
             producer_id,
             producer_epoch,
             commit=commit,
@@ -504,42 +528,31 @@ class Log(LogReads):
         )
 
     def producers(self) -> list[ProducerInfo]:
-        """What the log knows of each producer that has written to it and is not forgotten, in the order of their ids.
-
-        Raises: StorageError.
-        """
-        return producers(self._source)
+        """What the log knows of each producer that it has not forgotten, ordered by id. Raises: StorageError."""
+        return producers(self.reads.source)
 
     def transactions(self, *, hanging_ms: int = 0) -> list[OpenTransaction]:
-        """The open transactions, the oldest first; with ``hanging_ms`` those whose producers are silent for so long.
+        """The open transactions, oldest first; with ``hanging_ms`` those whose producer has been silent for that long.
 
-        Who reads committed records waits for the oldest of them. ``end_transaction`` ends one that nobody else will.
-
-        Raises: StorageError.
+        Readers of committed records wait for the oldest one; ``abort_transaction`` ends it. Raises: StorageError.
         """
-        return open_transactions(self._source, hanging_ms)
+        return open_transactions(self.reads.source, hanging_ms)
 
     def abort_transaction(self, producer_id: int, *, hanging_ms: int = 0) -> int:
-        """Ends an open transaction that nobody else will end; returns the offset of its end marker.
+        """Ends a transaction that its producer has left open; returns the offset of its end marker.
 
-        Raises: InvalidTransactionStateError where the producer has none open, or is silent for less than
+        Raises: InvalidTransactionStateError if the producer has none open, or has been silent for less than
         ``hanging_ms``; and as ``end_transaction``.
         """
-        found = transaction_of(self._source, producer_id, hanging_ms)
-        # As its coordinator would: of a later epoch than the last one, none is known.
-        coordinator_epoch = max(found.coordinator_epoch, 0)
-        return self.end_transaction(
-            producer_id, found.producer_epoch, commit=False, coordinator_epoch=coordinator_epoch
-        )
+        return abort_transaction(self.writer, producer_id, hanging_ms)
 
     def expire_producers(self) -> int:
         """Forgets producers that have written nothing for ``producer_id_expiration_ms``; returns how many.
 
-        Appends of producers do so too, every ten minutes. Who has a transaction open is not forgotten.
-
-        Raises: as ``append_many``.
+        Appends of producers do so too, every ten minutes. A producer with an open transaction is kept. Raises: as
+        ``append_many``.
         """
-        return self._writing.expire_producers()
+        return self.writer.expire_producers()
 
     # --- maintenance ----------------------------------------------------------------------------------------------
 
@@ -549,28 +562,16 @@ class Log(LogReads):
         A log that is open for reading does not know its writer's. Raises: StorageError.
         """
         segment_count, size = self.segment_count_and_size()
-        return log_metrics(self._source, self.recovery, segment_count, size, self._writer)
+        return log_metrics(self.reads.source, self.recovery, segment_count, size, self._writer)
 
     def verify(self) -> RecoveryReport:
-        """Reads every batch and record that can be read, and reports what is damaged; changes nothing.
-
-        Raises: StorageError.
-        """
-        source = self._source
-        source.refresh()
-        return check_batches(source)
+        """Reads every batch and record, and reports what is damaged; changes nothing. Raises: StorageError."""
+        return check_batches(self.reads.refreshed())
 
     def check(self) -> None:
         """Asserts the invariants of the log, its segments and indexes; raises AssertionError. For tests and
         diagnosis."""
-        source = self._source
-        source.segments.check()
-        ends = source.ends
-        ends.check()
-        assert source.segments.bases[-1] == ends.base_offset, f"{source.segments.bases[-1]}, {ends}"
-        assert source.segments.last.size == ends.position, f"{source.segments.last.size}, {ends}"
-        for segment in source.segments:
-            segment.check()
+        check_invariants(self.reads.source)
 
     def close(self) -> None:
         """Flushes and closes cleanly, so that the next open scans nothing. A second close does nothing.
@@ -578,13 +579,11 @@ class Log(LogReads):
         Raises: SyncFailedError, StorageError: the log is closed nevertheless, and recovers when it is next opened.
         """
         self._closed = True
+        self.reads.close()
         if self._guard.forked:
             return  # the files belong to the parent
-        # Even if it was closed: an interrupt may have come before they were.
-        if self._writer is not None:
-            self._writer.close()
-        if self._view is not None:
-            self._view.close()
+        # Even if it was closed: an interrupt may have come before its files were.
+        self._source.close()
 
     def __enter__(self) -> Self:
         return self
@@ -597,7 +596,3 @@ class Log(LogReads):
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and self._writer is not None and not self._guard.forked:
             warnings.warn(f"unclosed {self!r}: the next open has to recover it", ResourceWarning, stacklevel=2)
-
-
-def _nothing_appended(end_offset: int) -> AppendInfo:
-    return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, NO_OFFSET, NO_TIMESTAMP, "none", "none", 0, 0, 0, True)

@@ -12,7 +12,7 @@ from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
 from kstore.engine.append import Headers
-from kstore.engine.reads import TimePoint
+from kstore.engine.times import TimePoint
 from kstore.log import Log as SyncLog
 from kstore.record._codec import Record
 from kstore.types import AppendInfo, IsolationLevel, OnCorrupt

@@ -13,7 +13,7 @@ from kstore.cli.record_json import compact
 from kstore.cli.status import OK
 from kstore.cli.table import table
 from kstore.cli.time_type import TimeType
-from kstore.engine.reads import TimePoint
+from kstore.engine.times import TimePoint
 from kstore.log import Log
 from kstore.store import Store
 

@@ -96,7 +96,7 @@ class LogWaiter:
 
     def _is_lagging(self) -> bool:
         """Whether some records are not known to be durable yet: no signal comes when they are."""
-        bounds = (log.read_bound(committed=False) for log, (_, watch) in self._heard.items() if watch is not None)
+        bounds = (log.reads.read_bound(committed=False) for log, (_, watch) in self._heard.items() if watch is not None)
         return any(bound.end_offset > bound.high_watermark for bound in bounds)
 
     def close(self) -> None:

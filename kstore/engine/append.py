@@ -22,7 +22,7 @@ from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
 from kstore.engine.group_commit import GroupCommit
 from kstore.engine.growth import Growth
-from kstore.engine.pending import PendingAppend
+from kstore.engine.pending import PendingAppend, nothing_appended
 from kstore.engine.producers import PendingProducers
 from kstore.engine.retention import Retention
 from kstore.engine.roll import Rolls
@@ -41,6 +41,7 @@ from kstore.record.builder import build_batches
 from kstore.record.crc import crc32c
 from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
+from kstore.rules.arguments import check_keys, check_timestamps
 from kstore.rules.sequence import ProducerBatch
 from kstore.segment_tail import SegmentTail
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, OFFSET_MAX, AppendInfo
@@ -109,7 +110,26 @@ class Appends:
         timestamps: Sequence[int] | None,
         headers: Sequence[Headers | None] | None,
     ) -> AppendInfo:
-        """Encodes the records into batches and commits them; see ``Log.append_many``."""
+        """See ``Log.append_many``."""
+        try:
+            if timestamps is not None:
+                check_timestamps(timestamps, self._config, self._clock.now_ms())
+            if self.is_compacted:
+                check_keys(keys, len(values))
+            if not values:
+                return nothing_appended(self._files.ends.end_offset)
+            return self._encode_and_commit(values, keys, timestamps, headers)
+        except Exception as error:
+            self._counters.append_failed(error)
+            raise
+
+    def _encode_and_commit(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        timestamps: Sequence[int] | None,
+        headers: Sequence[Headers | None] | None,
+    ) -> AppendInfo:
         try:
             buffer = self._spare_buffers.pop()
         except IndexError:
@@ -138,22 +158,28 @@ class Appends:
         assert append.result is not None
         return append.result
 
-    def append_single(self, value: bytes, key: bytes | None) -> tuple[int, int] | None:
+    def append_single(self, value: bytes | None, key: bytes | None) -> tuple[int, int] | None:
         """Appends one record in a batch of its own, by the shortest path; returns its offset and timestamp.
 
         Returns None, and does nothing, if anything needs a decision: then use ``append_many``.
         """
+        if type(value) is not bytes or (self.is_compacted if key is None else type(key) is not bytes):
+            return None
         size = len(value) + SINGLE_OVERHEAD if key is None else len(value) + len(key) + SINGLE_OVERHEAD
         if size > self._single_bytes_max or self._durability.is_sync is not self._syncs_writes:
             return None
         if self._group is not None and self._group.is_busy:
             return None  # it will share a sync with other appends
-        now_ms = self._clock.now_ms()
-        body = encode_single(value, key, now_ms)
-        if self._group is None:
-            offset = self._commit_single(body, crc32c(body), now_ms)
-        else:
-            offset = self._group.alone(lambda: self._commit_single(body, crc32c(body), now_ms))
+        try:
+            now_ms = self._clock.now_ms()
+            body = encode_single(value, key, now_ms)
+            if self._group is None:
+                offset = self._commit_single(body, crc32c(body), now_ms)
+            else:
+                offset = self._group.alone(lambda: self._commit_single(body, crc32c(body), now_ms))
+        except Exception as error:
+            self._counters.append_failed(error)
+            raise
         return None if offset is None else (offset, now_ms)
 
     def _commit_single(self, body: bytes, crc: int, now_ms: int) -> int | None:

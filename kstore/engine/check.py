@@ -17,7 +17,7 @@ from kstore.rules.losses import LOST, LossRanges, holes, joined
 from kstore.segment import START, LogSegment, SegmentContext
 from kstore.types import OFFSET_MAX, CorruptRange, RecoveryReport
 
-__all__ = ["CheckedLog", "accept_loss", "check_batches", "ensure_lost", "unreadable"]
+__all__ = ["CheckedLog", "accept_loss", "check_batches", "check_invariants", "ensure_lost", "unreadable"]
 
 # Long sequential reads drop what they have read from the page cache in steps of this size.
 DROP_BYTES = 8 << 20
@@ -46,6 +46,17 @@ def check_batches(source: CheckedLog) -> RecoveryReport:
             report.notes.append(f"the loss of offsets in {damage.first} to {damage.last} is accepted: {damage.reason}")
     report.clean = not report.corrupt
     return report
+
+
+def check_invariants(source: CheckedLog) -> None:
+    """Asserts what holds between the log's ends, its segments and their indexes: see ``Log.check``."""
+    ends, segments = source.ends, source.segments
+    segments.check()
+    ends.check()
+    assert segments.bases[-1] == ends.base_offset, f"{segments.bases[-1]}, {ends}"
+    assert segments.last.size == ends.position, f"{segments.last.size}, {ends}"
+    for segment in segments:
+        segment.check()
 
 
 def unreadable(

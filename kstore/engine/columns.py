@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from kstore.engine.reader import LogReader
+from kstore.engine.reader import LogReader, open_reader
+from kstore.engine.reads import LogReads
 from kstore.errors import ConfigError, InvalidRecordError, MissingExtraError
+from kstore.record.batch import Batch
 from kstore.record.columns import (
     COLUMNS,
     ArrowDecoder,
@@ -27,14 +29,24 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-__all__ = ["ArrowBatches", "ArrowOptions", "ReadOptions", "Rows", "arrow_batches", "rows_of", "to_pandas", "to_polars"]
-
-# A reader of the results of a decoder for each batch from one offset to another.
-Read = Callable[[Callable[..., Iterable[Any]], int | None, int | None, IsolationLevel, OnCorrupt], LogReader[Any]]
+__all__ = [
+    "ArrowBatches",
+    "ArrowOptions",
+    "ReadOptions",
+    "Rows",
+    "arrow_batches",
+    "arrow_table",
+    "rows_of",
+    "to_pandas",
+    "to_polars",
+]
 
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip")
 # The options that do not affect how the columns are built.
 READING = ("columns", "isolation_level", "on_corrupt")
+# A table's chunks may be larger than the pieces handed on, but above 32 MiB memory comes from the system each time.
+TABLE_RECORDS = 1 << 20
+TABLE_BYTES = 16 << 20
 # Columns that an append assigns itself.
 GIVEN_ANEW = ("offset", "timestampType", "topic", "partition")
 
@@ -110,10 +122,8 @@ class Rows(NamedTuple):
     headers: Sequence[Sequence[tuple[str, bytes | None]] | None] | None
 
 
-def arrow_batches(
-    read: Read, start: int | None, stop: int | None, options: ArrowOptions, bytes_max: int
-) -> ArrowBatches:
-    """See ``Log.to_arrow_batches``. A batch may have up to ``bytes_max`` bytes, uncompressed."""
+def arrow_batches(log: LogReads, start: int | None, stop: int | None, options: ArrowOptions) -> ArrowBatches:
+    """See ``Log.to_arrow_batches``."""
     isolation_level = options.get("isolation_level", "read_uncommitted")
     on_corrupt = options.get("on_corrupt", "raise")
     if on_corrupt not in ON_CORRUPT:
@@ -121,26 +131,37 @@ def arrow_batches(
     columns = options.get("columns")
     building: dict[str, Any] = {name: value for name, value in options.items() if name not in READING}
     wanted = ColumnOptions(columns=COLUMNS if columns is None else _names(columns), **building)
-    decoder = ArrowDecoder(wanted, bytes_max)
-    return ArrowBatches(read(decoder.add, start, stop, isolation_level, on_corrupt), decoder)
+    decoder = ArrowDecoder(wanted, log.source.context.config.max_batch_bytes_uncompressed)
+
+    def decode(batch: Batch, first_offset: int, stop_offset: int, _: int) -> Iterable[pa.RecordBatch]:
+        return decoder.add(batch, first_offset, stop_offset)  # it knows the limit
+
+    return ArrowBatches(open_reader(log, decode, start, stop, isolation_level, on_corrupt), decoder)
 
 
-def to_pandas(table: Callable[[], pa.Table]) -> pd.DataFrame:
-    """The table as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, before the table is read."""
+def arrow_table(log: LogReads, start: int | None, stop: int | None, options: ReadOptions) -> pa.Table:
+    """See ``Log.to_arrow``."""
+    return arrow_batches(
+        log, start, stop, {**options, "max_records": TABLE_RECORDS, "max_bytes": TABLE_BYTES}
+    ).read_all()
+
+
+def to_pandas(log: LogReads, start: int | None, stop: int | None, options: ReadOptions) -> pd.DataFrame:
+    """See ``Log.to_pandas``. Raises: MissingExtraError without pandas, before anything is read."""
     try:
         import pandas  # noqa: F401
     except ModuleNotFoundError as error:
         raise MissingExtraError("a pandas DataFrame needs pandas: pip install pandas") from error
-    return table().to_pandas()
+    return arrow_table(log, start, stop, options).to_pandas()
 
 
-def to_polars(table: Callable[[], pa.Table]) -> pl.DataFrame:
-    """The table as a ``polars.DataFrame``. Raises: MissingExtraError without polars, before the table is read."""
+def to_polars(log: LogReads, start: int | None, stop: int | None, options: ReadOptions) -> pl.DataFrame:
+    """See ``Log.to_polars``. Raises: MissingExtraError without polars, before anything is read."""
     try:
         import polars
     except ModuleNotFoundError as error:
         raise MissingExtraError("a Polars DataFrame needs polars: pip install polars") from error
-    return polars.DataFrame(table())
+    return polars.DataFrame(arrow_table(log, start, stop, options))
 
 
 def rows_of(data: Any, now_ms: Callable[[], int]) -> Rows:

@@ -15,21 +15,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.engine.ends import Ends
-from kstore.engine.reader import Readable
+from kstore.engine.reads import LogReads, looked_up
 from kstore.engine.source import LogSource
 from kstore.errors import CorruptBatchError, LogNotFoundError, OffsetOutOfRangeError, TruncatedFileError
 from kstore.files.fs import File
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, walk
+from kstore.rules.arguments import one_of
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, corrupt_batch_error
 from kstore.segment import SHORT_CHUNK_BYTES, START, BatchPosition, Located, LogSegment
-from kstore.types import OFFSET_MAX, AbortedTransaction, CorruptRange
+from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, CorruptRange, IsolationLevel
 
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["FetchSlice", "fetch_slice"]
+__all__ = ["FETCH_BYTES", "FetchSlice", "fetch"]
+
+FETCH_BYTES = 1 << 20
 
 
 class FetchSlice(NamedTuple):
@@ -135,29 +138,42 @@ def _shrunk(file: File, expected: int, found: int) -> TruncatedFileError:
 # --- find the slice ---------------------------------------------------------------------------------------------------
 
 
-def fetch_slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
+def fetch(log: LogReads, offset: int, max_bytes: int, isolation_level: IsolationLevel) -> FetchSlice:
+    """See ``Log.fetch``."""
+    source = log.source
+    one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
+    ends = source.ends
+    if not ends.start_offset <= offset < ends.high_watermark:
+        source.refresh()
+    committed = isolation_level == "read_committed"
+    found = looked_up(source, lambda: _settled_slice(log, source, offset, max_bytes, committed=committed))
+    source.context.counters.fetched(found.size)
+    return found
+
+
+def _settled_slice(log: LogReads, source: LogSource, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
     """A slice that begins with the batch of ``offset``; empty at the end of the readable part.
 
     Raises: OffsetOutOfRangeError; CorruptBatchError if that batch is damaged; LogNotFoundError without a segment;
     FileNotFoundError if a segment was just removed; StorageError.
     """
     while True:
-        known = log.truncation_count, log.losses
+        known = source.truncation_count, source.losses
         try:
             return _slice(log, source, offset, max_bytes, committed=committed)
         except CorruptBatchError:
-            log.settle()
-            if (log.truncation_count, log.losses) == known:
+            source.settle()
+            if (source.truncation_count, source.losses) == known:
                 raise
             # It was cut, and perhaps written again, while it was looked up; or its loss was just accepted.
 
 
-def _slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
+def _slice(log: LogReads, source: LogSource, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
     bound = log.read_bound(committed=committed)
     ends = source.ends
     if not ends.start_offset <= offset <= ends.high_watermark:
         raise OffsetOutOfRangeError(offset, start_offset=ends.start_offset, end_offset=ends.high_watermark)
-    found = log.segment_for(offset) if offset < bound.high_watermark else None
+    found = source.segments.holding(offset) if offset < bound.high_watermark else None
     wanted = offset
     while found is not None:
         segment, end = found
@@ -190,7 +206,7 @@ def _slice(log: Readable, source: LogSource, offset: int, max_bytes: int, *, com
                 batch_stop,
             )
         wanted = max(wanted, stop)
-        found = log.segment_for(end) if end < bound.high_watermark else None
+        found = source.segments.holding(end) if end < bound.high_watermark else None
     if not len(source.segments):
         raise LogNotFoundError(errno.ENOENT, "the log has no segment yet", str(source.context.directory))
     last = source.segments.last

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from kstore.clock import Clock
-from kstore.engine.ends import Ends
+from kstore.engine.source import LogSource
 from kstore.errors import StorageError
 from kstore.files.watch import DirectoryWatch
 
@@ -22,19 +20,7 @@ POLL_COST_FACTOR = 100
 COSTLY_POLL_SECONDS_MAX = 10.0
 
 
-class Followed(Protocol):
-    """A log that another process writes to."""
-
-    @property
-    def ends(self) -> Ends: ...
-
-    @property
-    def closed(self) -> bool: ...
-
-    def refresh(self) -> None: ...
-
-
-def wait_beyond(log: Followed, watch: DirectoryWatch, clock: Clock, offset: int, timeout: float | None) -> bool:
+def wait_beyond(log: LogSource, watch: DirectoryWatch, clock: Clock, offset: int, timeout: float | None) -> bool:
     """Waits until the high watermark passes ``offset``; False after ``timeout`` seconds, or if ``log`` is closed.
 
     Sleeps until the directory changes, if the system reports that; otherwise looks at growing intervals.

@@ -9,7 +9,7 @@ from kstore.record._codec import BatchBuffer, EncodedBatch
 from kstore.rules.sequence import ProducerBatch, RememberedBatch, run_of
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, AppendInfo
 
-__all__ = ["PendingAppend"]
+__all__ = ["PendingAppend", "nothing_appended"]
 
 
 class PendingAppend(Pending[AppendInfo]):
@@ -125,3 +125,8 @@ class PendingAppend(Pending[AppendInfo]):
             self.offsets_monotonic,
             bool(self.repeated),
         )
+
+
+def nothing_appended(end_offset: int) -> AppendInfo:
+    """The result of an append of no records to a log that ends at ``end_offset``."""
+    return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, NO_OFFSET, NO_TIMESTAMP, "none", "none", 0, 0, 0, True)

@@ -11,74 +11,86 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from kstore.engine.ends import Ends
+from kstore.engine.reads import MISSING_MAX, LogReads
 from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.files.fs import File
-from kstore.metrics import DELIVERED_BATCHES, DELIVERED_BYTES, DELIVERED_RECORDS, LogCounters
+from kstore.metrics import DELIVERED_BATCHES, DELIVERED_BYTES, DELIVERED_RECORDS
+from kstore.record._codec import Record
 from kstore.record._runs import Run
 from kstore.record.batch import MAGIC_V2, Batch
 from kstore.record.compression import NO_CODEC
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
-from kstore.rules.losses import LOST, LossRanges, corrupt_batch_error
-from kstore.segment import START, UNINDEXED_BYTES, LogSegment
-from kstore.types import AbortedTransaction, CorruptRange, OnCorrupt
+from kstore.rules.arguments import one_of
+from kstore.rules.losses import LOST, corrupt_batch_error
+from kstore.segment import START, UNINDEXED_BYTES, LogSegment, SegmentContext
+from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, CorruptRange, IsolationLevel, OnCorrupt
 
-__all__ = ["LogReader", "Readable"]
+__all__ = ["LogReader", "open_reader", "records_of", "values_of"]
 
 Item = TypeVar("Item")
 # What is made of a run: ``Run.records``, ``Run.values``.
 RunDecoder: TypeAlias = "Callable[[Run, int, int, array[int], array[int] | None], Iterable[Item]]"
 
-# So often a segment may go away while it is read before its absence is an error.
-MISSING_MAX = 10
 # A larger batch is decoded by itself, in one pass: a run is passed over twice.
 RUN_BATCH_BYTES = 1 << 16
+ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip", "yield")
 
 
 class _TruncatedError(Exception):
     """The log was truncated while it was read."""
 
 
-class Readable(Protocol):
-    """What a reader asks of the log."""
+def open_reader(
+    log: LogReads,
+    decode: Callable[[Batch, int, int, int], Iterable[Item]],
+    start: int | None,
+    stop: int | None,
+    isolation_level: IsolationLevel,
+    on_corrupt: OnCorrupt,
+    follow: bool = False,
+    timeout: float | None = None,
+    *,
+    decode_run: RunDecoder[Item] | None = None,
+) -> LogReader[Item]:
+    """See ``Log.read``; of each batch it gives what ``decode`` returns for the offsets wanted and the size limit.
 
-    @property
-    def start_offset(self) -> int: ...
-
-    @property
-    def truncation_count(self) -> int:
-        """Counts on when anything is about to be cut from the log's end."""
-        ...
-
-    @property
-    def losses(self) -> LossRanges:
-        """Looked at anew at each gap and each damage."""
-        ...
-
-    def read_bound(self, *, committed: bool) -> Ends:
-        """The log's ends; the read stops at their high watermark, within a batch if need be."""
-        ...
-
-    def segment_for(self, offset: int) -> tuple[LogSegment, int] | None:
-        """The segment that holds ``offset`` or, in a gap, the next one; with the offset at which it ends."""
-        ...
-
-    def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]: ...
-
-    def refresh(self) -> None:
-        """Looks for what another process has done; waits for nothing."""
-        ...
-
-    def settle(self) -> None:
-        """Waits for a change of the segments that is under way, or takes one in."""
-        ...
-
-    def wait_beyond(self, offset: int, timeout: float | None, *, committed: bool) -> bool:
-        """Returns True when records at or above ``offset`` may be read, False after ``timeout`` seconds or a close."""
-        ...
+    ``decode_run`` returns the same for a run of plain batches; without it each of them is decoded.
+    """
+    source = log.source
+    one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
+    one_of("on_corrupt", on_corrupt, ON_CORRUPT)
+    # What is known is used as it is; the reader itself looks for newer records when it has read that far, so that a
+    # lookup of one record does not pay for a listing of the directory.
+    ends = source.ends
+    is_current = start is None or not ends.start_offset <= start < ends.high_watermark
+    if is_current:
+        source.refresh()
+        ends = source.ends
+    known_end = ends.high_watermark
+    if start is None:
+        start = ends.start_offset
+    elif not ends.start_offset <= start <= known_end:
+        raise OffsetOutOfRangeError(start, start_offset=ends.start_offset, end_offset=known_end)
+    if stop is None:
+        stop = OFFSET_MAX
+    source.context.counters.reads += 1
+    return LogReader(
+        log,
+        decode,
+        decode_run,
+        source.context,
+        start,
+        stop,
+        committed=isolation_level == "read_committed",
+        on_corrupt=on_corrupt,
+        follow=follow,
+        timeout=timeout,
+        is_current=is_current or stop <= known_end,
+    )
 
 
 class LogReader(Generic[Item]):
@@ -91,10 +103,10 @@ class LogReader(Generic[Item]):
 
     def __init__(
         self,
-        log: Readable,
-        decode: Callable[[Batch, int, int], Iterable[Item]],
+        log: LogReads,
+        decode: Callable[[Batch, int, int, int], Iterable[Item]],
         decode_run: RunDecoder[Item] | None,
-        counters: LogCounters,
+        context: SegmentContext,
         start: int,
         stop: int,
         *,
@@ -108,7 +120,7 @@ class LogReader(Generic[Item]):
 
         ``is_current``: what is known of the log is enough to end at; else it looks again behind the first batch."""
         plan = _ReadPlan(
-            log, decode, decode_run, counters, start, stop, committed, on_corrupt, follow, timeout, is_current
+            log, decode, decode_run, context, start, stop, committed, on_corrupt, follow, timeout, is_current
         )
         self.corrupt = plan.corrupt
         # The plan must not know its reader: a cycle would keep the batch that was read last until the garbage
@@ -133,6 +145,7 @@ class _ReadPlan(Generic[Item]):
         "_decode_run",
         "_follow",
         "_is_current",
+        "_limit",
         "_log",
         "_offset",
         "_on_corrupt",
@@ -144,10 +157,10 @@ class _ReadPlan(Generic[Item]):
 
     def __init__(
         self,
-        log: Readable,
-        decode: Callable[[Batch, int, int], Iterable[Item]],
+        log: LogReads,
+        decode: Callable[[Batch, int, int, int], Iterable[Item]],
         decode_run: RunDecoder[Item] | None,
-        counters: LogCounters,
+        context: SegmentContext,
         start: int,
         stop: int,
         committed: bool,
@@ -160,7 +173,8 @@ class _ReadPlan(Generic[Item]):
         self._log = log
         self._decode = decode
         self._decode_run = decode_run
-        self._counters = counters
+        self._counters = context.counters
+        self._limit = context.config.max_batch_bytes_uncompressed
         self._offset = start
         self._stop = stop
         self._committed = committed
@@ -179,7 +193,7 @@ class _ReadPlan(Generic[Item]):
             del first
         try:
             if not self._is_current and self._offset < self._stop:
-                self._log.refresh()
+                self._log.refreshed()
             while True:
                 yield from self._to_the_end()
                 if self._offset >= self._stop or not self._follow:
@@ -196,8 +210,9 @@ class _ReadPlan(Generic[Item]):
 
         Who looks up one record reads no more than its batch, and pays for none of the machinery of a long read.
         """
-        bound = self._log.read_bound(committed=False)
-        found = self._log.segment_for(self._offset) if self._offset < min(self._stop, bound.high_watermark) else None
+        source = self._log.source
+        bound = source.ends
+        found = source.segments.holding(self._offset) if self._offset < min(self._stop, bound.high_watermark) else None
         if found is None:
             return None
         segment, end = found
@@ -214,7 +229,7 @@ class _ReadPlan(Generic[Item]):
                 return None
             batch.ensure_valid()
             stop = _stop_in(batch, min(self._stop, bound.high_watermark))
-            run = self._decode(batch, self._offset, stop)
+            run = self._decode(batch, self._offset, stop, self._limit)
         except (CorruptDataError, StorageError):
             return None  # what it means is found out by the walk
         self._count(batch, stop)
@@ -310,7 +325,7 @@ class _ReadPlan(Generic[Item]):
                 # together, so that it is asked once for each chunk of a compacted log.
                 chunk = item.data if isinstance(item, Run) else item[1].data.obj
                 if chunk is not checked:
-                    self._log.refresh()
+                    self._log.refreshed()
                     self._ensure_not_cut()
                     checked = chunk
                     has_losses = bool(self._log.losses.lost)
@@ -362,7 +377,7 @@ class _ReadPlan(Generic[Item]):
 
     def _whole(self, position: int, batch: Batch, stop: int, path: object) -> Iterator[Iterable[Item]]:
         try:
-            run = self._decode(batch, self._offset, _stop_in(batch, stop))
+            run = self._decode(batch, self._offset, _stop_in(batch, stop), self._limit)
         except CorruptDataError as error:
             # The CRC holds, so it was written like this; still nothing of it can be served.
             # Where a compressed message set begins cannot be told then.
@@ -406,6 +421,16 @@ class _ReadPlan(Generic[Item]):
                 if self._on_corrupt == "yield":
                     yield (part,)  # type: ignore[misc]  # the one case in which a reader yields something else
         self._offset = max(self._offset, lost.last + 1)
+
+
+def records_of(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Iterable[Record]:
+    """Decodes the records of one batch; its kind decides how."""
+    return batch.records(first_offset, stop_offset, limit)
+
+
+def values_of(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Iterable[bytes | None]:
+    """Decodes the values of one batch."""
+    return batch.values(first_offset, stop_offset, limit)
 
 
 def _stop_in(batch: Batch, stop: int) -> int:

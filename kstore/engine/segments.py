@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kstore.segment import LogSegment
+from kstore.types import OFFSET_MAX
 
 __all__ = ["LogSegments", "SegmentSnapshot"]
 
@@ -113,6 +114,17 @@ class LogSegments:
 
     def range(self, start: int, stop: int) -> tuple[LogSegment, ...]:
         return self.snapshot.range(start, stop)
+
+    def holding(self, offset: int) -> tuple[LogSegment, int] | None:
+        """The segment that holds ``offset`` or, below the first, that one; with the offset at which it ends."""
+        snapshot = self.snapshot
+        segment = snapshot.floor(offset)
+        if segment is None:
+            if not snapshot.segments:
+                return None
+            segment = snapshot.segments[0]
+        following = snapshot.higher(segment.base_offset)
+        return segment, OFFSET_MAX if following is None else following.base_offset
 
     def check(self) -> None:
         """Asserts the map's invariants."""

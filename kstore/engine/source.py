@@ -1,31 +1,25 @@
-"""What the log's face asks of what is behind it: a writer, or a view that only reads."""
+"""What readers need of a log: its writer has it, and so has a view, which only reads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from kstore.engine.ends import Ends
+from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.rules.losses import LossRanges
 from kstore.rules.sequence import Producer
 from kstore.segment import SegmentContext
-from kstore.types import AbortedTransaction
+from kstore.types import RecoveryReport
 
 __all__ = ["LogSource"]
 
 
-class Producers(Protocol):
-    @property
-    def in_use(self) -> bool:
-        """Whether a producer ever wrote to the log, as far as known."""
-        ...
-
-    def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]: ...
-
-
 class LogSource(Protocol):
     """A log's segments, and how much of them is published."""
+
+    report: RecoveryReport
+    """What opening found and did."""
 
     @property
     def context(self) -> SegmentContext: ...
@@ -34,7 +28,7 @@ class LogSource(Protocol):
     def segments(self) -> LogSegments: ...
 
     @property
-    def producers(self) -> Producers: ...
+    def producers(self) -> LogProducers: ...
 
     @property
     def ends(self) -> Ends: ...
@@ -46,7 +40,7 @@ class LogSource(Protocol):
 
     @property
     def truncation_count(self) -> int:
-        """Differs from what it was whenever anything may have been cut from the end since."""
+        """Changes whenever anything may have been cut from the end."""
         ...
 
     def refresh(self) -> None:
@@ -54,7 +48,7 @@ class LogSource(Protocol):
         ...
 
     def settle(self) -> None:
-        """Waits for a change of the segments that is under way, or takes one in."""
+        """Waits for a change of the segments that is in progress, or takes one in."""
         ...
 
     def last_stable_offset(self) -> int: ...
@@ -63,4 +57,11 @@ class LogSource(Protocol):
         """What is known of every producer, in the order of their ids."""
         ...
 
-    def wait_beyond(self, offset: int, timeout: float | None) -> bool: ...
+    def wait_beyond(self, offset: int, timeout: float | None) -> bool:
+        """Waits until the high watermark passes ``offset``; False after ``timeout`` seconds, or when the log closes."""
+        ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None: ...

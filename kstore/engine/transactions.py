@@ -9,7 +9,7 @@ from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.rules.arguments import whole_number
 from kstore.types import NO_TIMESTAMP, OpenTransaction, ProducerInfo
 
-__all__ = ["end_transaction", "open_transactions", "producers", "transaction_of"]
+__all__ = ["abort_transaction", "end_transaction", "open_transactions", "producers"]
 
 
 def end_transaction(
@@ -73,8 +73,21 @@ def open_transactions(source: LogSource, hanging_ms: int) -> list[OpenTransactio
     return sorted(hanging, key=lambda transaction: transaction.first_offset)
 
 
-def transaction_of(source: LogSource, producer_id: int, hanging_ms: int) -> OpenTransaction:
-    """The open transaction of a producer. Raises: as ``Log.abort_transaction``."""
+def abort_transaction(writer: LogWriter, producer_id: int, hanging_ms: int) -> int:
+    """See ``Log.abort_transaction``."""
+    found = _transaction_of(writer, producer_id, hanging_ms)
+    return end_transaction(
+        writer,
+        producer_id,
+        found.producer_epoch,
+        commit=False,
+        # As its coordinator would: no later epoch than the last one is known.
+        coordinator_epoch=max(found.coordinator_epoch, 0),
+        timestamp=None,
+    )
+
+
+def _transaction_of(source: LogSource, producer_id: int, hanging_ms: int) -> OpenTransaction:
     for transaction in open_transactions(source, hanging_ms):
         if transaction.producer_id == producer_id:
             return transaction

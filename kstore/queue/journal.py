@@ -119,7 +119,7 @@ class Journal:
         """Appends a snapshot, and removes the segments below ``first_needed``, which it replaces."""
         self.append_many(values)
         self.size = 0
-        found = self.log.segment_for(self.log.start_offset)
+        found = self.log.reads.segment_for(self.log.start_offset)
         if found is not None and found[1] <= first_needed:
             self.flush()
             self.log.delete_records(first_needed)

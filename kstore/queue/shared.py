@@ -158,7 +158,7 @@ class SharedCore(QueueCore):
             return
         self.lock.release()
         try:
-            self.items.wait_beyond(end, min(seconds, POLL_SECONDS), committed=False)
+            self.items.reads.wait_beyond(end, min(seconds, POLL_SECONDS), committed=False)
         finally:
             self.lock.acquire()
 

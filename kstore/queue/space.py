@@ -74,7 +74,7 @@ class QueueSpace:
         with core.lock:
             floor = min(core.state.floor, items.high_watermark)
         while True:
-            found = items.segment_for(items.start_offset)
+            found = items.reads.segment_for(items.start_offset)
             stop = OFFSET_MAX if found is None else found[1]
             if stop <= floor:
                 # Removed items must not be needed again: the events that finish them, and name copies, must be on disk

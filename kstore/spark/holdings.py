@@ -64,7 +64,7 @@ class Holdings:
     def _ask(self, place: LogPlace) -> Held:
         log = self.log(place)
         high_watermark = log.high_watermark
-        end_offset = log.read_bound(committed=self._committed).high_watermark
+        end_offset = log.reads.read_bound(committed=self._committed).high_watermark
         start_offset = log.start_offset
         return Held(place, start_offset, max(min(end_offset, high_watermark), start_offset), high_watermark)
 
@@ -90,7 +90,7 @@ class Holdings:
         log = self.log(place)
         size = 0
         while start < stop:
-            found = log.segment_for(start)
+            found = log.reads.segment_for(start)
             if found is None:
                 break
             segment, segment_stop = found

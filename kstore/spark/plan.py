@@ -119,15 +119,15 @@ def plan_splits(
 
 def _aborted(log: Log, start: int, stop: int) -> tuple[AbortedTransaction, ...]:
     log.last_stable_offset  # noqa: B018  # also finds those that no index lists yet
-    return tuple(log.aborted_transactions(start, stop))
+    return tuple(log.reads.aborted_transactions(start, stop))
 
 
 def _segments(log: Log, whole: Piece, sizes: Mapping[int, int]) -> Iterator[Piece]:
     """The parts of a range, each within one segment."""
     start = whole.start
-    end_offset = log.read_bound(committed=False).end_offset
+    end_offset = log.reads.read_bound(committed=False).end_offset
     while start < whole.stop:
-        found = log.segment_for(start)
+        found = log.reads.segment_for(start)
         if found is None:
             yield whole._replace(start=start)  # its reader finds out what became of it
             return
@@ -154,7 +154,7 @@ def _part(whole: Piece, start: int, stop: int, size: int) -> Piece:
 
 def _cut(log: Log, span: Piece, size_max: int) -> list[Piece]:
     """The parts of a segment, of about one size; a single part without an index to cut by."""
-    found = log.segment_for(span.start)
+    found = log.reads.segment_for(span.start)
     try:
         index = found[0].offset_index() if found is not None else None
     except (StorageError, CorruptDataError):

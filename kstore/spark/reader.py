@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from kstore.engine.ends import Ends
 from kstore.errors import (
     CorruptBatchError,
     DataLossError,
@@ -31,7 +30,7 @@ from kstore.spark.places import LogPlace
 from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
 from kstore.spark.ranges import DATA_LOSS, FAILING, OffsetRange, batch_ranges
 from kstore.spark.schema import arrow_schema
-from kstore.types import AbortedTransaction, CorruptRange
+from kstore.types import CorruptRange
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -114,29 +113,17 @@ def read_split(split: InputPartition, options: ReadOptions, schema: pa.Schema) -
             yield from _read_piece(piece, options, schema)
 
 
-class _PlannedLog(Log):
-    """A log that is read no further than planned, so that what the plan knows need not be found out again."""
-
-    aborted: Sequence[AbortedTransaction] = ()
-
-    def read_bound(self, *, committed: bool) -> Ends:
-        return super().read_bound(committed=False)
-
-    def aborted_transactions(self, start: int, stop: int) -> Sequence[AbortedTransaction]:
-        return self.aborted
-
-
 def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     losses = _Losses(piece.place, options)
     columns = _Columns(schema, piece.place)
     location = open_remote(piece.place.url, storage_options=options.storage_options)
     try:
-        log = _PlannedLog(location.path, read_only=True, fs=location.reading)
+        log = Log(location.path, read_only=True, fs=location.reading)
     except (LogNotFoundError, NotALogError) as error:
         losses.gone(piece.start, piece.stop, f"the log is gone ({error})", error)
         return
     try:
-        log.aborted = piece.aborted
+        log.reads.plan(piece.aborted)
         yield from _read_log(log, piece, options, columns, losses)
     finally:
         log.close()
@@ -150,7 +137,7 @@ def _read_log(
     while start < piece.stop:
         start = losses.below(start, piece.stop, log.start_offset)
         stop = piece.stop
-        if stop > log.read_bound(committed=False).high_watermark:
+        if stop > log.reads.read_bound(committed=False).high_watermark:
             stop = losses.above(start, piece.stop, log.high_watermark)
         if start >= stop:
             return

@@ -51,7 +51,7 @@ def explain_offset(log: Log, offset: int) -> Explanation:
     if not log.start_offset <= offset <= bound.high_watermark:
         raise OffsetOutOfRangeError(offset, start_offset=log.start_offset, end_offset=bound.high_watermark)
     while offset < bound.high_watermark:
-        found = log.segment_for(offset)
+        found = log.reads.segment_for(offset)
         if found is None:
             break
         segment, end = found
@@ -75,7 +75,7 @@ def explain_time(log: Log, timestamp: int) -> Explanation:
     passed = 0
     offset = log.start_offset
     while offset < bound.high_watermark:
-        found = log.segment_for(offset)
+        found = log.reads.segment_for(offset)
         if found is None:
             break
         segment, end = found
@@ -98,7 +98,7 @@ def explain_time(log: Log, timestamp: int) -> Explanation:
 
 
 def _add_log(explanation: Explanation, log: Log) -> Ends:
-    bound = log.read_bound(committed=False)
+    bound = log.reads.read_bound(committed=False)
     start_offset, end_offset = bound.start_offset, log.end_offset
     readable = f"offsets {start_offset} to {bound.high_watermark} can be read"
     explanation.add(

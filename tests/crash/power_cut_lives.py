@@ -212,7 +212,7 @@ class LogLife:
             raise Lost(f"the log starts at {start}, and nothing was deleted from {promised.deleted} on")
         missing = set(range(start, promised.durable)) - set(found) - holes
         # The fenced part of an unacknowledged write was just accepted.
-        holes |= {offset for first, last in log.losses.accepted for offset in range(first, last + 1)}
+        holes |= {offset for first, last in log.reads.losses.accepted for offset in range(first, last + 1)}
         if missing:
             raise Lost(f"offsets {sorted(missing)} of {promised}; the log has {sorted(found)}")
         for offset, value in found.items():

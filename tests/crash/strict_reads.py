@@ -48,7 +48,7 @@ class StrictReads:
         self._lives = lives or Lives()
 
     def __call__(self, log: Log, generator: random.Random) -> int:
-        truncation_count = log.truncation_count
+        truncation_count = log.reads.truncation_count
         start, end = log.start_offset, log.high_watermark
         first = generator.randint(start, max(start, end))
         stop = first + generator.randint(1, COUNT_MAX)
@@ -132,5 +132,5 @@ def _pairs(records: Iterable[Record]) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _truncated(log: Log, truncation_count: int) -> bool:
-    log.settle()
-    return log.truncation_count != truncation_count
+    log.reads.settle()
+    return log.reads.truncation_count != truncation_count

@@ -143,7 +143,7 @@ def hold(log: Log, *, may_skip: bool) -> None:
         with pytest.raises(CorruptBatchError):
             list(log.read())
     # What is accepted is of what was lost, and of nothing that was appended since.
-    for first, last in log.losses.accepted:
+    for first, last in log.reads.losses.accepted:
         for offset in range(first, last + 1):
             if offset in found:
                 raise Lost(f"offset {offset} is accepted as lost, and holds {found[offset]!r}")

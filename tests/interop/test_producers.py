@@ -208,7 +208,7 @@ def test_the_broker_knows_the_producers_that_kstore_knows(topic: str, number: in
     theirs = decode_snapshot(snapshot.read_bytes())
     assert int(snapshot.stem) == rounds[number].producers[topic].end_offset
     with kstore.Log(rounds[number].given[topic], read_only=True) as log:
-        ours = [to_entry(producer) for producer in log._source.known_producers()]
+        ours = [to_entry(producer) for producer in log.reads.source.known_producers()]
     assert in_order(theirs) == in_order(ours)
     assert len(ours) >= 4
 

@@ -94,7 +94,7 @@ def test_every_aborted_transaction_is_an_entry_of_the_segment_of_its_marker(log:
         f"{0:020d}{TXN_INDEX}": 1,
         f"{4:020d}{TXN_INDEX}": 1,
     }
-    assert log.aborted_transactions(0, 6) == [AbortedTransaction(1, 0, 1, 2), AbortedTransaction(1, 3, 4, 2)]
+    assert log.reads.aborted_transactions(0, 6) == [AbortedTransaction(1, 0, 1, 2), AbortedTransaction(1, 3, 4, 2)]
     assert committed(log) == [2]
 
 
@@ -194,7 +194,7 @@ def test_a_torn_marker_is_cut_and_its_transaction_open_again(tmp_path: Path) -> 
     edit(copy / f"{0:020d}.log", lambda content: content.__delitem__(slice(-5, None)))
     with Log(copy) as again:
         assert (again.end_offset, again.last_stable_offset, committed(again)) == (3, 1, [0])
-        assert again.aborted_transactions(0, 3) == []
+        assert again.reads.aborted_transactions(0, 3) == []
         append(again, marker(1, 3, commit=True))
         assert committed(again) == [0, 1, 2]
 
@@ -211,7 +211,7 @@ def test_an_abort_that_cannot_be_indexed_is_served_to_nobody(durability: Durabil
             append(log, data(4))
     with Log(tmp_path / "log", durability=durability) as again:
         assert (again.recovery.clean, again.last_stable_offset, committed(again)) == (False, 4, [0])
-        assert again.aborted_transactions(0, 4) == [AbortedTransaction(1, 1, 3, 4)]
+        assert again.reads.aborted_transactions(0, 4) == [AbortedTransaction(1, 1, 3, 4)]
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_a_truncated_marker_leaves_its_transaction_open(tmp_path: Path) -> None:
         interleaved(log)
         log.truncate_to(7)
         assert (log.last_stable_offset, committed(log)) == (0, [])
-        assert log.aborted_transactions(0, 7) == []
+        assert log.reads.aborted_transactions(0, 7) == []
         assert snapshot_offsets(log.path) == [4]
         append(log, marker(1, 7, commit=True))
         assert (log.last_stable_offset, committed(log)) == (8, [0, 1, 2, 3, 4, 5])

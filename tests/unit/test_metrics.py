@@ -305,7 +305,7 @@ def test_an_index_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_follower_that_waits_is_counted(log: kstore.Log) -> None:
-    waiting = threading.Thread(target=lambda: log.wait_beyond(0, 10, committed=False))
+    waiting = threading.Thread(target=lambda: log.reads.wait_beyond(0, 10, committed=False))
     waiting.start()
     while not log.metrics()["followers"]:
         pass

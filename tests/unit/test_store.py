@@ -444,7 +444,7 @@ def test_the_threads_of_a_store_do_its_work(tmp_path: Path) -> None:
         names = {"flush", "checkpoints", "cleaner", "retention"}
         deadline = 2000
         while deadline and not names <= {task.name for task in store.status().tasks if task.run_count}:
-            log.wait_beyond(log.end_offset, 0.01, committed=False)
+            log.reads.wait_beyond(log.end_offset, 0.01, committed=False)
             deadline -= 1
         tasks = store.status().tasks
     assert names <= {task.name for task in tasks if task.run_count}

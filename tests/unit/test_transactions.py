@@ -275,7 +275,7 @@ def test_a_transaction_is_read_when_it_is_committed(durability: Durability, tmp_
         log.append_batches(begun(2, 2))
         assert log.end_transaction(7, 0, commit=False, coordinator_epoch=4) == 6
         assert (log.last_stable_offset, committed(log)) == (7, [0, 1, 2])
-        assert log.aborted_transactions(0, 7) == [AbortedTransaction(7, 4, 6, 7)]
+        assert log.reads.aborted_transactions(0, 7) == [AbortedTransaction(7, 4, 6, 7)]
     with Log(log.path, durability=durability) as again:
         assert (again.recovery.clean, committed(again)) == (True, [0, 1, 2])
 
