@@ -18,7 +18,7 @@ from tests.watching_reader import ReadingProcess
 
 FORKS = tries(20, quick=5)
 FORKS_LONG = 150
-SHRINKS = tries(10, quick=3)
+SHRINKS = tries(10, quick=2)
 SHRINKS_LONG = 150
 SECONDS_MAX = 100.0
 SECONDS_MAX_LONG = 600.0

@@ -26,7 +26,7 @@ STALL_SECONDS = 300
 
 @pytest.mark.skipif(sys.platform != "linux", reason="writers share a store on Linux only")
 @pytest.mark.parametrize(
-    "kills", [pytest.param(tries(5, quick=3), id="some"), pytest.param(1_000, id="many", marks=pytest.mark.soak)]
+    "kills", [pytest.param(tries(5, quick=2), id="some"), pytest.param(1_000, id="many", marks=pytest.mark.soak)]
 )
 @pytest.mark.promise("killed: os")
 def test_killed_members_lose_nothing(tmp_path: Path, seed: int, kills: int, tried: Callable[[str, int], None]) -> None:

@@ -36,7 +36,7 @@ from tests.without_flusher import log_without_flusher
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
-STOPS = tries(60, quick=20)
+STOPS = tries(60, quick=10)
 IDEMPOTENT, ABORTING, COMMITTING = 1, 2, 3
 EPOCH_OF_KEPT = 4
 

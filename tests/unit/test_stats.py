@@ -314,7 +314,7 @@ def hostile_contents() -> dict[str, bytes]:
 @pytest.mark.promise("hostile file")
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("name", hostile_contents())
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 def test_a_hostile_segment_costs_bounded_time_and_memory(
     tmp_path: Path, name: str, deep: bool, tried: Callable[..., None]
 ) -> None:
