@@ -52,8 +52,6 @@ SHORT_CHUNK_BYTES = 1 << 14
 KNOWN_STOP = OFFSET_MAX - 1
 # Walking this few bytes is faster than opening an index.
 UNINDEXED_BYTES = 4096
-# The span of an index entry in most logs; beyond it a walk over headers reads less.
-INDEXED_BYTES_MAX = 1 << 18
 
 
 class Repairs(Protocol):
@@ -115,13 +113,6 @@ class SegmentEnd(NamedTuple):
     def behind(cls, position: int, batch: Batch) -> SegmentEnd:
         """The end of a segment whose last batch is ``batch``, at ``position``."""
         return cls(batch.last_offset + 1, position + batch.size, position, bytes(batch.data[:HEAD_BYTES]))
-
-
-class IndexedBatch(NamedTuple):
-    """The ``data`` from the position of an index entry on; its batch should end with ``offset``."""
-
-    offset: int
-    data: bytes
 
 
 class _TimeEntry(NamedTuple):
@@ -445,21 +436,6 @@ class LogSegment:
     def _locate_unaided(self, target: int, stop: int) -> Located:
         """``locate`` without the index."""
         return self.locate(target, stop, use_index=False, repair=False)
-
-    def indexed_batch(self, target: int, stop: int, file: File) -> IndexedBatch | None:
-        """The stored bytes at the index entry at or above offset ``target``: if every batch is indexed, the batch that
-        holds it. None if that takes more than one read. The caller checks it against the entry."""
-        if stop <= UNINDEXED_BYTES:
-            return None
-        try:
-            found = self.offset_index().ceiling(target)
-        except (StorageError, CorruptDataError):
-            return None
-        if found is None:
-            return None
-        (offset, position), behind = found
-        size = (behind or stop) - position
-        return IndexedBatch(offset, file.pread(size, position)) if 0 < size <= INDEXED_BYTES_MAX else None
 
     def walk_from(
         self, located: Located, stop: int, *, offset_stop: int = KNOWN_STOP, chunk_bytes: int = CHUNK_BYTES

@@ -124,6 +124,10 @@ class Log:
         """See ``Log.offset_for_time``."""
         return await self._threads.run(partial(self.sync.offset_for_time, when))
 
+    async def get(self, offset: int) -> Record | None:
+        """The record with ``offset``, None if there is no such record. See ``Log.get``. Raises: as that."""
+        return await self._threads.run(partial(self.sync.get, offset))
+
     def read(
         self,
         start: int | None = None,

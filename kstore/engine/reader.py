@@ -14,9 +14,9 @@ from itertools import chain
 from typing import Generic, TypeAlias, TypeVar
 
 from kstore.engine.ends import Ends
+from kstore.engine.lookup import batch_of
 from kstore.engine.reads import MISSING_MAX, LogReads
 from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, StorageError
-from kstore.files.fs import File
 from kstore.metrics import DELIVERED_BATCHES, DELIVERED_BYTES, DELIVERED_RECORDS
 from kstore.record._codec import Record
 from kstore.record._runs import Run
@@ -26,7 +26,7 @@ from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.arguments import one_of
 from kstore.rules.losses import LOST, corrupt_batch_error
-from kstore.segment import START, UNINDEXED_BYTES, LogSegment, SegmentContext
+from kstore.segment import START, LogSegment, SegmentContext
 from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, CorruptRange, IsolationLevel, OnCorrupt
 
 __all__ = ["LogReader", "open_reader", "records_of", "values_of"]
@@ -219,8 +219,10 @@ class _ReadPlan(Generic[Item]):
         try:
             file = segment.log_file()
             limit = bound.limit_of(segment, file)
-            batch = self._indexed_batch(segment, limit, file)
-            if batch is None:
+            whole = batch_of(segment, self._offset, limit, end, file)
+            if whole is not None:
+                batch = parse_batch(*whole)
+            else:
                 position, size, _ = segment.locate(self._offset, limit, file=file)
                 if not size:
                     return None
@@ -235,20 +237,6 @@ class _ReadPlan(Generic[Item]):
         self._count(batch, stop)
         self._offset = min(batch.last_offset + 1, stop)
         return run
-
-    def _indexed_batch(self, segment: LogSegment, limit: int, file: File) -> Batch | None:
-        """The batch that the index names for the first offset, if it bears the index out.
-
-        Without an index entry it is the segment's first batch, if that holds the offset.
-        """
-        if limit <= UNINDEXED_BYTES and not segment.lacks_index:
-            batch = parse_batch(file.pread(limit, 0))
-            return batch if batch.base_offset == segment.base_offset and batch.last_offset >= self._offset else None
-        found = segment.indexed_batch(self._offset, limit, file)
-        if found is None:
-            return None
-        batch = parse_batch(found.data)
-        return batch if batch.base_offset <= self._offset and batch.last_offset == found.offset else None
 
     def _to_the_end(self) -> Iterator[Iterable[Item]]:
         """What there is now, up to the end as it was when this was called."""

@@ -10,22 +10,39 @@ Kafka 2.8 and older: the last offset of the whole append that starts there. The 
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
-from kstore.errors import InvalidOffsetError
+from kstore.errors import CorruptIndexError, InvalidOffsetError
 from kstore.files.paths import INDEX_SUFFIX
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import INT32_MAX, OffsetPosition
 
-__all__ = ["OffsetIndex"]
+__all__ = ["IndexSpan", "OffsetIndex"]
 
 ENTRY = struct.Struct(">ii")
 INT32 = struct.Struct(">i")
 TWO_ENTRIES = struct.Struct(">iiii")
+# By their number.
+ENTRIES = tuple([struct.Struct(f">{2 * count}i") for count in range(4)])
 assert ENTRY.size == 8
 assert TWO_ENTRIES.size == 2 * ENTRY.size
 
 POSITION_AT = 4
 POSITION_MAX = INT32_MAX
+
+
+class IndexSpan(NamedTuple):
+    """The two entries between which an offset lies: the last one below it, and the first one at or above it.
+
+    An offset is -1 if there is no such entry; the position of the first one is then 0, where the segment starts.
+    ``stop`` is the position of the entry after the second one, 0 if there is none.
+    """
+
+    floor_offset: int
+    floor_position: int
+    ceiling_offset: int
+    ceiling_position: int
+    stop: int
 
 
 class OffsetIndex(EntryIndex[OffsetPosition]):
@@ -108,6 +125,22 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
                 if delta >= 0 and position >= 0:
                     return OffsetPosition(self.base_offset + delta, position), max(behind, 0)
         return self._entry_or_start(slot), 0
+
+    def around(self, offset: int) -> IndexSpan:
+        """The entries around ``offset``. Raises: CorruptIndexError if they cannot be right, or were just cut."""
+        base = self.base_offset
+        below = offset - base - 1
+        slot = self._floor_slot(INT32.pack(below if below < DELTA_MAX else DELTA_MAX), 0) if below >= 0 else -1
+        first = slot if slot > 0 else 0
+        count = min(slot + 3, self._count) - first
+        fields: tuple[int, ...] = ()
+        if count > 0:
+            data = self._read(first * 8, (first + count) * 8)
+            if len(data) != count * 8 or min(fields := ENTRIES[count].unpack(data)) < 0:
+                raise CorruptIndexError(f"entries {fields} around offset {offset}, expected {count}", path=self.path)
+        none = -1 - base
+        fields = (none, 0, *fields, none, 0, 0, 0) if slot < 0 else (*fields, none, 0, 0, 0)
+        return IndexSpan(base + fields[0], fields[1], base + fields[2], fields[3], fields[5])
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
         """The first entry at or after ``position`` (bytes), or None (Kafka: fetchUpperBoundOffset)."""

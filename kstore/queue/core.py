@@ -229,7 +229,8 @@ class QueueCore:
     def read_one(self, offset: int) -> Record | None:
         """Reads an item again; None if it is unreadable, which is recorded. Needs the lock."""
         try:
-            for record in self.items.read(offset, offset + 1):
+            record = self.items.get(offset)
+            if record is not None:
                 return record
         except CorruptBatchError as error:
             self._damaged(offset, offset, error.reason)

@@ -7,7 +7,7 @@ from typing_extensions import Buffer
 from kstore.record._codec import Record
 from kstore.record.batch import RecordBatch
 
-__all__ = ["Run", "RunRecords", "RunValues", "checksum", "walk_run"]
+__all__ = ["Run", "RunRecords", "RunValues", "checksum", "find_batch", "record_at", "walk_run"]
 
 @final
 class Run:
@@ -71,3 +71,14 @@ def walk_run(
     base_stop: int,
 ) -> Run: ...
 def checksum(data: Buffer, by_table: bool = False) -> int: ...
+def find_batch(
+    data: bytes,
+    size_left: int,
+    target: int,
+    next_offset: int,
+    offset_stop: int,
+    first_indexed: int = -1,
+    indexed: int = -1,
+    indexed_at: int = -1,
+) -> tuple[int, int] | None: ...
+def record_at(data: bytes, at: int, target: int, tally: array[int]) -> Record | None: ...

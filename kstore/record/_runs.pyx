@@ -26,7 +26,7 @@ from kstore.record._codec cimport Record
 from kstore.errors import CorruptRecordError
 from kstore.record.batch import batch_crc, parse_v2
 
-__all__ = ["Run", "RunRecords", "RunValues", "checksum", "walk_run"]
+__all__ = ["Run", "RunRecords", "RunValues", "checksum", "find_batch", "record_at", "walk_run"]
 
 cdef extern from *:
     # gcc's and clang's, and Cython's own.
@@ -505,22 +505,25 @@ cdef class RunRecords(RunCursor):
 
     def __next__(self):
         cdef RecordView view
-        cdef Record record
         if not self.next_view(&view):
             raise StopIteration
-        record = Record.__new__(Record)
+        return self.made(&view)
+
+    cdef inline Record made(self, RecordView* view):
+        """The Record of a ``view`` into the batch that was entered last."""
+        cdef Record record = Record.__new__(Record)
         record.offset = self.base_offset + view.offset_delta
         self.next_offset = record.offset + 1
         record.timestamp_type_index = self.timestamp_type
         if self.timestamp_type == LOG_APPEND_TIME:
             record.timestamp = self.append_time
         else:
-            record.timestamp = timestamp_of(self.base_timestamp, &view)
+            record.timestamp = timestamp_of(self.base_timestamp, view)
         record.leader_epoch = self.leader_epoch
         record.key = field_object(view.key, view.key_size)
         record.value = field_object(view.value, view.value_size)
         # Last, since making them may run the garbage collector, and so code that calls this again.
-        record.headers = () if view.header_count == 0 else header_objects(&view)
+        record.headers = () if view.header_count == 0 else header_objects(view)
         return record
 
 
@@ -535,3 +538,6 @@ cdef class RunValues(RunCursor):
             raise StopIteration
         self.next_offset = self.base_offset + view.offset_delta + 1
         return field_object(view.value, view.value_size)
+
+
+include "_runs_lookup.pxi"

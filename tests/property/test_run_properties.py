@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import crc32c
 import pytest
 
 from kstore.errors import CorruptDataError
-from kstore.record._runs import Run
-from kstore.record.batch import Batch
-from kstore.record.scan import BufferSource
+from kstore.record._codec import Record
+from kstore.record._runs import Run, find_batch, record_at
+from kstore.record.batch import Batch, parse_v2
+from kstore.record.scan import BufferSource, scan
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.types import OFFSET_MAX
 from tests.foreign_batches import tampered
@@ -175,3 +177,71 @@ def test_random_damaged_and_hostile_chunks(seed: int) -> None:
         assert_alike(
             data, next_offset=generator.choice([0, 0, 3]), chunk_bytes=generator.choice([80, 700, 1 << 20]), **bounds
         )
+
+
+# --- one record -------------------------------------------------------------------------------------------------------
+
+
+def looked_up(data: bytes, target: int, **bounds: int) -> Record | None:
+    found = find_batch(data, len(data), target, 0, bounds.get("offset_stop", OFFSET_MAX))
+    if found is None or sum(found) > len(data):
+        return None
+    record = record_at(data, found[0], target, tally())
+    if record is not None:
+        batch = parse_v2(data, found[0])
+        assert batch.is_valid()
+        assert batch.last_offset < bounds.get("offset_stop", OFFSET_MAX)
+        assert not batch.is_control
+        with suppress(CorruptDataError):  # the other records of the batch are not looked at
+            assert list(batch.records(target, target + 1)) == [record]
+    return record
+
+
+def test_a_lookup_finds_what_the_walk_finds(seed: int) -> None:
+    generator = random.Random(seed)
+    found = 0
+    for _ in range(CHUNKS):
+        data = mixed(generator)
+        held: dict[int, Record] = {}
+        items = list(walk(BufferSource(data), 0, len(data), next_offset=0))
+        for item in items:
+            if not isinstance(item, Damage) and not item[1].is_control:
+                for record in item[1].records():
+                    held.setdefault(record.offset, record)  # an old message set may repeat offsets
+        is_sound = not any(isinstance(item, Damage) for item in items)
+        for target in {*held, *range(12)}:
+            one = looked_up(data, target)
+            if is_sound and one is not None:
+                assert one == held[target]
+                found += 1
+    assert found > CHUNKS
+
+
+def test_a_lookup_in_damaged_bytes_gives_what_a_crc_covers(seed: int) -> None:
+    generator = random.Random(seed)
+    for _ in range(CHUNKS):
+        data = damaged(mixed(generator), generator)
+        for target in range(0, 40, 3):
+            looked_up(data, target, offset_stop=generator.choice([30, OFFSET_MAX]))
+            position = generator.randrange(-2, len(data) + 2)
+            assert record_at(data, position, target, tally()) is None or parse_v2(data, position).is_valid()
+            found = find_batch(
+                data, generator.randrange(2 * len(data) + 1), target, 0, OFFSET_MAX,
+                generator.randrange(-1, 9), generator.randrange(-1, 9), generator.randrange(-1, 200),
+            )  # fmt: skip
+            assert found is None or (0 <= found[0] <= len(data) - 61 <= len(data) <= 1 << 20 and found[1] >= 61)
+
+
+def test_every_flipped_bit_of_a_batch_that_is_looked_up() -> None:
+    sound = small_batch(0, 2) + small_batch(2, 3) + small_batch(5, 1)
+    expected = [record for _, batch in scan(BufferSource(sound), 0, len(sound)) for record in batch.records()]
+    data = bytearray(sound)
+    for position in range(len(data)):
+        for bit in range(8):
+            data[position] ^= 1 << bit
+            for target in range(6):
+                record = looked_up(bytes(data), target)
+                if record is not None:
+                    # The leader epoch is outside the CRC.
+                    assert (record.offset, record.value) == (target, expected[target].value)
+            data[position] ^= 1 << bit

@@ -121,6 +121,7 @@ def test_a_log_is_read_with_async_for(tmp_path: Path) -> None:
                 await anext(log.read(25_001))
             assert (log.start_offset, await log.high_watermark(), await log.last_stable_offset()) == (0, 25_000, 25_000)
             assert await log.offset_for_time("latest") == 25_000
+            assert await log.get(24_999) == log.sync.get(24_999) is not None
 
     run(main())
 

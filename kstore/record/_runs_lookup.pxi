@@ -1,0 +1,142 @@
+"""One record by its offset: headers only up to its batch, that batch's CRC, and the record. Part of _runs.pyx."""
+
+
+def find_batch(
+    bytes data not None,
+    Py_ssize_t size_left,
+    int64_t target,
+    int64_t next_offset,
+    int64_t offset_stop,
+    int64_t first_indexed=-1,
+    int64_t indexed=-1,
+    Py_ssize_t indexed_at=-1,
+):
+    """Where the batch of offset ``target`` begins in ``data``, at whose first byte a batch begins.
+
+    Returns its position and size, of which ``data`` may hold less; None if a header or an offset on the way needs a
+    decision, or if no plain batch in ``data`` holds the offset. Its CRC is not checked, only the headers up to it.
+
+    Args:
+        size_left: bytes up to where the last batch ends, which may lie after ``data``.
+        next_offset: no batch begins below it.
+        offset_stop: as in ``walk``.
+        first_indexed: the last offset of the first batch by its index entry, -1 if it has none.
+        indexed: the last offset of the batch at byte ``indexed_at``, by its index entry.
+    """
+    cdef RunWalk walk
+    cdef Head head
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef bint is_believed
+    if next_offset < 0:
+        raise ValueError(f"next_offset {next_offset}, expected 0 or more")
+    walk.data = <const uint8_t*>PyBytes_AS_STRING(data)
+    walk.at = 0
+    walk.stop = min(size, size_left)
+    walk.end = size_left
+    walk.next_offset = next_offset
+    walk.offset_stop = offset_stop
+    walk.known_end = 0
+    while walk.stop - walk.at >= HEADER_SIZE:
+        if walk.data[walk.at + MAGIC_POSITION] != MAGIC or not read_head(walk.data + walk.at, &head):
+            return None
+        if head.size > walk.end - walk.at or head.last_offset >= offset_stop:
+            return None
+        if not walk.next_offset <= head.base_offset <= target:
+            return None
+        is_believed = head.base_offset == walk.next_offset or (walk.at == indexed_at and head.last_offset == indexed)
+        if first_indexed >= 0:
+            # Header and index entry agree, or neither is believed.
+            if head.last_offset != first_indexed:
+                return None
+            is_believed = True
+            first_indexed = -1
+        if head.last_offset >= target:
+            if not is_believed and (head.size > walk.stop - walk.at or judge_gap(&walk, &head) != DATA_END):
+                return None
+            return walk.at, head.size
+        if head.size > walk.stop - walk.at:
+            return None
+        walk.next_offset = head.last_offset + 1
+        walk.at += head.size
+    return None
+
+
+cdef bint pass_records(Walk* walk, int32_t wanted) noexcept nogil:
+    """Passes the records below offset delta ``wanted``; False if there is no such record, or a size cannot be right."""
+    cdef RecordView record
+    cdef const uint8_t* at
+    cdef int32_t size = 0
+    if walk.count <= walk.last_offset_delta:
+        # Compacted: only the records tell which offsets are left.
+        while walk.index < walk.count:
+            at = walk.at
+            if not next_record(walk, &record):
+                return False
+            if record.offset_delta == wanted:
+                walk.at = at
+                walk.index -= 1
+                walk.previous_delta = wanted - 1
+                return True
+        return False
+    while walk.index < wanted:
+        at = get_varint(walk.at, walk.stop, &size)
+        if unlikely(at == NULL or size < RECORD_SIZE_MIN - 1 or size > walk.stop - at):
+            return False
+        walk.at = at + size
+        walk.index += 1
+    walk.previous_delta = wanted - 1
+    return True
+
+
+cdef bint has_right_crc(bytes data, Py_ssize_t at, Py_ssize_t size) except -1:
+    """Whether the CRC of the batch at byte ``at``, which ``data`` holds whole, is right."""
+    cdef const uint8_t* batch = <const uint8_t*>PyBytes_AS_STRING(data) + at
+    if size < LARGE_SIZE:
+        return small_crc(batch + CRC_START, size - CRC_START) == big_endian_32(batch + 17)
+    return <uint32_t>batch_crc(memoryview(data)[at + CRC_START : at + size]) == big_endian_32(batch + 17)
+
+
+def record_at(bytes data not None, Py_ssize_t at, int64_t target, array.array tally not None):
+    """The Record with offset ``target`` from the plain batch at byte ``at`` of ``data``, whose CRC is checked.
+
+    None if the batch is compressed, a control batch, not whole or damaged, or has no such record. Of the records before
+    it only the sizes are read, unless some are missing, and of those after it nothing. ``tally`` as in ``Run.records``.
+    """
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef const uint8_t* batch
+    cdef Head head
+    cdef Walk walk
+    cdef RecordView view
+    cdef RunRecords cursor
+    if not 0 <= at <= size - HEADER_SIZE:
+        return None
+    batch = <const uint8_t*>PyBytes_AS_STRING(data) + at
+    if batch[MAGIC_POSITION] != MAGIC or not read_head(batch, &head) or head.size > size - at:
+        return None
+    if not head.base_offset <= target <= head.last_offset or head.attributes & (ATTRIBUTE_CODEC | ATTRIBUTE_CONTROL):
+        return None
+    if not begin_records(&walk, batch, &head) or not has_right_crc(data, at, head.size):
+        return None
+    if not pass_records(&walk, <int32_t>(target - head.base_offset)) or not next_record(&walk, &view):
+        return None
+    if view.offset_delta != target - head.base_offset:
+        return None
+    cursor = RunRecords.__new__(RunRecords)
+    cursor.begin(one_batch(data, at, &head), target, target + 1, tally, None)
+    cursor.enter_batch()
+    return cursor.made(&view)
+
+
+cdef Run one_batch(bytes data, Py_ssize_t at, Head* head):
+    cdef Run run = Run.__new__(Run)
+    run.data = data
+    run.position = 0
+    run.start = at
+    run.stop = at + head.size
+    run.base_offset = head.base_offset
+    run.next_offset = head.last_offset + 1
+    run.batch_count = 1
+    run.record_count = head.record_count
+    run.has_gap = False
+    run.reason_index = SIZE_LIMIT
+    return run
