@@ -184,8 +184,8 @@ class Batch(Protocol):
 class RecordBatch:
     """A batch of version 2 in a buffer; created by ``parse_v2``, which checks only the header.
 
-    The bytes under the CRC can be trusted only after ``ensure_valid``. The methods that read records first check all of
-    the batch's records, whatever window of offsets is requested.
+    The bytes under the CRC can be trusted only after ``ensure_valid``. The methods that read records first check all
+    records of the batch, whatever window of offsets is requested.
     """
 
     __slots__ = ("_buffer", "_position", "base_offset", "header", "last_offset", "size")
@@ -418,7 +418,7 @@ def parse_v2(data: Buffer, position: int = 0, *, header_only: bool = False) -> R
 
 
 def _problem(header: BatchHeader, size_left: int) -> str:
-    """Which check of ``parse_v2`` a header fails, in words."""
+    """The check of ``parse_v2`` that a header fails, in words."""
     size = header.batch_length + LOG_OVERHEAD_BYTES
     if size < BATCH_HEADER_BYTES:
         return f"a batch of {size} bytes, expected at least the {BATCH_HEADER_BYTES} of its header"

@@ -59,8 +59,8 @@ NO_CODEC = "none"
 class Codec(NamedTuple):
     """One row: ``compress(data, level)`` and ``decompress(data, size_max, magic)`` work on whole payloads.
 
-    ``level`` None is the default. ``decompress`` raises CorruptRecordError for what is not a whole stream, or more than
-    ``size_max`` bytes of output.
+    ``level`` None is the default. ``decompress`` raises CorruptRecordError for anything but one whole stream, or more
+    than ``size_max`` bytes of output.
     """
 
     id: int
@@ -218,7 +218,7 @@ def _unlz4(data: Buffer, size_max: int, magic: int) -> bytes:
                 raise _bad("lz4", "a bad checksum of a block")
             at += 4
         if not stored:
-            # This much memory is allocated before anything is known of the block.
+            # This much memory is allocated before the block is examined.
             room = min(block_max, LZ4_GROWTH_MAX * size, size_max - total)
             try:
                 block = lz4_block.decompress(block, uncompressed_size=room)

@@ -30,5 +30,5 @@ def _load() -> Callable[..., int]:
     return module.crc32c  # type: ignore[no-any-return]
 
 
-# ``crc32c(data, value=0, gil_release_mode=-1)``: goes on from ``value``; mode 1 releases the interpreter's lock.
+# ``crc32c(data, value=0, gil_release_mode=-1)``: continues from ``value``; mode 1 releases the interpreter's lock.
 crc32c = _load()

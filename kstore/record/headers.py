@@ -35,7 +35,7 @@ class _SpentError(Exception):
 
 
 class _Bounded:
-    """A source for searches: it ends them when they exceed their budget, and hides too large a batch."""
+    """A source for searches: it ends them when they exceed their budget, and hides batches that are too large."""
 
     def __init__(self, source: Source, size_left: int) -> None:
         self._source = source
@@ -56,7 +56,7 @@ def walk_headers(
 ) -> Iterator[tuple[int, Batch] | Damage]:
     """Yields (position, batch) and, between them, ``Damage``, over the first ``stop`` bytes of ``source``.
 
-    Of a batch, only the header need be there.
+    Of a batch, only the header needs to exist.
 
     Args:
         next_offset: no batch may start below it.
@@ -135,7 +135,7 @@ def walk_headers(
 
 
 def _misplaced(batch: Batch, offset: int, next_offset: int, offset_stop: int, size_left: int) -> str:
-    """Why a possible header cannot be in this place, "" if it can."""
+    """Why a possible header cannot be in this place, or ""."""
     if batch.size > size_left:
         return f"{size_left} bytes, expected the {batch.size} of a whole batch"
     if offset < next_offset:
@@ -149,5 +149,5 @@ def _is_whole(source: Source, position: int, header: Batch) -> bool:
     try:
         return parse_batch(source.pread(header.size, position)).is_valid()
     except CorruptDataError:
-        # Of too large a batch only the header is checked.
+        # If a batch is too large, only its header is checked.
         return header.size > READ_BATCH_BYTES_MAX

@@ -1,6 +1,6 @@
-"""Steps over batches by the first fields of their headers: neither records nor CRCs are read. No I/O but a Source's.
+"""Steps over batches by the first fields of their headers, without records or CRCs. No I/O but a Source's.
 
-A step believes a header only if it can be right: a size that fits, and an offset that follows the one before it.
+A step believes a header only if it is plausible: a size that fits, and an offset that follows the one before it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kstore.types import INT64_MAX
 
 __all__ = ["HEAD_BYTES", "HeadStop", "StopReason", "leader_epoch_of", "pass_heads", "skip_plain"]
 
-# Base offset, size, leader epoch or CRC, magic and CRC, which tell one batch from another: in old messages other fields
-# stand there, but as many bytes. One batch in ten thousand million looks like another.
+# Base offset, size, leader epoch or CRC, magic and CRC, which distinguish batches; old messages have other fields
+# there, but as many bytes. One batch in ten thousand million looks like another.
 HEAD_BYTES = CRC_START
 # Offset, size and magic, which all formats share; then the last offset delta of version 2.
 HEAD = struct.Struct(">qi4xb6xi")
-# The same, and the producer id.
+# ``HEAD``, and the producer id.
 PRODUCER_HEAD = struct.Struct(">qi4xb6xi16xq")
 # By magic: the least that an entry can take.
 ENTRY_SIZE_MIN = dict(enumerate((*SIZE_MIN, BATCH_HEADER_BYTES)))
@@ -64,10 +64,10 @@ def pass_heads(block: bytes, size_left: int, *, expected: int, target: int, inde
     """Passes the batches in ``block`` that end below offset ``target``; a batch begins at its first byte.
 
     Args:
-        size_left: bytes from there to where the last batch ends, which may lie beyond the block.
+        size_left: bytes from there to the end of the last batch, which may be beyond the block.
         expected: no batch may begin below this offset.
-        indexed: the last offset, by its index entry, of the first batch, which then must not begin above ``target``.
-            If its header agrees, the two are believed together, and it is where offsets begin.
+        indexed: the last offset of the first batch, according to its index entry; the batch then must not begin above
+            ``target``. If its header agrees, both are believed, and its base offset is where offsets begin.
     """
     at = size = 0
     while at + BATCH_HEADER_BYTES <= len(block):
@@ -95,13 +95,13 @@ def pass_heads(block: bytes, size_left: int, *, expected: int, target: int, inde
 
 
 def skip_plain(source: Source, start: int, stop: int) -> tuple[int, int] | None:
-    """Past the batches that no producer with an id wrote: they are part of no transaction.
+    """Skips the batches that no producer with an id wrote: they belong to no transaction.
 
-    From a batch at ``start`` on, the position of the first one that may be a producer's, and the offset expected there;
-    ``stop``, with the offset after the last batch, if there is none. None where nothing is to be believed without its
-    CRC: a header that cannot be right, an offset that does not follow, or an older format.
+    Starts at a batch at ``start``. Returns the position of the first batch that may be a producer's, and the offset
+    expected there; or ``stop``, and the offset after the last batch. Returns None if nothing can be believed without
+    its CRC: an implausible header, an offset that does not follow, or an older format.
 
-    A log without producers is searched for open transactions in a hundredth of the time that reading it takes.
+    A log without producers is searched in a hundredth of the time that reading takes.
     """
     expected = None
     position = start

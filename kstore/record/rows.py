@@ -1,8 +1,8 @@
 """Arrow record batches to batches of records, a batch for each partition of a topic. No I/O here.
 
 ``ArrowRows`` takes the buffers out of a record batch; ``PartitionedEncoder`` encodes its rows (compiled: ``_rows.pyx``)
-and passes on each batch when it is full. A row goes to the partition it names; with a key to the one that Kafka's own
-clients choose; else the partitions are filled in turn, batch by batch.
+and passes on each full batch. A row goes to the partition that it names, otherwise to the one that Kafka's own clients
+choose for its key; rows without a key fill the partitions in turn, batch by batch.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class PartitionedEncoder:
     ) -> None:
         """
         Args:
-            batch_bytes: the size of a full batch, before compression; a larger record has one of its own.
+            batch_bytes: the size of a full batch, before compression; a larger record gets its own batch.
             size_max: the largest size of a batch.
             first_partition: where rows without a key start.
         """

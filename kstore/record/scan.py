@@ -38,16 +38,16 @@ __all__ = [
 
 # Long reads in chunks of this size: a larger one leaves the processor's cache before it is decoded.
 CHUNK_BYTES = 1 << 20
-# What a run is checked for at first, since a reader may stop after a few records, and at most: it is read a second time
-# when its records are made, from the processor's cache.
+# How much is checked for the first run, since a reader may stop after a few records, and for later ones: the
+# bytes are read a second time when the records are made, from the processor's cache.
 RUN_BYTES_FIRST = 1 << 12
 RUN_BYTES_MAX = 1 << 18
 # Offset, size, epoch or CRC, and the magic that selects the parser.
 PREFIX_BYTES = MAGIC_POSITION + 1
-# After damage, a batch may start at any byte: this much is searched at a time, at first less, since it may be near.
+# After damage a batch may start at any byte: this much is searched at a time; less at first, since it may be near.
 SEARCH_BYTES = 1 << 20
 SEARCH_BYTES_FIRST = 1 << 14
-# The most bytes that may be checksummed without finding a batch: a multiple of what is searched, and a minimum.
+# How many bytes may be checksummed without finding a batch: a multiple of the searched bytes, and a minimum.
 SEARCH_PASSES = 4
 WASTED_BYTES_MIN = 64 << 20
 # After the offset; the size counts the bytes after the field, of which a message of version 0 has the fewest.
@@ -102,7 +102,7 @@ class RunBounds(NamedTuple):
 
 
 class _ByteBudget:
-    """At most ``size`` bytes that may be checksummed; ``is_spent`` once more were asked for."""
+    """At most ``size`` bytes that may be checksummed; ``is_spent`` after a request for more."""
 
     __slots__ = ("_left", "is_spent")
 
@@ -111,7 +111,7 @@ class _ByteBudget:
         self.is_spent = False
 
     def take(self, size: int) -> bool:
-        """Whether ``size`` more bytes may be checksummed. After the first refusal none may."""
+        """Whether ``size`` more bytes may be checksummed; after the first refusal always False."""
         if size > self._left:
             self.is_spent = True
         self._left -= size
@@ -119,7 +119,7 @@ class _ByteBudget:
 
 
 class SearchBudget:
-    """How many bytes all searches of a range of ``size`` bytes may checksum.
+    """How many bytes all searches of a range of ``size`` bytes may checksum together.
 
     The work after real damage is a pass or two. A hostile file may claim at each of its bytes that a batch starts there
     and reaches to its end: without a bound the work would grow with the square of the size. ``entries`` are those at
@@ -173,13 +173,13 @@ class BatchScan:
         self.steps = self._scan()
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
-        return self.steps  # type: ignore[return-value]  # who asked for runs takes the steps
+        return self.steps  # type: ignore[return-value]  # a caller that asked for runs reads the steps
 
     def __next__(self) -> tuple[int, Batch]:
         return next(self.steps)  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Ends it: one that is only dropped keeps its chunk, and its file, until the garbage collector runs."""
+        """Ends the scan: one that is only dropped keeps its chunk, and its file, until the garbage collector runs."""
         self.steps.close()
 
     def _scan(self) -> Generator[tuple[int, Batch] | Run, None, None]:
@@ -252,7 +252,7 @@ def scan(
         next_offset: where offsets start.
         chunk_bytes: how much is read at a time; a larger entry is read whole.
         first_bytes: how much is read first, if the scan may end early; ``chunk_bytes`` by default.
-        runs: have the steps of the result be runs where that is possible; for a scan that checks CRCs and order.
+        runs: make the steps of the result runs where possible; for a scan that checks CRCs and order.
         run_batch_bytes: no run begins with a larger batch.
 
     Raises: errors of the source.
@@ -282,15 +282,15 @@ def find_next_batch(
     entry_stop: int = -1,
     budget: SearchBudget | None = None,
 ) -> int | None:
-    """The position of the next whole batch at or after ``position``, None if there is none up to ``stop``.
+    """The position of the next whole batch at or after ``position``, or None up to ``stop``.
 
     Whole means a possible header, a correct CRC, and offsets in ``next_offset`` to ``last_offset_max``. ``hints`` are
     possible starts of batches (index entries), in order: the first whole one bounds the search. ``entry_stop``, where
     the damaged entry claims to end, is another. A batch found by searching must be followed by another fitting header,
     or end where the range ends or the hint starts: the records of a damaged batch may contain bytes that form a batch.
 
-    ``budget`` is that of all searches of one walk; without it the search has its own. Once it is spent the search ends:
-    at the hint, if there is a whole one.
+    ``budget`` covers all searches of one walk; without it the search has its own. When it is spent the search ends: at
+    the hint, if a whole batch is there.
     """
     if budget is None:
         budget = SearchBudget(stop - position)
@@ -351,7 +351,7 @@ class _BatchMatcher:
         self._last_offset_max = last_offset_max
 
     def header(self, position: int, stop: int, window: bytes = b"", window_start: int = 0) -> Batch | None:
-        """The header at ``position``, None if none there fits; ``window`` is what was read already."""
+        """The header at ``position``, if one fits there, or None; ``window`` holds bytes that were read already."""
         head = self._parse(position, stop, window, window_start)
         if head is None or head.size > stop - position:
             return None

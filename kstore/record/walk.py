@@ -24,7 +24,7 @@ __all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "walk", "walk_runs"]
 
 # The offsets of a segment are stored relative to its base, as int32.
 OFFSET_COUNT_MAX = RELATIVE_OFFSET_MAX + 1
-# After damage there may soon be more.
+# After damage, further damage may follow soon.
 FIRST_BYTES_BEHIND = 1 << 12
 NOT_SEARCHED = "; there is so much damage that the rest was not searched"
 
@@ -62,7 +62,7 @@ def walk(
         offset_stop: no batch may end at or above it: the next segment's base, or the log's end. Without it a gap of
             OFFSET_COUNT_MAX offsets is accepted only if another batch follows it.
         known_end: the log once ended there, and everything below it was on disk. So no gap within a segment reaches
-            across it: a batch behind such a gap is believed only if another batch follows it.
+            across it: a batch after such a gap is believed only if another batch follows it.
         hints: positions at which batches may start after damage, from an index; called once, when needed.
 
     Whatever the damage, the bytes that are checksummed for it are bounded (``SearchBudget``).
@@ -84,10 +84,10 @@ def walk_runs(
     chunk_bytes: int = 1 << 20,
     run_batch_bytes: int = INT64_MAX,
 ) -> Iterator[Run | tuple[int, Batch] | Damage]:
-    """As ``walk``, with runs in place of the plain batches that begin below ``base_stop``.
+    """``walk``, with runs in place of the plain batches that begin below ``base_stop``.
 
-    No run begins with a batch of more than ``run_batch_bytes``: to check a large one before it is decoded costs more
-    than its turn in Python. The source's ``pread`` returns memory that nothing else changes.
+    No run begins with a batch of more than ``run_batch_bytes``: checking a large batch before decoding it costs more
+    than its turn in Python. Nothing else may change the memory that the source's ``pread`` returns.
     """
     runs = RunBounds(offset_stop, known_end, base_stop)
     return _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, runs, run_batch_bytes)
@@ -184,10 +184,10 @@ def _misplaced(
     try:
         behind = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - successor), successor), 0, header_only=True)
         if behind.magic != MAGIC_V2:
-            # Only its messages tell where a compressed message set starts.
+            # Only the messages of a compressed set tell where it starts.
             behind = parse_batch(source.pread(min(behind.size, stop - successor), successor))
     except CorruptDataError:
-        return alone  # nothing there that could confirm it
+        return alone  # no header there could confirm it
     behind_offset = behind.base_offset
     if next_offset <= behind_offset <= batch.last_offset:
         return (
@@ -198,8 +198,8 @@ def _misplaced(
 
 
 def is_far(last_offset: int, next_offset: int, offset_stop: int) -> bool:
-    """Whether a batch is further from the expected offset than one segment reaches, and no ``offset_stop`` bounds
-    it."""
+    """Whether a batch is further from the expected offset than one segment reaches, without an ``offset_stop`` as a
+    bound."""
     return offset_stop == OFFSET_MAX and last_offset >= next_offset + OFFSET_COUNT_MAX
 
 
