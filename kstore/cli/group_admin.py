@@ -1,4 +1,4 @@
-"""Looking at groups from outside: what they have committed, how far behind they are, and setting that anew."""
+"""Examines groups from outside: their committed offsets and their lag; and resets the offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GroupOffset", "Reset", "describe_group", "planned_reset", "reset_off
 
 
 class GroupOffset(NamedTuple):
-    """Where a group is in a partition. None: nothing committed, no such log; ``member`` "" where nobody reads it."""
+    """A group's state in a partition. None: no commit, or no such log; ``member`` is "" if no member reads it."""
 
     owner: TopicPartition
     committed: int | None
@@ -27,7 +27,7 @@ class GroupOffset(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """How many offsets lie before it."""
+        """The number of offsets before it."""
         if self.end_offset is None:
             return None
         begin = self.start_offset or 0 if self.committed is None else self.committed
@@ -35,7 +35,7 @@ class GroupOffset(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """A committed offset, None for none, and what takes its place."""
+    """A committed offset, or None, and its replacement."""
 
     owner: TopicPartition
     before: int | None
@@ -43,7 +43,7 @@ class Reset(NamedTuple):
 
 
 def describe_group(store: Store, group: str) -> list[GroupOffset]:
-    """Where the group is in every partition that it has committed, or that one of its members reads; sorted.
+    """The group's state in every partition that it has committed, or that one of its members reads; sorted.
 
     Raises: StorageError.
     """
@@ -72,9 +72,10 @@ def describe_group(store: Store, group: str) -> list[GroupOffset]:
 def planned_reset(
     store: Store, group: str, topics: Mapping[str, Collection[int]], target: Callable[[Log, int | None], int]
 ) -> list[Reset]:
-    """What a reset would change: of ``topics``, with no partitions given all of them, else of all that are committed.
+    """What a reset would change: all partitions of ``topics``, or without topics all committed ones.
 
-    ``target`` gives the new offset by the log and the committed one; it is kept within the log. Raises: StorageError,
+    ``target`` computes the new offset from the log and the committed one; it is kept within the log. Raises:
+    StorageError,
     TopicNotFoundError.
     """
     committed = store.consumer_offsets.committed(group)
@@ -90,7 +91,7 @@ def planned_reset(
         except TopicNotFoundError:
             if topics:
                 raise
-            continue  # of a topic that was deleted there is nothing to go to
+            continue  # the topic was deleted, so there is no offset to go to
         one = committed.get(owner)
         before = None if one is None else one.offset
         after = min(max(target(log, before), log.start_offset), log.high_watermark)
@@ -99,7 +100,7 @@ def planned_reset(
 
 
 def reset_offsets(store: Store, group: str, planned: Collection[Reset]) -> None:
-    """Commits what was planned. Raises: ConsumerStateError while the group has members that live; ReadOnlyError,
+    """Commits what was planned. Raises: ConsumerStateError while the group has living members; ReadOnlyError,
     StorageError."""
     if members := sorted(set(store.group_members(group).values())):
         raise ConsumerStateError(f"group {group!r} has members: {', '.join(members)}; stop them first")
@@ -110,7 +111,8 @@ def reset_offsets(store: Store, group: str, planned: Collection[Reset]) -> None:
 def target_offset(
     *, offset: int | None = None, when: TimePoint | None = None, shift: int | None = None
 ) -> Callable[[Log, int | None], int]:
-    """What ``planned_reset`` asks for: a number, the offset of a time or of an end, or so many from the committed."""
+    """The function for ``planned_reset``: a number, the offset of a time or an end, or a distance from the
+    committed."""
 
     def target(log: Log, committed: int | None) -> int:
         if offset is not None:
