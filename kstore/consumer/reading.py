@@ -103,7 +103,7 @@ class Reading:
         offset = committed.offset
         if offset > end:
             logger.warning(
-                "%s: group %r has committed offset %d, above the end of the log, %d: reading goes on there",
+                "%s: group %r has committed offset %d, above the end of the log, %d: reading continues there",
                 reader.owner,
                 self._group,
                 offset,
@@ -125,7 +125,7 @@ class Reading:
             # Above the end "earliest" could bring back nothing: the end is the nearest offset.
             if error.offset >= error.end_offset:
                 offset = reader.end_offset()
-            logger.warning("%s: %s: reading goes on at offset %d", reader.owner, error, offset)
+            logger.warning("%s: %s: reading continues at offset %d", reader.owner, error, offset)
         reader.seek(offset)
 
     # --- what -------------------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ class GroupCommit(Generic[Item]):
     def _end(self, group: Sequence[Item], leader: Item, started: float) -> None:
         """Passes the lead on, and wakes the group. An interrupt may end this anywhere; a second call does the rest."""
         took = self._clock.monotonic() - started
-        self._fail(group, StorageError("the append was given up: the thread that committed it was interrupted"))
+        self._fail(group, StorageError("the append was abandoned: the thread that committed it was interrupted"))
         with self._mutex:
             self._last_count = len(group)
             self._commit_seconds += MEAN_WEIGHT * (took - self._commit_seconds)

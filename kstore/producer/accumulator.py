@@ -336,7 +336,7 @@ class RecordAccumulator:
     def _refusal(self) -> Exception:
         if self.is_closed:
             return ClosedError("the producer is closed")
-        return InvalidTransactionStateError("send: the transaction has ended meanwhile")
+        return InvalidTransactionStateError("send: the transaction has ended")
 
     # --- ready ------------------------------------------------------------------------------------------------------
 

@@ -230,7 +230,7 @@ class Producer(SendPath):
         with self.counters.transaction_call("abort", self._clock):
             self.sender.abandon(error)
             if not self._outbox.drain(timeout):
-                raise TimeoutError(f"not all records were given up within {timeout} s")
+                raise TimeoutError(f"not all records could be dropped within {timeout} s")
             self._transactions.end(commit=False)
         # The caller aborts and so knows that its records are lost.
         self._outbox.failures.take()

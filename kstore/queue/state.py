@@ -307,4 +307,4 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         assert not waiting & {*leased, *self.busy}, "what is leased or held waits"
         places = {*fresh, *leased, *waiting, *self.busy, *self.unconfirmed, *self.damaged}
         lost = [offset for offset in self.undone(self.position) if offset not in places]
-        assert not lost, f"items that nobody will deliver: {lost[:5]}"
+        assert not lost, f"items that no process will deliver: {lost[:5]}"

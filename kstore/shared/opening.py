@@ -79,7 +79,7 @@ def _next(
         loaded, seen = load(context, durability), None
     elif seen.flags & POISONED:
         raise PoisonedError(
-            None, "a sync has failed one of those who share it: all must close it", str(context.directory)
+            None, "a sync failed in a process that shares the log: all of them must close it", str(context.directory)
         )
     else:
         loaded = listed(context, durability, seen)
