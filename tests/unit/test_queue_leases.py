@@ -197,7 +197,7 @@ def test_who_waits_beside_an_open_transaction_sleeps(tmp_path: Path, clock: Manu
     with store:
         core = store.queue("jobs")._core
         waited: list[int] = []
-        with core.lock, mock.patch.object(core.items, "wait_beyond", lambda end, *_, **__: waited.append(end)):
+        with core.lock, mock.patch.object(core.items.reads, "wait_beyond", lambda end, *_, **__: waited.append(end)):
             assert core.take(store.queue("jobs"), 1, 1.0) == []
             core.wait(1.0)
         assert waited == [1]
