@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Memory that is shared with a file. It needs no descriptor: the system's mapping outlives the one it was made from.
 
-Python's own ``mmap`` keeps a duplicate of the descriptor (until Python 3.13, which can do without). Every method but
-``sync`` holds the interpreter's lock from its check to its last access, so that memory cannot go under a reader.
+Python's own ``mmap`` keeps a duplicate of the descriptor (until Python 3.13, which can avoid it). Every method but
+``sync`` holds the interpreter's lock from its check to its last access, so a reader cannot lose the memory.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -53,7 +53,7 @@ cdef class SharedMemory:
         return self._is_closed
 
     def read(self, Py_ssize_t start, Py_ssize_t stop):
-        """The bytes from ``start`` to ``stop``, fewer where the memory ends. Raises: ValueError when closed."""
+        """The bytes from ``start`` to ``stop``, fewer at the end of the memory. Raises: ValueError when closed."""
         if self._is_closed:
             raise ValueError("the memory is closed")
         start = min(max(start, 0), self._size)
@@ -61,7 +61,7 @@ cdef class SharedMemory:
         return PyBytes_FromStringAndSize(self._start + start, stop - start)
 
     def store(self, Py_ssize_t position, bytes data not None):
-        """Copies ``data`` to ``position``. Raises: ValueError when closed, IndexError where it does not fit."""
+        """Copies ``data`` to ``position``. Raises: ValueError when closed, IndexError if it does not fit."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         if self._is_closed:
             raise ValueError("the memory is closed")
@@ -86,7 +86,7 @@ cdef class SharedMemory:
             raise OSError(code, os.strerror(code))
 
     def close(self):
-        """Ends all use, at once; the memory goes when no ``sync`` needs it any more. A second call does nothing."""
+        """Ends all use at once; the memory is freed when no ``sync`` needs it any more. A second call does nothing."""
         self._is_closed = True
         self._unmap_if_unused()
 

@@ -8,9 +8,9 @@ __all__ = ["floor_slot"]
 
 
 def floor_slot(data, Py_ssize_t entries, Py_ssize_t entry_size, bytes key, Py_ssize_t key_at):
-    """The last of ``entries`` slots of ``data`` whose column at byte ``key_at`` is <= ``key``, -1 if none is.
+    """The last of ``entries`` slots of ``data`` whose column at byte ``key_at`` is <= ``key``, or -1.
 
-    Raises ValueError where ``data`` is shorter than its entries, or the column is not inside an entry.
+    Raises ValueError if ``data`` is shorter than its entries, or the column is not inside an entry.
     """
     cdef Py_buffer view
     cdef Py_ssize_t key_size = len(key), low = -1, high = entries, middle

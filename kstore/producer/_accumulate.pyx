@@ -1,17 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: auto_pickle=False
-"""What happens once per ``send``: a record goes into the open batch of its partition, and its sender gets a Delivery.
+"""The work of every ``send``: a record goes into the open batch of its partition, and the caller gets a Delivery.
 
-The fast path holds no lock. It runs no Python code between the look at the open batch and the last byte of the record,
-so that with the interpreter's lock it is one step for every other thread: a batch is open, and takes the record, or is
-closed, and refuses it. Everything that could run somebody's code (bytes-like values, allocations, which may start the
-garbage collector) comes before. What the fast path cannot do it leaves to ``send_slowly``, in Python.
+The fast path holds no lock. Between the look at the open batch and the last byte of the record it runs no Python code,
+so with the interpreter's lock it is one step for every other thread: a batch is open, and accepts the record, or is
+closed, and refuses it. Everything that could run foreign code (bytes-like values, allocations, which may start the
+garbage collector) comes before that. Whatever the fast path cannot do is left to ``send_slowly``, in Python.
 
-Signals are served between the byte codes of Python functions, never inside a compiled one that calls none. So what must
-not be torn by a KeyboardInterrupt, as the accounts of the memory, is done here too.
+Signals are served between the byte codes of Python functions, never inside a compiled one that calls none. So steps
+that a KeyboardInterrupt must not tear, such as changes of the memory's accounts, are compiled too.
 
-A Delivery is a batch and an index in it, and no more: what becomes of the batch is what becomes of the record. So there
-is no future, event or lock per record, and nothing to do for a record when its batch is done.
+A Delivery is only a batch and an index in it: the result of the batch is the result of the record. So there is no
+future, event or lock per record, and no work per record when its batch is done.
 """
 
 import threading
@@ -41,12 +41,12 @@ cdef extern from "Python.h":
     PyObject** PySequence_Fast_ITEMS(object)
 
 cdef enum:
-    # A batch's state: it is set once.
+    # A batch's result: it is set once.
     PENDING = 0
     SUCCEEDED = 1
     FAILED = 2
     SPLIT = 3
-    # What a batch, and a record in it without key and headers, takes beside its value, about.
+    # Estimates of what a batch, and a record in it without key and headers, need besides the value.
     BATCH_OVERHEAD = 61
     RECORD_OVERHEAD = 12
 
@@ -71,7 +71,7 @@ def checked_record_headers(given):
 
 @cython.final
 cdef class Account:
-    """Bytes that a pool may still lend. Each change is one call, so that no interrupt tears it."""
+    """The bytes that a pool may still lend. Each change is one call, so that no interrupt tears it."""
 
     cdef readonly int64_t available
 
@@ -82,10 +82,10 @@ cdef class Account:
 @cython.final
 @cython.no_gc
 cdef class Loan:
-    """Bytes out of an account: ``wanted`` of them, all or nothing, ``taken`` so far.
+    """Bytes out of an account: ``wanted`` of them, all or nothing; ``taken`` so far.
 
-    A loan that nothing refers to any more repays itself. So an interrupt that comes between the loan and whoever was to
-    keep it costs no memory.
+    A loan repays itself when nothing refers to it any more, so an interrupt between the loan and its owner loses no
+    memory.
     """
 
     cdef readonly Account account
@@ -101,7 +101,7 @@ cdef class Loan:
             self.account.available += self.taken
 
     def take(self):
-        """Takes the bytes; False where there are not enough. Nothing if it has them."""
+        """Takes the bytes; False if too few are available. Does nothing if it has them."""
         if not self.taken:
             if self.account.available < self.wanted:
                 return False
@@ -110,34 +110,34 @@ cdef class Loan:
         return True
 
     def repay(self):
-        """Gives back what was taken; again does nothing."""
+        """Returns the bytes; a second call does nothing."""
         self.account.available += self.taken
         self.taken = 0
 
 
 @cython.final
 cdef class Failures:
-    """Failed deliveries that nobody has looked at. Thread-safe under the GIL."""
+    """Failed deliveries that the program has not examined. Thread-safe under the GIL."""
 
     cdef int64_t count
     cdef object first
 
     def add(self, int64_t count, error not None):
-        """``count`` records failed with ``error``, and have no callback that was told."""
+        """Counts ``count`` records that failed with ``error`` and have no callback that was called."""
         if count > 0:
             self.count += count
             if self.first is None:
                 self.first = error
 
     def seen(self):
-        """One of them was looked at."""
+        """Notes that one of them was examined."""
         if self.count:
             self.count -= 1
             if not self.count:
                 self.first = None
 
     def take(self):
-        """A pair, how many there are and the first, which are counted no more; None without any."""
+        """Returns the count and the first error, and resets both; None if nothing failed."""
         cdef int64_t count = self.count
         cdef object first = self.first
         if first is None:
@@ -151,38 +151,38 @@ cdef class Failures:
 
 
 cdef class ProducerBatch:
-    """Records on their way to one partition, and what became of them.
+    """Records in memory for one partition, and their outcome.
 
-    It takes records while it ``is_open``. Its result is set once: ``succeed``, ``fail`` or ``split``; ``release`` then
-    lets go whoever waits. Records of a batch that was split are in its ``children``. Thread-safe under the GIL.
+    It accepts records while it ``is_open``. Its result is set once: ``succeed``, ``fail`` or ``split``; ``release``
+    then wakes the waiting threads. Records of a split batch are in its ``children``. Thread-safe under the GIL.
     """
 
     cdef OpenBatch records
-    # Made by the first who waits.
+    # Made by the first thread that waits.
     cdef object released_event
     cdef int state
     cdef readonly bint is_released
     cdef readonly str topic
     cdef readonly int32_t partition
     cdef readonly int64_t base_offset
-    # Of a log that stamps; else -1.
+    # The append time of a log that stamps its records, else -1.
     cdef readonly int64_t append_time_ms
     cdef readonly object error
-    # By index in the batch, where records differ.
+    # By index in the batch, if the records' errors differ.
     cdef readonly dict record_errors
     cdef readonly list children
-    # Pairs of a delivery and what is called with its result.
+    # Pairs of a delivery and the function that is called with its result.
     cdef readonly list callbacks
-    # Where failures that nobody looks at are counted; None once they were reported.
+    # Where unexamined failures are counted; None once they were reported.
     cdef public object failures
-    # What is done when somebody waits: ``hurry(batch)``.
+    # Called when a thread waits: ``hurry(batch)``.
     cdef readonly object hurry
     # Monotonic, seconds.
     cdef readonly double created_at
     cdef public object buffer
     cdef public object pool_size
     cdef public object encoded
-    # The compressed records, from before they replace the others until they have.
+    # The compressed records, kept until they have replaced the others.
     cdef public object compressed
     cdef public int64_t producer_id
     cdef public int32_t producer_epoch
@@ -203,7 +203,7 @@ cdef class ProducerBatch:
         hurry=None,
         pool_size=0,
     ):
-        """``size_max`` is what it may take before compression, header included, bytes; ``buffer`` None: no records."""
+        """``size_max``: the largest size before compression, header included, bytes; ``buffer`` None: no records."""
         self.topic = topic
         self.partition = partition
         self.buffer = buffer
@@ -239,13 +239,13 @@ cdef class ProducerBatch:
 
     @property
     def has_room(self):
-        """Whether it is open, and a record without key and value would find room."""
+        """Whether it is open, and has space for a record without key and value."""
         return self.is_open and self.records.size_max - self.records.size > 8
 
     def close(self):
-        """Takes no more records; ``encoded`` is then what it holds. Nothing if it is closed.
+        """Accepts no more records; ``encoded`` is then its content. Does nothing if it is closed.
 
-        Again does what an interrupt has left: the EncodedBatch is made by Python code.
+        After an interrupt a second call finishes this: the EncodedBatch is made by Python code.
         """
         cdef OpenBatch records = self.records
         if records is None or self.is_aborted or self.encoded is not None:
@@ -264,20 +264,20 @@ cdef class ProducerBatch:
             )
 
     def abort(self):
-        """Takes no more records, and gives up its buffer as it was."""
+        """Accepts no more records, and returns its buffer to the earlier state."""
         if self.records is not None:
             self.is_aborted = True
             self.records.abort()
 
     def take_buffer(self):
-        """Its buffer, which it does not hold any more; None if it has none. It must be closed."""
+        """Hands over its buffer; None if it has none. It must be closed."""
         buffer, self.buffer = self.buffer, None
         if self.records is not None and not self.records.is_open:
             self.records.buffer = None
         return buffer
 
     def succeed(self, int64_t base_offset, int64_t append_time_ms=-1):
-        """Sets the result; False where it was set before."""
+        """Sets the result; False if it was set before."""
         if self.state != PENDING:
             return False
         self.base_offset = base_offset
@@ -286,7 +286,7 @@ cdef class ProducerBatch:
         return True
 
     def fail(self, error not None, dict record_errors=None):
-        """Sets the result; False where it was set before."""
+        """Sets the result; False if it was set before."""
         cdef int64_t told = 0
         if self.failures is not None:
             # First, since it may run Python code: an interrupt there leaves the batch without a result.
@@ -302,8 +302,8 @@ cdef class ProducerBatch:
         return True
 
     def split(self, list children not None):
-        """Its records, with their callbacks, are in ``children`` now, pairs of the first index and a batch; False where
-        it has a result. In one step, which no interrupt ends half way."""
+        """Moves its records, with their callbacks, to ``children``, pairs of the first index and a batch; False if it
+        has a result. In one step, which no interrupt splits."""
         cdef list callbacks = self.callbacks
         cdef list none = []
         cdef Delivery delivery
@@ -323,9 +323,9 @@ cdef class ProducerBatch:
         return True
 
     def release(self):
-        """Lets go whoever waits; after the callbacks. Again does what an interrupt has left.
+        """Wakes the waiting threads; called after the callbacks. After an interrupt a second call finishes this.
 
-        Returns those that ``tell`` has noted, until they were ``woken``; None without any.
+        Returns the waiters that ``tell`` has noted, until they were ``woken``, or None.
         """
         self.is_released = True
         if self.released_event is not None:
@@ -333,11 +333,11 @@ cdef class ProducerBatch:
         return self.awaited
 
     def woken(self):
-        """Those that ``release`` returned need not be woken again."""
+        """Notes that the waiters returned by ``release`` need not be woken again."""
         self.awaited = None
 
     def tell(self, waiter not None):
-        """Has ``waiter`` among those that ``release`` returns; False where it was released."""
+        """Adds ``waiter`` to those that ``release`` returns; False if the batch was released."""
         cdef list first = [waiter]
         if self.is_released:
             return False
@@ -348,19 +348,20 @@ cdef class ProducerBatch:
         return True
 
     def wait(self, timeout=None):
-        """Waits until it was released, ``timeout`` seconds at most; whether it was. Of a split batch: its children."""
+        """Waits until it is released, at most ``timeout`` seconds; returns whether it was. For a split batch: its
+        children."""
         if not self.is_released:
             if self.released_event is None:
                 event = threading.Event()
                 if self.released_event is None:
                     self.released_event = event
-            # It may have been released while the event was made.
+            # It may have been released while the event was created.
             if not self.is_released and not self.released_event.wait(timeout):
                 return False
         return True
 
     cdef ProducerBatch owner_of(self, int32_t* index):
-        """The batch that holds record ``index`` now; ``index`` becomes the one in that batch."""
+        """The batch that now holds record ``index``; ``index`` becomes the one in that batch."""
         cdef ProducerBatch batch = self
         cdef Py_ssize_t at
         while batch.state == SPLIT:
@@ -372,7 +373,7 @@ cdef class ProducerBatch:
         return batch
 
     def append(self, value, key=None, headers=(), int64_t timestamp=-1, on_delivery=None):
-        """Appends a record; its Delivery, or None where it is closed or has no room."""
+        """Appends a record; returns its Delivery, or None if the batch is closed or has no space."""
         cdef bytes checked_value = as_bytes(value, "value")
         cdef bytes checked_key = as_bytes(key, "key")
         cdef tuple pairs = checked_headers(headers)
@@ -390,7 +391,7 @@ cdef class ProducerBatch:
 cdef inline bint append_to(
     ProducerBatch batch, Delivery delivery, bytes value, bytes key, tuple headers, int64_t timestamp
 ) except -1:
-    """Appends a checked record to an open batch; whether it had room. Runs no Python code."""
+    """Appends a checked record to an open batch; returns whether it fit. Runs no Python code."""
     cdef OpenBatch records = batch.records
     cdef int32_t index = records.record_count
     if not records.append_checked(value, key, headers, timestamp, records.last_offset_delta + 1):
@@ -410,9 +411,9 @@ cdef inline bint append_to(
 @cython.no_gc  # one per record: a header for the collector would cost more than all else. A batch never holds one alone
 @cython.freelist(4096)
 cdef class Delivery:
-    """One record on its way: whether it has arrived, where, or why not. Thread-safe; cheap to keep.
+    """The outcome of one record: whether it has arrived, where, or why not. Thread-safe; cheap to keep.
 
-    ``result()`` waits, and makes the record go at once. ``await delivery`` does the same in asyncio.
+    ``result()`` waits, and sends the record at once. ``await delivery`` does the same in asyncio.
     """
 
     cdef ProducerBatch batch
@@ -424,7 +425,7 @@ cdef class Delivery:
 
     @staticmethod
     def failed(str topic not None, int32_t partition, error not None, failures=None):
-        """A delivery that has failed before its record was in a batch; counted in ``failures``."""
+        """A delivery that failed before its record was in a batch; counted in ``failures``."""
         cdef ProducerBatch batch = ProducerBatch(topic, partition, None, 0, 0.0, failures)
         cdef Delivery delivery = Delivery.__new__(Delivery)
         delivery.batch = batch
@@ -451,7 +452,7 @@ cdef class Delivery:
 
     @property
     def offset(self):
-        """The record's offset; -1 as long as, or where, it is not known. Does not wait."""
+        """The record's offset, -1 while it is unknown. Does not wait."""
         cdef ProducerBatch batch = self.settled()
         return batch.base_offset + self.index if batch.base_offset >= 0 else -1
 
@@ -460,27 +461,27 @@ cdef class Delivery:
         return self.settled().is_released
 
     def result(self, timeout=None):
-        """Where the record is, a ``RecordMetadata``; waits for it, ``timeout`` seconds at most.
+        """The position of the record, a ``RecordMetadata``; waits for it, at most ``timeout`` seconds.
 
-        Raises: TimeoutError, and what the record failed with.
+        Raises: TimeoutError, and the record's error.
         """
         error = self.exception(timeout)
         if error is not None:
-            # It is raised once for each record of its batch: it must not gather the frames of all who caught it.
+            # It is raised once for each record of its batch, so it must not collect the frames of all its callers.
             raise error.with_traceback(None)
         return self.metadata()
 
     def exception(self, timeout=None):
-        """What the record failed with, or None; waits as ``result``. Raises: TimeoutError."""
+        """The record's error, or None; waits like ``result``. Raises: TimeoutError."""
         return self.seen_error(self.arrived(timeout))
 
     cdef ProducerBatch arrived(self, timeout):
-        """The batch with the record's result, when there is one. Raises: TimeoutError."""
+        """The batch with the record's result, once it exists. Raises: TimeoutError."""
         cdef ProducerBatch batch = self.settled()
         cdef object deadline = None
         cdef object seconds = None
         while not batch.is_released:
-            # In a callback of its batch the result is known: to wait for it there would be for ever.
+            # In a callback of its batch the result is known: waiting for it there would never end.
             if in_callback():
                 if batch.state == PENDING:
                     raise RuntimeError("result() in a callback of a delivery would wait for itself")
@@ -509,14 +510,14 @@ cdef class Delivery:
         return batch.error
 
     def metadata(self):
-        """What is known now: offset and partition are -1 where they are not."""
+        """What is known now: offset and partition are -1 while unknown."""
         cdef ProducerBatch batch = self.settled()
         cdef int64_t timestamp = self.create_time_ms if batch.append_time_ms < 0 else batch.append_time_ms
         return RecordMetadata(batch.topic, batch.partition, self.offset, timestamp, self.key_size, self.value_size)
 
     def add_callback(self, callback):
-        """Has ``callback(metadata, error)`` called when the record has arrived or failed: on the sender's thread, or
-        here and now where it has already. What it raises is logged."""
+        """Calls ``callback(metadata, error)`` when the record has arrived or failed: on the sender's thread, or at once
+        if that has happened. Its exceptions are logged."""
         cdef ProducerBatch batch = self.settled()
         cdef object pair = (self, callback)
         if batch.state == PENDING:
@@ -525,7 +526,7 @@ cdef class Delivery:
         run_callback(self, callback, batch)
 
     def call(self, callback):
-        """Runs one callback of ``ProducerBatch.callbacks``; what it raises is the caller's to handle."""
+        """Runs one callback of ``ProducerBatch.callbacks``; the caller handles its exceptions."""
         run_callback(self, callback, self.settled())
 
     def __await__(self):
@@ -546,7 +547,7 @@ cdef class Delivery:
 
 
 cdef bint is_bystander(object callback):
-    """Whether it is called for somebody who is not the sender: a failure is still to be reported then."""
+    """Whether the callback does not belong to the record's sender, who must then still learn of a failure."""
     return getattr(callback, "is_bystander", False)
 
 
@@ -554,7 +555,7 @@ cdef object run_callback(Delivery delivery, object callback, ProducerBatch batch
     cdef bint is_seen = delivery.is_seen
     cdef object error
     if batch.state == FAILED:
-        # That it was told is counted already.
+        # A failure that a callback receives was never counted as unexamined.
         delivery.is_seen = True
     error = delivery.seen_error(batch)
     if is_bystander(callback):
@@ -570,7 +571,7 @@ cdef bint in_callback() except -1:
 
 
 class calling:
-    """While callbacks run: what waits for a batch that has its result must not wait for its release then."""
+    """Entered while callbacks run: a wait for a batch with a result must not wait for its release then."""
 
     def __enter__(self):
         _calling.depth = getattr(_calling, "depth", 0) + 1
@@ -581,7 +582,7 @@ class calling:
 
 @cython.final
 cdef class Deliveries:
-    """The deliveries of one ``send_many``, by the records' indexes: a sequence that makes a Delivery when it is asked.
+    """The deliveries of one ``send_many``, by the records' indexes: a sequence that makes each Delivery on request.
 
     ``result(timeout)`` waits for all. Thread-safe.
     """
@@ -590,7 +591,7 @@ cdef class Deliveries:
     cdef int32_t* at  # of each record: its batch, its index there
     cdef Py_ssize_t count
     cdef Py_ssize_t capacity
-    # Deliveries that are there already, by index: of records that were in no batch, and of those that were asked for.
+    # Existing deliveries, by index: those of records that were in no batch, and those that were requested.
     cdef dict others
 
     def __cinit__(self, Py_ssize_t capacity=0):
@@ -606,7 +607,7 @@ cdef class Deliveries:
 
     @staticmethod
     def of(list deliveries not None):
-        """Deliveries that are there already."""
+        """The sequence of existing deliveries."""
         cdef Deliveries self = Deliveries(len(deliveries))
         for delivery in deliveries:
             self.note_delivery(delivery)
@@ -648,7 +649,7 @@ cdef class Deliveries:
             raise IndexError(f"delivery {index} of {self.count}")
         delivery = self.delivery_of(index)
         if delivery.batch.state != SUCCEEDED:
-            # It knows whether somebody has looked at its failure: there must be one of it.
+            # It knows whether its failure was examined, so there must be only one.
             self.others[index] = delivery
             self.at[2 * index] = -1
         return delivery
@@ -671,11 +672,11 @@ cdef class Deliveries:
         return all(delivery.done() for delivery in self._one_a_batch())
 
     def errors(self, timeout=None):
-        """What failed, by index; waits for all records, ``timeout`` seconds for each batch. Raises: TimeoutError."""
+        """The errors, by index; waits for all records, ``timeout`` seconds for each batch. Raises: TimeoutError."""
         cdef Delivery delivery
         found = {}
         for delivery in self._one_a_batch():
-            # Only waits: the failure of each is looked at once, below.
+            # Only waits: each failure is examined once, below.
             delivery.arrived(timeout)
         for index in range(self.count):
             if self.at[2 * index] < 0 or (<ProducerBatch>self.batches[self.at[2 * index]]).state in (FAILED, SPLIT):
@@ -685,7 +686,7 @@ cdef class Deliveries:
         return found
 
     def result(self, timeout=None):
-        """The offsets of all records, in order; waits for them. Raises: TimeoutError, what the first failed with."""
+        """The offsets of all records, in order; waits for them. Raises: TimeoutError, and the first record's error."""
         errors = self.errors(timeout)
         for error in errors.values():
             raise error.with_traceback(None)
@@ -704,7 +705,7 @@ cdef class Deliveries:
 
 @cython.final
 cdef class DrainLock:
-    """A lock that nobody waits for: ``with lock.attempt() as is_mine``. No interrupt leaves it held."""
+    """A lock for which no thread waits: ``with lock.attempt() as is_mine``. No interrupt leaves it held."""
 
     cdef readonly bint is_held
 
@@ -730,11 +731,11 @@ cdef class Attempt:
 
 
 cdef class PartitionQueue:
-    """The compiled part of a partition's queue: the batch that takes records, if there is one."""
+    """The compiled part of a partition's queue: the batch that accepts records, or None."""
 
     cdef readonly str topic
     cdef readonly int32_t partition
-    # The last of the queue while it takes records.
+    # The last batch of the queue while it accepts records.
     cdef public ProducerBatch open_batch
 
     def __init__(self, str topic not None, int32_t partition):
@@ -743,15 +744,15 @@ cdef class PartitionQueue:
 
 
 cdef class TopicQueues:
-    """The queues of a topic, and where records without a key go now (Kafka: BuiltInPartitioner)."""
+    """The queues of a topic, and the present partition of records without a key (Kafka: BuiltInPartitioner)."""
 
     cdef readonly str name
     cdef readonly list queues
     cdef readonly Py_ssize_t partition_count
     cdef public Py_ssize_t sticky_partition
-    # Appended to it since it became that, bytes.
+    # The bytes appended to it since it became the present one.
     cdef public int64_t sticky_bytes
-    # Neither the hash of a key, nor a record without one, is for the fast path.
+    # Set if the fast path must leave records with a key, or those without one, to ``slow_path``.
     cdef readonly bint ignores_keys
     cdef readonly bint is_compacted
 
@@ -767,19 +768,19 @@ cdef class TopicQueues:
 
 
 cdef class SendPath:
-    """``send`` and ``send_many``; what they do not do they leave to ``slow_path``: its ``send_next``, ``send_slowly`` and
+    """``send`` and ``send_many``; the rest is left to ``slow_path``: its ``send_next``, ``send_slowly`` and
     ``refused``.
 
-    ``is_plain`` says that nothing has to be asked or called for a record: no interceptors, serializers or partitioner,
-    no transaction, not closed, not forked.
+    ``is_plain``: a record needs no lookup and no call: no interceptors, serializers or partitioner, no transaction, not
+    closed, not forked.
     """
 
     cdef dict topic_queues
     cdef object slow_path
     cdef public bint is_plain
-    # As much of one ``send_many`` goes into one batch, bytes, where that is more than a batch's size.
+    # The bytes of one ``send_many`` that go into one batch, if that is more than a batch's size.
     cdef public Py_ssize_t run_bytes_max
-    # ``now_ms()``; None: the machine's clock.
+    # ``now_ms()``; None for the machine's clock.
     cdef object now_ms
 
     def __init__(self, dict topic_queues not None, slow_path not None, now_ms=None):
@@ -801,11 +802,11 @@ cdef class SendPath:
             value, key: bytes-like or None, or what the serializers take.
             headers: pairs of a str and bytes or None.
             timestamp: ms since the epoch; now by default.
-            partition: a number; by default the key's hash decides, and without a key batches go round.
+            partition: a number; by default the key's hash decides, and without a key the batches go to each in turn.
             on_delivery: ``on_delivery(metadata, error)`` is called on the sender's thread, in the order of the sends.
 
-        Returns a Delivery. What is wrong with the record (too large, no such topic, no memory within
-        ``max_block_ms``) fails the Delivery.
+        Returns a Delivery. A problem of the record (too large, no such topic, no memory within ``max_block_ms``) fails
+        the Delivery.
         Raises: ClosedError, SerializationError, ForkedError, InvalidTransactionStateError, ProducerFencedError,
         TypeError, ValueError.
         """
@@ -824,7 +825,7 @@ cdef class SendPath:
             try:
                 value, key = as_bytes(value, "value"), as_bytes(key, "key")
             except TypeError:
-                # The serializer "bytes" says what is wrong.
+                # The serializer "bytes" raises the error.
                 return self.slow_path.send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
         if headers is not None:
             pairs = checked_headers(headers)
@@ -865,13 +866,13 @@ cdef class SendPath:
         return self.slow_path.send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
 
     def _send_plain_many(self, TopicQueues queues not None, values, keys, timestamps, headers, partition):
-        """``send_many`` of checked arguments: lists or tuples of one length. Where a batch is full it goes on by
+        """``send_many`` of checked arguments: lists or tuples of one length. When a batch is full it continues with
         ``send_slowly``."""
         cdef Py_ssize_t count = len(values)
         cdef Py_ssize_t i = 0
         cdef Deliveries deliveries = Deliveries(count)
         cdef Delivery delivery
-        # Without keys and all that, as many as find room go in one run.
+        # Without keys and other fields, all values that fit go in one run.
         cdef bint in_runs = keys is None and timestamps is None and headers is None and not queues.is_compacted
         cdef int64_t now = self.time_ms()
         while i < count:
@@ -894,7 +895,7 @@ cdef class SendPath:
                 if delivery is not None and self.now_ms is None:
                     now = wall_clock_ms()
             except (TypeError, ValueError) as error:
-                # What is wrong with a record is its own matter; what is wrong with the producer is not.
+                # A problem of a record fails only that record; one of the producer fails the call.
                 if isinstance(error, ClosedError):
                     raise
                 delivery = self.slow_path.refused(queues.name, partition, error, None)
@@ -915,7 +916,8 @@ cdef class SendPath:
         int64_t now,
         Py_ssize_t run_bytes,
     ):
-        """Sends a record: noted in ``deliveries``, and None, or its delivery. ``run_bytes``: what follows it."""
+        """Sends a record: noted in ``deliveries``, and None, or its delivery. ``run_bytes``: the bytes that follow
+        it."""
         cdef Py_ssize_t number, size_before
         cdef ProducerBatch batch
         cdef OpenBatch records
@@ -956,7 +958,7 @@ cdef class SendPath:
 
 
 cdef Py_ssize_t bytes_of_run(object values, Py_ssize_t start, Py_ssize_t size_max) except -1:
-    """What a batch of values[start:] would take, about, and ``size_max`` at most."""
+    """An estimate of the size of a batch with values[start:], at most ``size_max``."""
     cdef Py_ssize_t size = BATCH_OVERHEAD
     cdef Py_ssize_t i
     for i in range(start, PySequence_Fast_GET_SIZE(values)):
@@ -972,11 +974,11 @@ cdef Py_ssize_t bytes_of_run(object values, Py_ssize_t start, Py_ssize_t size_ma
 cdef Py_ssize_t append_run(
     TopicQueues queues, Deliveries deliveries, object values, Py_ssize_t start, int64_t now, Py_ssize_t partition
 ) except -1:
-    """Appends values[start:] to the open batch while they are bytes and find room; the index of the first that is
-    neither. Runs no Python code."""
+    """Appends values[start:] to the open batch while they are bytes and fit; returns the index of the first that is not
+    or does not. Runs no Python code."""
     cdef Py_ssize_t number = queues.sticky_partition if partition < 0 else partition
     cdef ProducerBatch batch = (<PartitionQueue>queues.queues[number]).open_batch
-    # Another thread may have made it longer since there was room made for its deliveries.
+    # Another thread may have made ``values`` longer since memory was reserved for the deliveries.
     cdef Py_ssize_t count = min(PySequence_Fast_GET_SIZE(values), deliveries.capacity)
     cdef PyObject** items = PySequence_Fast_ITEMS(values)
     cdef Py_ssize_t i = start

@@ -1,4 +1,4 @@
-"""What other compiled modules may call in the codec without a Python call between."""
+"""The parts of the codec that other compiled modules may call without a Python call in between."""
 
 cimport cython
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
@@ -23,7 +23,7 @@ cdef class BatchBuffer:
     cdef readonly Py_ssize_t capacity
     cdef Py_ssize_t export_count
     cdef bint is_writing
-    # Kept as long as the buffer lives: for whoever lends it.
+    # Kept while the buffer lives, for its lender.
     cdef public object loan
 
     cdef int make_room(self, Py_ssize_t size) except -1
@@ -43,11 +43,11 @@ cdef class OpenBatch:
     cdef int32_t max_timestamp_delta_offset
     cdef bint has_base_timestamp
     cdef readonly bint is_open
-    # What the last record that found no room would have taken, bytes.
+    # The bytes that the last refused record would have needed.
     cdef Py_ssize_t refused_size
 
-    # 1: appended, 0: no room. The batch is open, the fields are exact bytes or None, ``headers`` is what
-    # ``checked_headers`` gave, the timestamp is -1 or more, the delta above the last one.
+    # 1: appended, 0: no space. The batch is open, the fields are exact bytes or None, ``headers`` is the result of
+    # ``checked_headers``, the timestamp is -1 or more, the delta is above the last one.
     cdef int append_checked(
         self, bytes value, bytes key, tuple headers, int64_t timestamp, int64_t offset_delta
     ) except -1

@@ -1,4 +1,4 @@
-"""The buffer that batches are built in. Part of _codec.pyx."""
+"""The buffer in which batches are built. Part of _codec.pyx."""
 
 cdef enum:
     BUFFER_CAPACITY_MIN = 4096
@@ -6,13 +6,13 @@ cdef enum:
 
 @cython.final
 cdef class BatchBuffer:
-    """A growable buffer that batches are built in, and that is reused. Not thread-safe.
+    """A growable, reusable buffer in which batches are built. Not thread-safe.
 
     It has the buffer protocol; while a view of it is alive it refuses to grow (BufferError), because growing may move
     its memory. ``clear`` and ``truncate`` are allowed then: a view shows whatever the memory holds now.
 
-    ``size`` is what is in it, ``capacity`` what it has memory for, both in bytes. ``loan`` is any object: it is dropped
-    with the buffer.
+    ``size`` is the size of its content, ``capacity`` that of its memory, both in bytes. ``loan`` is any object: it is
+    dropped with the buffer.
     """
 
     def __cinit__(self, Py_ssize_t capacity=0):
@@ -70,7 +70,7 @@ cdef class BatchBuffer:
         self.truncate(0)
 
     def truncate(self, Py_ssize_t size):
-        """Drops what is behind the first ``size`` bytes. ValueError if there are fewer."""
+        """Drops everything after the first ``size`` bytes. Raises ValueError if there are fewer."""
         self.refuse_while_writing()
         if not 0 <= size <= self.size:
             raise ValueError(f"size {size}, expected 0 to the {self.size} bytes of the buffer")

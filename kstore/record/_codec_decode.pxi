@@ -1,4 +1,4 @@
-"""Making Python objects of the records of a payload: Records, values, columns. Part of _codec.pyx."""
+"""Makes Python objects of the records of a payload: Records, values, columns. Part of _codec.pyx."""
 
 cdef array.array INT64_TEMPLATE = _array("q")
 
@@ -9,7 +9,7 @@ cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil
 
 
 cdef int check_base(int64_t base_offset, int32_t last_offset_delta) except -1:
-    # The end offset behind the last record is an offset too.
+    # The end offset after the last record is an offset too.
     if not 0 <= base_offset < INT64_MAX - max(last_offset_delta, 0):
         raise CorruptRecordError(f"base offset {base_offset} + {last_offset_delta}, expected 0 to 2^63 - 2")
     return 0
@@ -25,10 +25,10 @@ cdef int check_timestamp_type(int timestamp_type) except -1:
 cdef class RecordCursor:
     """An iterator of the Records of one batch whose offsets are in [first_offset, stop_offset). Not thread-safe.
 
-    The whole payload is checked before the first record is given, whatever the window (``check_records``).
+    The whole payload is checked before the first record is returned, whatever the window (``check_records``).
 
     Arguments: the payload is bytes ``position`` to ``stop`` of ``data`` with ``count`` records; ``timestamp_type``
-    is an index into TIMESTAMP_TYPES, and where it is LogAppendTime every record has ``append_time`` (ms).
+    is an index into TIMESTAMP_TYPES; with LogAppendTime every record has ``append_time`` (ms).
     Raises CorruptRecordError.
     """
 
@@ -42,7 +42,7 @@ cdef class RecordCursor:
     cdef int32_t leader_epoch
     cdef int8_t timestamp_type
     cdef bint is_reading
-    # Behind the last record that it gave; at first where it begins.
+    # After the last returned record; at first where it begins.
     cdef readonly int64_t next_offset
 
     def __cinit__(
@@ -80,17 +80,17 @@ cdef class RecordCursor:
 
     @property
     def has_more(self):
-        """Whether there is a record that it has not given, as far as is known without looking at that."""
+        """Whether another record remains, as far as is known without examining it."""
         return self.walk.index < self.walk.count
 
     def end(self):
-        """Gives no more records."""
+        """Returns no more records."""
         self.finish()
 
     cdef int finish(self) except -1:
-        """Lets the buffer go: an exhausted cursor must not keep a bytearray from being resized."""
+        """Releases the buffer: an exhausted cursor must not keep a bytearray from being resized."""
         self.walk.count = 0
-        # Making header objects may run the garbage collector, and so anybody's code, even this cursor's __next__.
+        # Making header objects may run the garbage collector, and with it any code, even this cursor's __next__.
         if not self.is_reading:
             PyBuffer_Release(&self.view)
         return 0
@@ -112,7 +112,7 @@ cdef class RecordCursor:
         cdef Record record
         while self.walk.index < self.walk.count:
             if unlikely(not next_record(&self.walk, &view)):
-                # Only a buffer that was changed after the constructor's check gets here.
+                # Only a buffer that was changed after the constructor's check leads here.
                 error = corrupt(&self.walk, &view)
                 self.finish()
                 raise error

@@ -13,7 +13,7 @@ cdef tuple header_objects(RecordView* record):
     cdef Py_ssize_t value_size = 0
     cdef int32_t i, key_size = 0
     for i in range(record.header_count):
-        # Making these objects may run the garbage collector, and so code that changes the buffer: checked once more.
+        # Making these objects may run the garbage collector, and with it code that changes the buffer: checked again.
         at = get_varint(at, record.stop, &key_size)
         if at == NULL or key_size < 0 or key_size > record.stop - at:
             raise CorruptRecordError(f"header {i} changed while it was read")

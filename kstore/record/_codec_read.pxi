@@ -1,4 +1,4 @@
-"""Reading the records of a payload, every length checked, without making objects. Part of _codec.pyx."""
+"""Reads the records of a payload, checking every length, without making objects. Part of _codec.pyx."""
 
 cdef enum:
     BAD_VARINT = 1
@@ -27,7 +27,7 @@ RecordsSummary = namedtuple(
     module=__name__,
 )
 
-# The fields of one record, pointing into the payload, or what is wrong with it. A size of -1 is null.
+# The fields of one record, pointing into the payload, or its problem. A size of -1 is null.
 cdef struct RecordView:
     int64_t timestamp_delta
     int32_t offset_delta
@@ -44,7 +44,7 @@ cdef struct RecordView:
     const uint8_t* problem_at
 
 
-# How far a pass over a payload has come.
+# The progress of a pass over a payload.
 cdef struct Walk:
     const uint8_t* buffer
     const uint8_t* at
@@ -77,7 +77,7 @@ cdef const uint8_t* fail(
 cdef inline const uint8_t* get_field(
     RecordView* record, const uint8_t* at, const uint8_t* stop, const uint8_t** data, Py_ssize_t* size
 ) noexcept nogil:
-    """The position behind a nullable field, or NULL. Kafka reads any negative size as null."""
+    """The position after a nullable field, or NULL. Kafka reads any negative size as null."""
     cdef int32_t field_size = 0
     cdef const uint8_t* start = get_varint(at, stop, &field_size)
     if unlikely(start == NULL):
@@ -127,7 +127,7 @@ cdef bint is_utf8(const uint8_t* at, Py_ssize_t size) noexcept nogil:
 
 
 cdef const uint8_t* get_headers(RecordView* record, const uint8_t* at, const uint8_t* stop) noexcept nogil:
-    """The position behind ``header_count`` headers, each of them checked, or NULL."""
+    """The position after ``header_count`` headers, each of them checked, or NULL."""
     cdef int32_t i, key_size = 0
     cdef const uint8_t* key
     cdef const uint8_t* value = NULL
@@ -147,7 +147,7 @@ cdef const uint8_t* get_headers(RecordView* record, const uint8_t* at, const uin
 
 
 cdef inline bint next_record(Walk* walk, RecordView* record) noexcept nogil:
-    """Reads the record that the walk has come to, and checks every field of it; False with ``record.problem`` set."""
+    """Reads the next record and checks every field of it; False with ``record.problem`` set."""
     cdef const uint8_t* at = walk.at
     cdef const uint8_t* stop = walk.stop
     cdef const uint8_t* behind
@@ -158,7 +158,7 @@ cdef inline bint next_record(Walk* walk, RecordView* record) noexcept nogil:
     if unlikely(size < RECORD_SIZE_MIN - 1 or size > stop - behind):
         return fail(record, BAD_RECORD_SIZE, at, size, stop - behind) != NULL
     stop = behind + size
-    # The attributes byte is there (the size was checked) and has no meaning yet.
+    # The attributes byte exists (the size was checked) and has no meaning yet.
     at = behind + 1
     behind = get_varlong(at, stop, &record.timestamp_delta)
     if unlikely(behind == NULL):
@@ -178,7 +178,7 @@ cdef inline bint next_record(Walk* walk, RecordView* record) noexcept nogil:
     behind = get_varint(at, stop, &record.header_count)
     if unlikely(behind == NULL):
         return fail(record, BAD_VARINT, at, 0, 0) != NULL
-    # A header is two bytes at least.
+    # A header has at least two bytes.
     if unlikely(record.header_count < 0 or record.header_count > (stop - behind) // 2):
         return fail(record, BAD_HEADER_COUNT, at, record.header_count, stop - behind) != NULL
     record.headers = at = behind
@@ -196,7 +196,7 @@ cdef inline bint next_record(Walk* walk, RecordView* record) noexcept nogil:
 
 
 cdef object corrupt(Walk* walk, RecordView* record):
-    """The error for what ``next_record`` met."""
+    """The error for the problem that ``next_record`` found."""
     reason = PROBLEMS[record.problem].format(found=record.found, limit=record.limit)
     return CorruptRecordError(f"record {walk.index}: {reason}", position=record.problem_at - walk.buffer)
 
@@ -204,14 +204,14 @@ cdef object corrupt(Walk* walk, RecordView* record):
 cdef int begin_walk(
     Walk* walk, Py_buffer* data, Py_ssize_t position, Py_ssize_t stop, int32_t count, int32_t last_offset_delta
 ) except -1:
-    """Begins a pass over ``count`` records in bytes ``position`` to ``stop``, after checking that this can be."""
+    """Begins a pass over ``count`` records in bytes ``position`` to ``stop``, after checking that this is possible."""
     if not 0 <= position <= stop <= data.len:
         raise CorruptRecordError(f"records up to byte {stop}, expected at most {data.len}", position=position)
     if not 0 <= count <= <int64_t>last_offset_delta + 1:
         raise CorruptRecordError(
             f"a record count of {count}, expected 0 to {<int64_t>last_offset_delta + 1}", position=position
         )
-    # Nobody can be made to allocate for records that are not there.
+    # No input can make this allocate for records that do not exist.
     if count > (stop - position) // RECORD_SIZE_MIN:
         raise CorruptRecordError(
             f"a record count of {count}, expected at most what {stop - position} bytes can hold", position=position
@@ -236,7 +236,7 @@ cdef int end_walk(Walk* walk) except -1:
 
 
 cdef inline int64_t timestamp_of(int64_t base_timestamp, RecordView* record) noexcept nogil:
-    """Wraps around as Java does, where two foreign numbers have a sum beyond 64 bits."""
+    """Wraps around as in Java if two foreign numbers have a sum beyond 64 bits."""
     return <int64_t>(<uint64_t>base_timestamp + <uint64_t>record.timestamp_delta)
 
 
@@ -267,7 +267,7 @@ cdef int check_walk(Walk* walk, int64_t base_timestamp, Summary* summary) except
 
 
 cdef int check_walk_from(Walk* walk, int64_t first_delta, Walk* found) except -1:
-    """Checks every record; ``found`` becomes the pass as it stood before the first one at or above ``first_delta``."""
+    """Checks every record; ``found`` becomes the pass as it was before the first one at or above ``first_delta``."""
     cdef RecordView record
     found[0] = walk[0]
     while walk.index < walk.count:
@@ -281,14 +281,14 @@ cdef int check_walk_from(Walk* walk, int64_t first_delta, Walk* found) except -1
 def check_records(
     data, Py_ssize_t position, Py_ssize_t stop, int32_t count, int32_t last_offset_delta, int64_t base_timestamp=0
 ):
-    """Checks the structure of all ``count`` records in bytes ``position`` to ``stop`` of ``data``, making no objects.
+    """Checks the structure of all ``count`` records in bytes ``position`` to ``stop`` of ``data``; makes no objects.
 
-    Every length against the bytes that remain, varints against their types, offset deltas (rising, at most
-    ``last_offset_delta``), header keys (UTF-8), and that records and bytes end together.
+    It compares every length with the remaining bytes and varints with their types; offset deltas must rise to at most
+    ``last_offset_delta``, header keys must be UTF-8, and records and bytes must end together.
 
-    Returns a RecordsSummary; its timestamps are ``base_timestamp`` + delta, the offset of the largest is the first
-    that has it, and all but the count are -1 where there is no record. Raises CorruptRecordError with the position in
-    ``data``.
+    Returns a RecordsSummary: its timestamps are ``base_timestamp`` + delta, the offset of the largest is that of the
+    first record with it, and without records all but the count are -1. Raises CorruptRecordError with the position
+    in ``data``.
     """
     cdef Py_buffer view
     cdef Walk walk

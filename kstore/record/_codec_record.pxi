@@ -45,8 +45,8 @@ cdef class Record:
     "LogAppendTime", "NoTimestampType"), ``key`` and ``value`` (bytes or None), ``headers`` (a tuple of
     (str, bytes or None) tuples; a key may repeat), ``leader_epoch`` (-1 none).
 
-    It has no garbage-collector header, which makes reading twice as fast. That is safe because its fields are of
-    exactly these types, and so it can be part of no cycle.
+    It has no garbage-collector header, which makes reading twice as fast. That is safe because its fields have exactly
+    these types, so it cannot be part of a cycle.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ cdef class Record:
             raise TypeError("a Record is immutable")
         if timestamp_type not in TIMESTAMP_TYPES:
             raise ValueError(f"timestamp_type {timestamp_type!r}, expected one of {', '.join(TIMESTAMP_TYPES)}")
-        # Not an implicit conversion: that would cut a float short.
+        # Not an implicit conversion, which would truncate a float.
         self.offset = PyNumber_Index(offset)
         self.timestamp = PyNumber_Index(timestamp)
         self.timestamp_type_index = TIMESTAMP_TYPES.index(timestamp_type)

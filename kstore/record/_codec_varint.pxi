@@ -16,7 +16,7 @@ cdef inline Py_ssize_t size_of_varint(int64_t value) noexcept nogil:
 
 
 cdef inline uint8_t* put_unsigned(uint8_t* to, uint64_t value) noexcept nogil:
-    """Writes at most 10 bytes, 5 for a 32-bit value; the position behind them."""
+    """Writes at most 10 bytes, 5 for a 32-bit value; returns the position after them."""
     while value >= 0x80:
         to[0] = <uint8_t>(value | 0x80)
         to += 1
@@ -32,7 +32,7 @@ cdef inline uint8_t* put_varint(uint8_t* to, int64_t value) noexcept nogil:
 cdef inline const uint8_t* get_unsigned(
     const uint8_t* at, const uint8_t* stop, int shift_max, uint64_t* value
 ) noexcept nogil:
-    """The position behind the groups at ``at``, or NULL if they do not end before ``stop`` or with ``shift_max``."""
+    """The position after the groups at ``at``, or NULL if they do not end before ``stop`` or with ``shift_max``."""
     cdef uint64_t result
     cdef uint8_t group
     cdef int shift = 7
@@ -56,7 +56,7 @@ cdef inline const uint8_t* get_unsigned(
 
 
 cdef inline const uint8_t* get_varint(const uint8_t* at, const uint8_t* stop, int32_t* value) noexcept nogil:
-    """The position behind the varint at ``at``, or NULL if it does not end before ``stop`` or in 5 bytes.
+    """The position after the varint at ``at``, or NULL if it does not end before ``stop`` or in 5 bytes.
 
     As in Kafka, bits of the fifth byte beyond the 32nd are dropped: only a sixth byte is an error.
     """
@@ -69,7 +69,7 @@ cdef inline const uint8_t* get_varint(const uint8_t* at, const uint8_t* stop, in
 
 
 cdef inline const uint8_t* get_varlong(const uint8_t* at, const uint8_t* stop, int64_t* value) noexcept nogil:
-    """The position behind the varlong at ``at``, or NULL if it does not end before ``stop`` or in 10 bytes."""
+    """The position after the varlong at ``at``, or NULL if it does not end before ``stop`` or in 10 bytes."""
     cdef uint64_t result = 0
     at = get_unsigned(at, stop, 63, &result)
     value[0] = <int64_t>((result >> 1) ^ (0 - (result & 1)))
@@ -89,7 +89,7 @@ def encode_varlong(int64_t value):
 
 
 def decode_varint(data, Py_ssize_t position=0):
-    """(value, position behind it) of the varint at ``position``; CorruptRecordError if it is too long or cut off."""
+    """(value, position after it) of the varint at ``position``; CorruptRecordError if it is too long or cut off."""
     cdef const uint8_t[::1] view = data
     cdef const uint8_t* start = NULL
     cdef const uint8_t* behind = NULL
@@ -103,7 +103,7 @@ def decode_varint(data, Py_ssize_t position=0):
 
 
 def decode_varlong(data, Py_ssize_t position=0):
-    """(value, position behind it) of the varlong at ``position``; CorruptRecordError if it is too long or cut off."""
+    """(value, position after it) of the varlong at ``position``; CorruptRecordError if it is too long or cut off."""
     cdef const uint8_t[::1] view = data
     cdef const uint8_t* start = NULL
     cdef const uint8_t* behind = NULL

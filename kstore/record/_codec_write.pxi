@@ -1,7 +1,7 @@
-"""Writing the records of a batch: one by one, or as parallel sequences. Part of _codec.pyx."""
+"""Writes the records of a batch: one by one, or as parallel sequences. Part of _codec.pyx."""
 
 cdef enum:
-    # A value's memory is asked for this many records before it is copied: 10 to 15 % of an encode with cold values.
+    # How many records ahead a value's memory is prefetched: saves 10 to 15 % of an encode with cold values.
     PREFETCH_AHEAD = 8
 
 EncodedBatch = namedtuple(
@@ -65,7 +65,7 @@ cdef bint take_headers(PyObject* given, Fields* fields) noexcept:
             return False
         if not PyUnicode_CheckExact(PySequence_Fast_ITEMS(pair)[0]):
             return False
-        # The object keeps its UTF-8: asking for it again, to write it, allocates nothing and cannot fail.
+        # The object keeps its UTF-8: requesting it again, to write it, allocates nothing and cannot fail.
         if PyUnicode_AsUTF8AndSize(PySequence_Fast_ITEMS(pair)[0], &size) == NULL:
             PyErr_Clear()
             return False
@@ -102,7 +102,7 @@ cdef inline bint take_timestamp(PyObject* given, int64_t now_ms, int64_t* timest
 
 
 cdef inline int put_record(OpenBatch batch, const Fields* fields, int64_t offset_delta) except -1:
-    """Appends a record to the batch: 1, or 0 where it finds no room."""
+    """Appends a record to the batch; returns 1, or 0 if it does not fit."""
     cdef uint64_t timestamp_delta = 0
     cdef Py_ssize_t body_size, size
     cdef uint8_t* to
@@ -118,7 +118,7 @@ cdef inline int put_record(OpenBatch batch, const Fields* fields, int64_t offset
         + fields.headers_size
     )
     size = size_of_varint(body_size) + body_size
-    # This bounds every length in the record too: size_max is an int32.
+    # This also bounds every length in the record, since size_max is an int32.
     if size > batch.size_max - batch.size:
         batch.refused_size = size
         return 0
@@ -150,8 +150,8 @@ cdef class OpenBatch:
     """A batch that takes records one by one, at the end of a BatchBuffer that it holds until ``close`` or ``abort``.
 
     ``base_timestamp`` (ms): what timestamps are stored relative to, by default the first record's. ``position`` is
-    where it begins in the buffer, ``size`` what it has so far (header included, bytes), at most ``size_max``. Nothing
-    of it is in ``buffer.size`` before ``close``. Not thread-safe.
+    the start of the batch in the buffer, ``size`` its bytes so far, header included, at most ``size_max``. Until
+    ``close``, ``buffer.size`` includes none of it. Not thread-safe.
     """
 
     def __cinit__(self, BatchBuffer buffer not None, int64_t size_max, base_timestamp=None):
@@ -184,12 +184,12 @@ cdef class OpenBatch:
         return put_record(self, &fields, offset_delta)
 
     def append(self, value, key=None, headers=(), timestamp=-1, offset_delta=None):
-        """Appends one record; False if it does not fit into ``size_max`` any more, and then nothing has changed.
+        """Appends one record; returns False, and changes nothing, if it no longer fits into ``size_max``.
 
         Arguments as in Record; ``offset_delta`` must be above the last record's (default: one above). Raises TypeError,
         ValueError (an offset delta, a closed batch), InvalidRecordError.
         """
-        # First everything that may run the caller's code, then the batch.
+        # Everything that may run the caller's code comes first, then the batch.
         cdef bytes checked_value = as_bytes(value, "value")
         cdef bytes checked_key = as_bytes(key, "key")
         cdef tuple pairs = checked_headers(headers)
@@ -216,7 +216,7 @@ cdef class OpenBatch:
         return encoded(self, -1)
 
     def abort(self):
-        """Gives the buffer back as it was; nothing if the batch is closed."""
+        """Returns the buffer to its earlier state; does nothing if the batch is closed."""
         if self.is_open:
             self.is_open = False
             self.buffer.is_writing = False
@@ -224,12 +224,12 @@ cdef class OpenBatch:
     cdef int finish(self, int timestamp_type, int64_t append_time) except -1:
         """``close`` without its result."""
         cdef uint8_t* to
-        # A batch without records has asked for no room yet.
+        # A batch without records has reserved no space yet.
         self.buffer.make_room(self.position + self.size)
         to = self.buffer.data + self.position
         if timestamp_type == LOG_APPEND_TIME:
             self.max_timestamp = append_time
-            # All have the same time, so the first is the first that has it.
+            # All have the same time, so the first record is the first with it.
             self.max_timestamp_delta_offset = 0
         put_big_endian(to, 0, 8)
         put_big_endian(to + 8, self.size - LOG_OVERHEAD, 4)
@@ -263,7 +263,7 @@ cdef object encoded(OpenBatch batch, Py_ssize_t stop):
 
 
 cdef int check_written_type(int timestamp_type) except -1:
-    # The third type, none, is what version 0 reads as: a batch cannot say it.
+    # The third type, none, belongs to version 0: a batch cannot express it.
     if not 0 <= timestamp_type <= LOG_APPEND_TIME:
         raise ValueError(f"timestamp type {timestamp_type}, expected 0 (CreateTime) or 1 (LogAppendTime)")
     return 0
@@ -272,7 +272,7 @@ cdef int check_written_type(int timestamp_type) except -1:
 cdef int64_t checked_timestamp(object given, Py_ssize_t index) except? -2:
     cdef int64_t timestamp
     try:
-        # Not an implicit conversion: that would cut a float short.
+        # Not an implicit conversion, which would truncate a float.
         timestamp = PyNumber_Index(given)
     except OverflowError:
         timestamp = -2
@@ -283,7 +283,7 @@ cdef int64_t checked_timestamp(object given, Py_ssize_t index) except? -2:
 
 
 cdef object item(object sequence, Py_ssize_t index, str name):
-    """``sequence[index]``, a new reference; the caller's own code may have shrunk the sequence meanwhile."""
+    """``sequence[index]``, a new reference; the caller's own code may have shrunk the sequence."""
     if index >= PySequence_Fast_GET_SIZE(<PyObject*>sequence):
         raise RuntimeError(f"{name} changed their size while they were encoded")
     return <object>PySequence_Fast_ITEMS(<PyObject*>sequence)[index]
@@ -317,7 +317,7 @@ cdef int append_any(
 
 
 cdef Py_ssize_t encode_values(OpenBatch batch, object values, Py_ssize_t index, int64_t now_ms) except -1:
-    """Appends values[index:] while they fit; the index of the first that does not."""
+    """Appends values[index:] while they fit; returns the index of the first that does not."""
     cdef BatchBuffer buffer = batch.buffer
     cdef Py_ssize_t count, room, size, body_size, value_size
     cdef int64_t offset_delta
@@ -330,7 +330,7 @@ cdef Py_ssize_t encode_values(OpenBatch batch, object values, Py_ssize_t index, 
         offset_delta = batch.last_offset_delta
         to = buffer.data + batch.position + batch.size
         room = min(batch.size_max - batch.size, buffer.capacity - batch.position - batch.size)
-        # No Python code runs in this loop: the items stay alive and where they are.
+        # No Python code runs in this loop: the items stay alive and in place.
         while index < count:
             if index + PREFETCH_AHEAD < count:
                 __builtin_prefetch(items[index + PREFETCH_AHEAD])
@@ -338,7 +338,7 @@ cdef Py_ssize_t encode_values(OpenBatch batch, object values, Py_ssize_t index, 
             if not PyBytes_CheckExact(value):
                 break
             value_size = PyBytes_GET_SIZE(value)
-            # Attributes, timestamp delta 0, key null, no headers: a byte each.
+            # Attributes, timestamp delta 0, key null, no headers: one byte each.
             body_size = 4 + size_of_varint(offset_delta + 1) + size_of_varint(value_size) + value_size
             size = size_of_varint(body_size) + body_size
             if size > room:
@@ -362,7 +362,7 @@ cdef Py_ssize_t encode_values(OpenBatch batch, object values, Py_ssize_t index, 
             batch.max_timestamp_delta_offset = 0
         if index >= count:
             return index
-        # A null, another type, or no room in the batch or the buffer: the slow way tells them apart.
+        # A null, another type, or no space in the batch or the buffer: the general path tells them apart.
         if append_any(batch, values, None, None, None, index, now_ms) == 0:
             return index
         index += 1
@@ -371,7 +371,7 @@ cdef Py_ssize_t encode_values(OpenBatch batch, object values, Py_ssize_t index, 
 cdef inline bint take(
     Fields* fields, object values, object keys, object timestamps, object headers, Py_ssize_t index, int64_t now_ms
 ) noexcept:
-    """Borrows the fields of record ``index``; False where that needs more than exact types and no Python code."""
+    """Borrows the fields of record ``index``; False if they are not exact types, or would run Python code."""
     if not take_bytes(PySequence_Fast_ITEMS(<PyObject*>values)[index], &fields.value, &fields.value_size):
         return False
     fields.key = NULL
@@ -400,7 +400,7 @@ cdef inline bint take(
 cdef Py_ssize_t encode_fields(
     OpenBatch batch, object values, object keys, object timestamps, object headers, Py_ssize_t index, int64_t now_ms
 ) except -1:
-    """Appends the records from ``index`` while they fit; the index of the first that does not."""
+    """Appends the records from ``index`` while they fit; returns the index of the first that does not."""
     cdef Fields fields
     cdef int appended
     cdef Py_ssize_t count
@@ -444,10 +444,10 @@ def encode_batch(
     (then ``now_ms``), ``headers`` of iterables of (str, bytes or None) or None; all but ``values`` may be None as a
     whole. ``timestamp_type`` is an index into TIMESTAMP_TYPES; for LogAppendTime the batch gets ``now_ms``.
 
-    Returns an EncodedBatch: ``stop`` is the index of the first record not taken. Where not even the first fits,
+    Returns an EncodedBatch: ``stop`` is the index of the first record left out. If not even the first one fits,
     ``stop == start``, nothing was written, and ``size`` is what the batch would have needed. Its header is as
-    ``OpenBatch.close`` leaves it. Raises TypeError, ValueError, InvalidRecordError, and RuntimeError where the caller's
-    own code changes the sequences meanwhile; then nothing was written either.
+    ``OpenBatch.close`` leaves it. Raises TypeError, ValueError, InvalidRecordError, and RuntimeError if the caller's
+    own code changes the sequences during the call; then nothing was written either.
     """
     cdef Py_ssize_t count, stop
     cdef OpenBatch batch
@@ -479,13 +479,13 @@ def encode_batch(
 
 
 def encode_single(bytes value, bytes key, int64_t timestamp):
-    """A batch of one record without headers, uncompressed, from where its CRC begins: all that comes before it needs
-    the record's offset. ``timestamp`` is in ms, 0 or more; the caller bounds the sizes of value and key to 1 GiB each.
+    """A batch of one record without headers, uncompressed, starting where its CRC begins: everything before needs the
+    record's offset. ``timestamp`` is in ms, 0 or more; the caller bounds the sizes of value and key to 1 GiB each.
     """
     cdef Fields fields
     take_bytes(<PyObject*>value, &fields.value, &fields.value_size)
     take_bytes(<PyObject*>key, &fields.key, &fields.key_size)
-    # Attributes, both deltas, and the count of headers: a byte each.
+    # Attributes, both deltas, and the count of headers: one byte each.
     cdef Py_ssize_t body_size = 4 + size_of_field(fields.key_size) + size_of_field(fields.value_size)
     cdef bytes data = PyBytes_FromStringAndSize(NULL, HEADER_SIZE - CRC_START + size_of_varint(body_size) + body_size)
     cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(<PyObject*>data)

@@ -6,11 +6,11 @@
     numbers    int64 or int32, never null
     headers    validity | offsets int32 | of all headers together: key as bytes, value as bytes
 
-What is not asked for is neither copied nor given memory, but it is checked like the rest: every record goes through the
-codec's own walk (_codec_read.pxi), and nothing of a batch that cannot be read stays in the columns.
+Columns that are not requested are neither copied nor allocated, but they are checked like the rest: every record goes
+through the codec's own walk (_codec_read.pxi), and nothing of an unreadable batch stays in the columns.
 
-A chunk ends before the record that would take it beyond its limits, also within a batch. Then the rest of the batch is
-checked at once, so that it is known to be whole, and ``resume`` goes on where the chunk ended.
+A chunk ends before the record that would exceed its limits, also within a batch. Then the rest of the batch is checked
+at once, so that it is known to be whole, and ``resume`` continues where the chunk ended.
 """
 
 from collections import namedtuple
@@ -36,14 +36,14 @@ cdef enum:
     RECORD_SIZE_MIN = 7
     LOG_APPEND_TIME = 1
     NO_TIMESTAMP_TYPE = 2
-    # What Kafka calls the type of a timestamp that is none.
+    # Kafka's number for a timestamp without a type.
     NO_TIMESTAMP_TYPE_ID = -1
     CAPACITY_MIN = 64
 
 include "_codec_varint.pxi"
 include "_codec_read.pxi"
 
-# Buffers of one chunk; a column that was not asked for is None, and so is a validity bitmap without nulls.
+# The buffers of one chunk; a column that was not requested is None, and so is a validity bitmap without nulls.
 BytesColumn = namedtuple("BytesColumn", "validity null_count offsets data", module=__name__)
 HeadersColumn = namedtuple("HeadersColumn", "validity null_count offsets entry_count key value", module=__name__)
 Columns = namedtuple("Columns", "row_count size key value offset timestamp timestamp_type headers", module=__name__)
@@ -52,7 +52,7 @@ Columns = namedtuple("Columns", "row_count size key value offset timestamp times
 cdef struct Memory:
     uint8_t* data
     Py_ssize_t capacity
-    # What the chunk before this one came to need: so much is taken at once.
+    # How much the previous chunk needed: this much is allocated at once.
     Py_ssize_t hint
 
 
@@ -80,7 +80,7 @@ cdef int reserve(Memory* memory, Py_ssize_t size) except -1:
 
 
 cdef int reserve_validity(Memory* memory, Py_ssize_t count) except -1:
-    """As ``reserve``, for ``count`` bits; those that are new say that nothing is null."""
+    """``reserve`` for ``count`` bits; new bits mean "not null"."""
     cdef Py_ssize_t before = memory.capacity
     reserve(memory, (count + 7) >> 3)
     memset(memory.data + before, 0xFF, memory.capacity - before)
@@ -98,7 +98,7 @@ cdef void set_bits(uint8_t* bits, Py_ssize_t start, Py_ssize_t stop) noexcept no
 
 
 cdef int reserve_bytes(Bytes* column, Py_ssize_t count, Py_ssize_t size, bint large) except -1:
-    """Room for ``count`` values of ``size`` bytes together."""
+    """Reserves space for ``count`` values of ``size`` bytes in total."""
     reserve_validity(&column.validity, count)
     reserve(&column.offsets, (count + 1) * (8 if large else 4))
     reserve(&column.data, size)
@@ -107,7 +107,7 @@ cdef int reserve_bytes(Bytes* column, Py_ssize_t count, Py_ssize_t size, bint la
 
 
 cdef inline void put_end(Bytes* column, Py_ssize_t index, bint large) noexcept nogil:
-    """Notes where the value ``index`` ends; -1: where the first one begins."""
+    """Stores where the value ``index`` ends; -1 for the start of the first one."""
     if index < 0:
         if large:
             (<int64_t*>column.offsets.data)[0] = 0
@@ -122,7 +122,7 @@ cdef inline void put_end(Bytes* column, Py_ssize_t index, bint large) noexcept n
 cdef inline void put_bytes(
     Bytes* column, Py_ssize_t index, const uint8_t* data, Py_ssize_t size, bint large
 ) noexcept nogil:
-    """The value ``index``, for which there is room; a size below 0 is null."""
+    """Stores the value ``index``, for which space is reserved; a size below 0 is null."""
     if size < 0:
         clear_bit(column.validity.data, index)
         column.null_count += 1
@@ -133,7 +133,7 @@ cdef inline void put_bytes(
 
 
 cdef inline int64_t scaled(int64_t timestamp, int64_t factor) noexcept nogil:
-    """``timestamp`` * ``factor`` (positive), or the nearest number that has 64 bits."""
+    """``timestamp`` * ``factor`` (positive), or the nearest 64-bit number."""
     if factor == 1:
         return timestamp
     if timestamp > INT64_MAX // factor:
@@ -161,7 +161,7 @@ cdef class ColumnBuffer:
 
 
 cdef ColumnBuffer hand_over(Memory* memory, Py_ssize_t size):
-    """The first ``size`` bytes as a buffer of their own; the memory begins anew."""
+    """The first ``size`` bytes as a separate buffer; the memory starts empty again."""
     cdef ColumnBuffer buffer
     cdef uint8_t* smaller
     reserve(memory, max(size, <Py_ssize_t>CAPACITY_MIN))
@@ -180,7 +180,7 @@ cdef ColumnBuffer hand_over(Memory* memory, Py_ssize_t size):
 
 cdef ColumnBuffer hand_over_validity(Memory* memory, Py_ssize_t count, Py_ssize_t null_count):
     if null_count == 0:
-        # Every bit is set, and so it can be used as it is.
+        # Every bit is set, so it can be used unchanged.
         return None
     if count & 7:
         memory.data[count >> 3] &= <uint8_t>((1 << (count & 7)) - 1)
@@ -210,13 +210,13 @@ cdef void free_bytes(Bytes* column) noexcept nogil:
 cdef class ColumnBuilder:
     """Collects the records of batches as the buffers of Arrow columns, chunk after chunk. Not thread-safe.
 
-    Arguments: which columns are wanted; ``large`` offsets of 64 bits; a chunk has at most ``rows_max`` records and, if
-    it has more than one, at most ``size_max`` bytes, so that offsets of 32 bits reach all of its data. Timestamps are
-    given as ms times ``timestamp_factor``, cut to what 64 bits hold.
+    Arguments: the requested columns; ``large`` for 64-bit offsets; a chunk has at most ``rows_max`` records and, if it
+    has more than one, at most ``size_max`` bytes, so that 32-bit offsets reach all of its data. Timestamps are ms times
+    ``timestamp_factor``, cut to 64 bits.
     """
 
     cdef readonly Py_ssize_t row_count
-    # Bytes of the chunk's buffers.
+    # The bytes of the chunk's buffers.
     cdef readonly Py_ssize_t size
     cdef Py_ssize_t rows_max
     cdef Py_ssize_t size_max
@@ -240,7 +240,7 @@ cdef class ColumnBuilder:
     cdef Py_ssize_t header_count
     cdef Bytes header_key
     cdef Bytes header_value
-    # The batch that a chunk ended in.
+    # The batch in which a chunk ended.
     cdef readonly bint is_within_batch
     cdef Py_buffer view
     cdef Walk walk
@@ -315,7 +315,7 @@ cdef class ColumnBuilder:
         cdef RecordView record
         cdef bint is_through = False
         self.refuse_within_batch()
-        # The end offset behind the last record is an offset too.
+        # The end offset after the last record is an offset too.
         if not 0 <= base_offset < INT64_MAX - max(last_offset_delta, 0):
             raise CorruptRecordError(f"base offset {base_offset} + {last_offset_delta}, expected 0 to 2^63 - 2")
         if not 0 <= timestamp_type <= NO_TIMESTAMP_TYPE:
@@ -339,14 +339,14 @@ cdef class ColumnBuilder:
         return is_through
 
     def resume(self):
-        """Goes on with the batch that the chunk before ended in; False: this chunk is full too."""
+        """Continues the batch in which the previous chunk ended; False: this chunk is full too."""
         cdef bint is_through
         if not self.is_within_batch:
             return True
         try:
             is_through = self.fill(False)
         except:
-            # Only a buffer that was changed after its first check gets here.
+            # Only a buffer that was changed after its first check leads here.
             self.leave_batch()
             raise
         if is_through:
@@ -354,7 +354,7 @@ cdef class ColumnBuilder:
         return is_through
 
     def append_message(self, int64_t offset, int64_t timestamp, int timestamp_type, bytes key, bytes value):
-        """Adds one record without headers; False, and nothing is added, where the chunk is full."""
+        """Adds one record without headers; returns False, and adds nothing, if the chunk is full."""
         cdef Py_ssize_t key_size = -1 if key is None else PyBytes_GET_SIZE(key)
         cdef Py_ssize_t value_size = -1 if value is None else PyBytes_GET_SIZE(value)
         cdef Py_ssize_t wanted = self.row_size, row = self.row_count
@@ -389,7 +389,7 @@ cdef class ColumnBuilder:
         return True
 
     def finish(self):
-        """The chunk as ``Columns``; the next one begins, in memory of its own."""
+        """The chunk as ``Columns``; the next one gets its own memory."""
         cdef Py_ssize_t count = self.row_count, size = self.size
         key = value = offset = timestamp = timestamp_type = headers = None
         self.reserve_rows(0, 0)
@@ -426,7 +426,8 @@ cdef class ColumnBuilder:
         return 0
 
     cdef int reserve_rows(self, Py_ssize_t count, Py_ssize_t size) except -1:
-        """Room for ``count`` more records whose keys, and whose values, have at most ``size`` bytes together."""
+        """Reserves space for ``count`` more records, whose keys, and whose values, have at most ``size`` bytes in
+        total."""
         cdef Py_ssize_t rows = self.row_count + count
         size = max(size, <Py_ssize_t>0)
         if self.has_key:
@@ -446,9 +447,9 @@ cdef class ColumnBuilder:
         return 0
 
     cdef bint fill(self, bint check_rest) except -1:
-        """Adds what the chunk has room for; whether the batch is through. After an error nothing is added.
+        """Adds records until the chunk is full; returns whether the batch is done. After an error nothing is added.
 
-        ``check_rest``: where the chunk is full, the records that stay behind are checked all the same.
+        ``check_rest``: if the chunk is full, the remaining records are checked anyway.
         """
         cdef Walk walk = self.walk
         cdef Walk before
@@ -470,7 +471,7 @@ cdef class ColumnBuilder:
             size_left = min(size_left, max(self.size_max - size, <Py_ssize_t>0))
         row_stop = row + min(<Py_ssize_t>(walk.count - walk.index), self.rows_max - row)
         self.reserve_rows(row_stop - row, size_left)
-        # Copies, which the compiler may keep in registers; they become the columns' only when all is well.
+        # Copies that the compiler may keep in registers; the columns get them only if everything succeeds.
         key, value = self.key, self.value
         offsets = <int64_t*>self.offset.data if self.has_offset else NULL
         timestamps = <int64_t*>self.timestamp.data if self.has_timestamp else NULL
@@ -488,7 +489,7 @@ cdef class ColumnBuilder:
                 if has_value and record.value_size > 0:
                     wanted += record.value_size
                 if has_headers and record.header_count:
-                    # As they stand here they are not smaller than their bytes in the columns, the offsets apart.
+                    # As stored here they are not smaller than their bytes in the columns, apart from the offsets.
                     wanted += (record.stop - record.headers) + record.header_count * <Py_ssize_t>(16 if large else 8)
                     if unlikely(record.header_count > INT32_MAX - self.header_count):
                         wanted = INT64_MAX
@@ -517,7 +518,7 @@ cdef class ColumnBuilder:
                 row += 1
                 size += wanted
             if is_full:
-                # ``walk`` goes on to the end, ``before`` is where the next chunk begins.
+                # ``walk`` continues to the end; ``before`` is where the next chunk begins.
                 before.buffer, before.stop, before.count = walk.buffer, walk.stop, walk.count
                 before.last_offset_delta = walk.last_offset_delta
                 while check_rest and walk.index < walk.count:
@@ -526,7 +527,7 @@ cdef class ColumnBuilder:
             if check_rest or not is_full:
                 end_walk(&walk)
         except:
-            # The copies are forgotten; what was written through to the columns is taken back.
+            # The copies are dropped; what was written through to the columns is reverted.
             row_stop = min(row + 1, row_stop)
             if has_key:
                 set_bits(self.key.validity.data, self.row_count, row_stop)
@@ -554,7 +555,7 @@ cdef class ColumnBuilder:
         return 0
 
     cdef int put_headers(self, RecordView* record, Py_ssize_t row) except -1:
-        """The headers of a record that ``next_record`` has just checked; nothing has run since."""
+        """Stores the headers of a record that ``next_record`` has just checked; nothing has run since."""
         cdef const uint8_t* at = record.headers
         cdef const uint8_t* header_value = NULL
         cdef Py_ssize_t value_size = 0, index = self.header_count, size = record.stop - record.headers

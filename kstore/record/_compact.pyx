@@ -5,12 +5,12 @@
     slot   first, second   uint64   128-bit hash of the key (SipHash-2-4 with a secret of the map's own)
            offset          int64    the last offset of the key, plus 1: 0 is an empty slot
 
-The key itself is not kept: two keys of one hash would be taken for one, which among 2^32 keys happens with a
-probability of 2^-65, and nobody can make it happen, since the secret is random. Memory is taken once and never grows.
+The key itself is not kept: two keys with one hash would count as one, which among 2^32 keys happens with a
+probability of 2^-65, and cannot be provoked because the secret is random. Memory is allocated once and never grows.
 
-A *block* is a list of batches whose records are uncompressed, about 1 MiB of them: everything that is done for each
-record of a block is one call without the GIL, because giving it away can cost 5 ms. As in the codec every length is
-checked before it is used. Nothing of a batch that cannot be read gets into the map.
+A *block* is a list of batches with uncompressed records, about 1 MiB of them. All work for the records of a block is
+one call without the GIL, because releasing it can cost 5 ms. As in the codec, every length is checked before it is
+used. Nothing of an unreadable batch enters the map.
 """
 
 import os
@@ -42,15 +42,15 @@ cdef extern from *:
 cdef enum:
     # length, attributes, two deltas, two null or empty fields, header count: one byte each.
     RECORD_SIZE_MIN = 7
-    # Room in front of each batch's records for the header that the caller writes.
+    # Space before each batch's records for the header that the caller writes.
     HEADER_SIZE = 61
-    # By how much a record may grow when its time is told from another base: the delta and the length before it.
+    # How much a record may grow when its time is stored relative to another base: the delta and the length before it.
     GROWTH_MAX = 14
     SLOT_SIZE = 24
     # How far ahead of its use a slot is fetched into the cache.
     AHEAD = 16
 
-# Of a batch in ``filter_block``.
+# The flags of a batch in ``filter_block``.
 cdef enum:
     KEEP_ALL = 1
     DROP_TOMBSTONES = 2
@@ -62,8 +62,8 @@ cdef enum:
 include "_codec_varint.pxi"
 include "_codec_read.pxi"
 
-# What became of a batch. ``damage`` says why it cannot be read ("" if it can); ``rewritten`` that its kept records are
-# in bytes ``start`` to ``stop`` of the output (else they are all of them, as they stand); times are ms.
+# The result for a batch. ``damage`` says why it is unreadable, or is ""; ``rewritten``: its kept records are in bytes
+# ``start`` to ``stop`` of the output (otherwise all of them stay unchanged); times are ms.
 FilteredBatch = namedtuple(
     "FilteredBatch",
     "damage record_count kept_count tombstone_count keyless_count rewritten has_horizon base_timestamp max_timestamp "
@@ -78,13 +78,13 @@ cdef struct Slot:
     int64_t offset
 
 
-# One record of a block; without a key there is no hash. As small as can be: there may be one for every 7 bytes.
+# One record of a block; without a key there is no hash. Small, because there may be one for every 7 bytes.
 cdef struct Entry:
     uint64_t first
     uint64_t second
     int64_t offset
     int64_t timestamp_delta
-    # Where it begins in the batch's records; its offset delta, which is kept from there on; and its end.
+    # Where it begins in the batch's records; its offset delta, which is stored from there on; and its end.
     uint32_t start
     uint32_t rest
     uint32_t stop
@@ -223,7 +223,7 @@ cdef class Block:
             PyObject_GetBuffer(data, &span.view, PyBUF_SIMPLE)
             self.held_count += 1
             size = span.view.len
-            # What cannot be is not walked: nobody can be made to allocate for records that are not there.
+            # Impossible batches are skipped: no input can make this allocate for records that do not exist.
             if (
                 not 0 <= span.count <= <int64_t>span.last_offset_delta + 1
                 or span.count > size // RECORD_SIZE_MIN
@@ -250,7 +250,7 @@ cdef class Block:
         PyMem_RawFree(self.entries)
 
     cdef void read(self, const uint64_t* secret) noexcept nogil:
-        """Makes an entry of each record of every batch that can be read."""
+        """Makes an entry for each record of every readable batch."""
         cdef Py_ssize_t number
         cdef Span* span
         for number in range(self.span_count):
@@ -276,7 +276,7 @@ cdef class Block:
             entry = &self.entries[self.entry_count]
             self.entry_count += 1
             entry.start = <uint32_t>(start - span.walk.buffer)
-            # Behind the length, the attributes and the time: all three were just checked.
+            # After the length, the attributes and the time, which were all checked.
             at = get_varint(start, span.walk.stop, &size)
             entry.rest = <uint32_t>(get_varlong(at + 1, span.walk.stop, &delta) - span.walk.buffer)
             entry.stop = <uint32_t>(record.stop - span.walk.buffer)
@@ -304,7 +304,7 @@ cdef class Block:
 cdef class OffsetMap:
     """The last offset of each key, for at most ``capacity`` keys. Not thread-safe.
 
-    ``memory_bytes`` bounds what it takes; ``count_max`` is how many keys there can be at most, where that is known.
+    ``memory_bytes`` bounds its memory; ``count_max`` is the largest possible number of keys, if known.
     """
 
     cdef Slot* slots
@@ -323,7 +323,7 @@ cdef class OffsetMap:
         if self.slots == NULL:
             raise MemoryError(f"no memory for {slot_count} keys")
         self.slot_count = slot_count
-        # Linear probing takes 13 steps for a key that is not there where a fifth of the slots is free.
+        # Linear probing takes 13 steps for a missing key if a fifth of the slots is free.
         self.capacity = max(slot_count * 4 // 5, 1)
         self.count = 0
 
@@ -334,7 +334,7 @@ cdef class OffsetMap:
         return self.count
 
     cdef inline Slot* slot_of(self, uint64_t first, uint64_t second) noexcept nogil:
-        """The slot of a key, or the empty one where it would go."""
+        """The slot of a key, or the empty one for it."""
         cdef Py_ssize_t at = <Py_ssize_t>kstore_scale(first, self.slot_count)
         cdef Slot* slot
         while True:
@@ -342,7 +342,7 @@ cdef class OffsetMap:
             if slot.offset == 0 or (slot.first == first and slot.second == second):
                 return slot
             at += 1
-            # One slot more than counted is never filled: the map may be full to the last.
+            # One slot more than counted is never filled, so the search ends even in a full map.
             if at > self.slot_count:
                 at = 0
 
@@ -350,7 +350,7 @@ cdef class OffsetMap:
         __builtin_prefetch(&self.slots[kstore_scale(first, self.slot_count)])
 
     cdef bint set_offset(self, uint64_t first, uint64_t second, int64_t offset) noexcept nogil:
-        """False where there is no room for another key."""
+        """False if no space is left for another key."""
         cdef Slot* slot = self.slot_of(first, second)
         if slot.offset == 0:
             if self.count >= self.capacity:
@@ -363,23 +363,23 @@ cdef class OffsetMap:
         return True
 
     def put(self, bytes key not None, int64_t offset):
-        """Notes that ``key`` is at ``offset``; False where there is no room for another key."""
+        """Notes that ``key`` is at ``offset``; False if no space is left for another key."""
         cdef uint64_t first, second
         hash_key(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), self.secret, &first, &second)
         return self.set_offset(first, second, offset)
 
     def get(self, bytes key not None):
-        """The last offset of ``key``, -1 where it is not there."""
+        """The last offset of ``key``, or -1."""
         cdef uint64_t first, second
         hash_key(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), self.secret, &first, &second)
         return self.slot_of(first, second).offset - 1
 
     def put_block(self, list batches not None, int64_t start_offset):
-        """Notes the keys of all records from ``start_offset`` on, in their order, until there is no room for one.
+        """Notes the keys of all records from ``start_offset`` on, in order, while space is left.
 
-        A batch is (records, count, base_offset, last_offset_delta, base_timestamp, max_timestamp, flags); what a map
-        has no use for is passed over. Returns the offset of the record that found no room, -1 where all did, and the
-        numbers of the batches that cannot be read, of which nothing is noted.
+        A batch is (records, count, base_offset, last_offset_delta, base_timestamp, max_timestamp, flags); the map
+        ignores what it does not need. Returns the offset of the first record without space, or -1, and the numbers of
+        the unreadable batches, of which nothing is noted.
         """
         cdef Block block = Block(batches)
         cdef Py_ssize_t number
@@ -405,14 +405,14 @@ cdef class OffsetMap:
         return -1
 
     def filter_block(self, list batches not None, int64_t last_offset, int64_t horizon):
-        """Which records of each batch stay, and the bytes of those batches that do not stay as they are.
+        """Decides which records of each batch stay; returns the bytes of the batches that change.
 
         A batch is as in ``put_block``. Its flags: 1 all records stay; 2 tombstones go; 4 it has a delete horizon, which
-        is its base timestamp; 8 it gets one, whatever it holds; 16 its records have its max timestamp; 32 records without a
-        key stay. A record stays if it lies behind ``last_offset``, the map's end, or if its key has no later one, and
+        is its base timestamp; 8 it gets one in any case; 16 its records have its max timestamp; 32 records without a
+        key stay. A record stays if it is after ``last_offset``, the map's end, or if its key has no later record, and
         it is no tombstone that goes. A batch that keeps a tombstone and has no horizon gets ``horizon``.
 
-        Returns a FilteredBatch for each batch, and the output: 61 free bytes and the records, for each rewritten one.
+        Returns a FilteredBatch for each batch, and the output: for each rewritten batch 61 free bytes and the records.
         """
         cdef Block block = Block(batches)
         cdef Py_ssize_t number, size = 0
@@ -475,7 +475,7 @@ cdef class OffsetMap:
                     span.tombstone_count += entry.is_tombstone
 
     cdef Py_ssize_t settle(self, Block block, Span* span, int64_t horizon) noexcept nogil:
-        """Decides whether a batch is written anew, and how much room that needs at most."""
+        """Decides whether a batch is rewritten, and how much space that needs at most."""
         cdef Py_ssize_t at, size
         cdef Entry* entry
         cdef int64_t timestamp
@@ -502,7 +502,7 @@ cdef class OffsetMap:
             timestamp = <int64_t>(<uint64_t>span.base_timestamp + <uint64_t>entry.timestamp_delta)
             if span.flags & LOG_APPEND_TIME:
                 timestamp = span.max_timestamp
-            # From here on the time itself.
+            # From here on the absolute time.
             entry.timestamp_delta = timestamp
             if is_first and not span.has_horizon:
                 span.new_base = timestamp

@@ -2,8 +2,8 @@
 # cython: auto_pickle=False
 """Encodes the rows of Arrow columns into the batches of a topic's partitions: no Python object for a row.
 
-Nothing is believed of the buffers: what a column's offsets say is checked against the bytes that are there before the
-first row is read. No I/O here, no pyarrow: ``rows.py`` takes the buffers out of record batches.
+The buffers are not trusted: a column's offsets are compared with the existing bytes before the first row is read. No
+I/O here, no pyarrow: ``rows.py`` takes the buffers out of record batches.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -31,7 +31,7 @@ include "_codec_varint.pxi"
 
 @cython.final
 cdef class Memory:
-    """The bytes of a buffer, held as long as this lives; no bytes for None."""
+    """The bytes of a buffer, held while this object lives; no bytes for None."""
 
     cdef Py_buffer view
     cdef bint is_held
@@ -69,7 +69,7 @@ cdef int check_rows(Py_ssize_t count, Py_ssize_t first) except -1:
 
 @cython.final
 cdef class Ends:
-    """The offsets of 32 bits that say where each of ``count`` values ends, ``first`` being the array's own start."""
+    """The 32-bit offsets at which each of ``count`` values ends; ``first`` is the array's own start."""
 
     cdef Memory memory
     cdef const int32_t* at
@@ -95,9 +95,9 @@ cdef class Ends:
 
 @cython.final
 cdef class BytesRows:
-    """A column of bytes or text: ``validity`` (None without nulls), ``offsets`` of 32 bits, ``data``, as Arrow has them.
+    """A column of bytes or text: ``validity`` (None without nulls), 32-bit ``offsets``, ``data``, as in Arrow.
 
-    ``first`` is where the ``count`` rows begin in them.
+    ``first`` is the position of the first of the ``count`` rows in them.
     """
 
     cdef readonly Py_ssize_t count
@@ -117,7 +117,7 @@ cdef class BytesRows:
         self.data.expect(self.ends.last)
 
     cdef inline Py_ssize_t get(self, Py_ssize_t row, const uint8_t** data) noexcept nogil:
-        """The size of the value of a row, -1 where it is null."""
+        """The size of the value of a row, -1 for null."""
         data[0] = NULL
         if is_null(self.validity.data, self.first + row):
             return -1
@@ -150,7 +150,7 @@ cdef class NumberRows:
         self.data.expect((first + count) * width)
 
     cdef inline bint get(self, Py_ssize_t row, int64_t* number) noexcept nogil:
-        """False where it is null."""
+        """False for null."""
         if is_null(self.validity.data, self.first + row):
             return False
         if self.width == 4:
@@ -162,7 +162,7 @@ cdef class NumberRows:
 
 @cython.final
 cdef class HeaderRows:
-    """A column of lists of headers: where each row's end in ``keys`` and ``values``, which have those of all rows."""
+    """A column of lists of headers: the end of each row's in ``keys`` and ``values``, which hold those of all rows."""
 
     cdef readonly Py_ssize_t count
     cdef Memory validity
@@ -186,7 +186,7 @@ cdef class HeaderRows:
         self.values = values
 
     cdef Py_ssize_t measure(self, Py_ssize_t row, Py_ssize_t* start, Py_ssize_t* count) except -1:
-        """Which headers a row has, and their bytes without the count of them."""
+        """The headers of a row, and their bytes without their count."""
         cdef Py_ssize_t index, size, total = 0
         cdef const uint8_t* data
         start[0] = count[0] = 0
@@ -232,7 +232,7 @@ cdef object refused(Py_ssize_t row, str message):
 cdef class Rows:
     """The rows of one record batch; each column but ``value`` may be None.
 
-    ``timestamps`` are divided by ``per_ms``, rounded down; where there is none it is ``now_ms``.
+    ``timestamps`` are divided by ``per_ms``, rounded down; a missing one becomes ``now_ms``.
     """
 
     cdef readonly Py_ssize_t count
@@ -285,9 +285,9 @@ cdef class Rows:
 
 @cython.final
 cdef class RowEncoder:
-    """The open batches of a topic's partitions, and which of them the next row goes to.
+    """The open batches of a topic's partitions, and the partition of the next row.
 
-    ``batches`` has an OpenBatch for each partition, or None; who calls ``append`` opens, closes and replaces them.
+    ``batches`` has an OpenBatch or None for each partition; the caller of ``append`` opens, closes and replaces them.
     """
 
     cdef readonly list batches
@@ -295,7 +295,8 @@ cdef class RowEncoder:
     cdef readonly Py_ssize_t batch_bytes
 
     def __cinit__(self, Py_ssize_t partition_count, Py_ssize_t batch_bytes, Py_ssize_t sticky=0):
-        """``batch_bytes``: a batch takes no more rows beyond it; ``sticky``: where rows without a key begin."""
+        """``batch_bytes``: a batch accepts no more rows beyond it; ``sticky``: the partition of the first rows without
+        keys."""
         if partition_count < 1:
             raise ValueError(f"{partition_count} partitions, expected 1 or more")
         self.batches = [None] * partition_count
@@ -303,12 +304,12 @@ cdef class RowEncoder:
         self.sticky = sticky % partition_count
 
     def append(self, Rows rows not None, Py_ssize_t row):
-        """Appends rows from ``row`` on; returns the first that was not, and the partition it is for; -1 when all were.
+        """Appends rows, starting with ``row``; returns the first that was left out, and its partition, or -1.
 
-        That partition has no open batch, or its batch is full: to be closed and taken away. A row without a partition
+        That partition has no open batch, or its batch is full and must be closed and removed. A row without a partition
         and a key then goes to the next one.
 
-        Raises: InvalidRecordError, InvalidTimestampError, RecordTooLargeError; the rows before are appended then.
+        Raises: InvalidRecordError, InvalidTimestampError, RecordTooLargeError; the earlier rows stay appended.
         """
         cdef Py_ssize_t count = PyList_GET_SIZE(self.batches)
         cdef Py_ssize_t partition, key_size
@@ -343,7 +344,7 @@ cdef class RowEncoder:
     cdef int put(
         self, OpenBatch batch, Rows rows, Py_ssize_t row, const uint8_t* key, Py_ssize_t key_size
     ) except -1:
-        """Appends a row to a batch: 1, or 0 where it is full."""
+        """Appends a row to a batch; returns 1, or 0 if it is full."""
         cdef const uint8_t* value = NULL
         cdef Py_ssize_t value_size = rows.value.get(row, &value)
         cdef Py_ssize_t header_start = 0, header_count = 0, headers_size = 0
