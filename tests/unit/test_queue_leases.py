@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from kstore.engine.reads import LogReads
 from kstore.errors import ConfigError, DiskFullError, Empty, LeaseLostError
 from kstore.queue.leases import GROUPS_MAX
 from kstore.queue.queue import Queue
@@ -197,7 +198,7 @@ def test_who_waits_beside_an_open_transaction_sleeps(tmp_path: Path, clock: Manu
     with store:
         core = store.queue("jobs")._core
         waited: list[int] = []
-        with core.lock, mock.patch.object(core.items.reads, "wait_beyond", lambda end, *_, **__: waited.append(end)):
+        with core.lock, mock.patch.object(LogReads, "wait_beyond", lambda _, end, *__, **___: waited.append(end)):
             assert core.take(store.queue("jobs"), 1, 1.0) == []
             core.wait(1.0)
         assert waited == [1]
