@@ -1,4 +1,4 @@
-"""Changes of a store's directory: opening it, creating and deleting topics, checkpoints, the clean marker.
+"""The directory of a store: opening it, creating and deleting topics, checkpoints, the clean marker.
 
 One replacement of ``kstore.topics`` decides about the creation or deletion of a topic; after a crash the next store
 that opens the directory finishes it.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,11 +30,11 @@ from kstore.errors import (
     SyncFailedError,
     TopicExistsError,
     TopicNotFoundError,
+    UnsupportedFormatError,
 )
 from kstore.files.checkpoint import (
     replace_file,
     write_clean_shutdown,
-    write_offset_checkpoint,
     write_topic_id,
 )
 from kstore.files.fs import FileSystem
@@ -41,23 +42,25 @@ from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_past_lone_writers
 from kstore.files.meta import random_id, read_meta_properties, write_meta_properties
 from kstore.files.paths import (
-    CHECKPOINTS,
     CLEAN_SHUTDOWN,
     DELETE_MARK,
+    KSTORE_STATE,
     LOCK,
     META_PROPERTIES,
-    METADATA_TOPIC,
     PARTITION_METADATA,
     TEMPORARY_SUFFIX,
     TopicPartition,
     marked_dir_name,
 )
-from kstore.logs.root import LogRoot
+from kstore.logs.checkpoints import Checkpoints
+from kstore.logs.root import RootContents, ensure_root, segment_ages, was_closed_cleanly
+from kstore.rules.retain import SegmentAge
 from kstore.rules.topics import (
     KSTORE_TOPICS,
     TopicEntry,
     encode_topics,
 )
+from kstore.state.kafka_marks import KafkaMarks
 
 __all__ = ["LogDirectory"]
 
@@ -71,8 +74,8 @@ class _Deleted(NamedTuple):
     due: float
 
 
-class LogDirectory(LogRoot):
-    """The root of a store, and its changes. Thread-safe."""
+class LogDirectory:
+    """The root of a store: its contents, and their changes. Thread-safe."""
 
     def __init__(
         self,
@@ -89,11 +92,23 @@ class LogDirectory(LogRoot):
 
         Raises: LogNotFoundError, NotALogError (a file, or one log), LockedError, ReadOnlyError, StorageError.
         """
-        super().__init__(fs, path, clock, read_only=read_only)
+        self.fs = fs
+        self.path = path
+        self.clock = clock
+        self.read_only = read_only
         self.shared = shared
+        # As last read, or changed. Replaced as a whole, so that they may be read without a lock.
+        self.topics: Mapping[str, TopicEntry] = {}
+        self.partitions: Mapping[str, tuple[int, ...]] = {}
+        self.ignored: list[str] = []
+        self.notes: list[str] = []
+        self.was_clean = False
         # Whether no other process had it open.
         self.is_first = True
         self._mode = file_mode
+        # Guards every change of the contents.
+        self._mutex = threading.RLock()
+        self._checkpoints = Checkpoints(fs, path, file_mode=file_mode)
         self._lock: DirectoryLock | None = None
         # The turn does for the processes that share the directory what the mutex does for threads.
         self._has_turn = False
@@ -106,7 +121,7 @@ class LogDirectory(LogRoot):
             return
         if not fs.exists(path / META_PROPERTIES):
             make_directory(fs, path, mode=directory_mode(file_mode))
-        self._ensure_store()
+        ensure_root(fs, path)
         self._lock = DirectoryLock(path, kind="shared-store" if shared else "store", mode=file_mode, shared=shared)
         try:
             with self.turn():
@@ -115,7 +130,7 @@ class LogDirectory(LogRoot):
                     self._begin()
                 else:
                     self.look()
-                    self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS}
+                    self._read_checkpoints()
                 if shared:
                     self._lock.go_live()
         except BaseException:
@@ -126,9 +141,9 @@ class LogDirectory(LogRoot):
         fs, path = self.fs, self.path
         marker = path / CLEAN_SHUTDOWN
         self.was_clean = fs.exists(marker)
-        self.look()
-        self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS}
-        self._deleted = [_Deleted(name, 0.0) for name in self._marked]
+        contents = self._look()
+        self._read_checkpoints()
+        self._deleted = [_Deleted(name, 0.0) for name in contents.deleted]
         try:
             if read_meta_properties(fs, path / META_PROPERTIES) is None:
                 write_meta_properties(fs, path / META_PROPERTIES, mode=self._mode)
@@ -138,7 +153,7 @@ class LogDirectory(LogRoot):
             # Durably, before anything is written: it would tell a broker that the logs have not changed.
             fs.unlink(marker)
             fs.sync_dir(path)
-        if self._entries_lost:
+        if contents.entries_lost:
             # From now on the entries decide.
             self._store_topics(self.topics)
         for name, entry in list(self.topics.items()):
@@ -151,6 +166,71 @@ class LogDirectory(LogRoot):
             except KstoreError as error:
                 # The next open continues it; until then its state is unchanged.
                 self._note(f"topic {name} stays half {'deleted' if entry.deleting else 'created'}: {error}")
+
+    def _read_checkpoints(self) -> None:
+        for note in self._checkpoints.read():
+            self._note(note)
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        logger.warning("%s: %s", self.path, text)
+
+    # --- the contents -------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Reads the directory again. Raises: LogNotFoundError, NotALogError, StorageError."""
+        self._look()
+
+    def _look(self) -> RootContents:
+        if self.read_only:
+            ensure_root(self.fs, self.path)
+        with self._mutex:
+            contents = RootContents(self.fs, self.path, read_only=self.read_only)
+            self.notes = contents.notes
+            self.ignored = contents.ignored
+            self.topics = contents.topics
+            self.partitions = contents.partitions
+            return contents
+
+    def numbers(self, topic: str) -> tuple[int, ...]:
+        """The usable partitions of a topic: those that exist, completely created."""
+        entry = self.topics.get(topic)
+        if entry is None or entry.deleting:
+            return ()
+        making = range(entry.made, entry.partitions)
+        return tuple(number for number in self.partitions.get(topic, ()) if number not in making)
+
+    def owners(self) -> list[TopicPartition]:
+        """Every usable partition."""
+        return [TopicPartition(name, number) for name in self.topics for number in self.numbers(name)]
+
+    def partition_path(self, owner: TopicPartition) -> Path:
+        return self.path / str(owner)
+
+    def is_used(self, topic: str) -> bool:
+        """Whether the topic was created here, or one of its logs written to; otherwise it is as a broker left it."""
+        entry = self.topics.get(topic)
+        if entry is None or entry.settings:
+            return entry is not None
+        paths = (self.partition_path(TopicPartition(topic, number)) / KSTORE_STATE for number in self.numbers(topic))
+        return any(map(self.fs.exists, paths))
+
+    def is_clean(self, owner: TopicPartition) -> bool:
+        """Whether the log of a partition is known to be cleanly closed, so that opening it scans nothing."""
+        believed = self.was_clean and self._checkpoints.recovery_point(owner) is not None
+        try:
+            return was_closed_cleanly(self.fs, self.partition_path(owner), if_never_opened=believed)
+        except (StorageError, UnsupportedFormatError):
+            return False  # opening it reports the error
+
+    def segment_ages(self, owner: TopicPartition) -> list[SegmentAge]:
+        """See the function of this name. Raises: StorageError."""
+        return segment_ages(self.fs, self.partition_path(owner))
+
+    def marks(self, owner: TopicPartition) -> KafkaMarks:
+        """The contents of the store's files about a log when it was opened."""
+        checkpoints = self._checkpoints
+        return KafkaMarks(self.was_clean, checkpoints.recovery_point(owner), checkpoints.log_start_offset(owner))
 
     # --- the right to change it ---------------------------------------------------------------------------------------
 
@@ -243,7 +323,7 @@ class LogDirectory(LogRoot):
                     # It appeared after the directory was read: it does not belong to kstore.
                     raise TopicExistsError(f"{path} exists already: reopen the store to see its contents")
             # A new topic must not start with checkpoints of an earlier one of its name.
-            self._forget(TopicPartition(name, number) for number in numbers)
+            self._checkpoints.forget(TopicPartition(name, number) for number in numbers)
             if entry.topic_id is None:
                 entry = replace(entry, topic_id=random_id())
             self.store_topic(name, entry)
@@ -318,7 +398,7 @@ class LogDirectory(LogRoot):
             # Before the entry goes: a directory without one would be a topic again.
             self.fs.sync_dir(self.path)
             self.partitions = {topic: numbers for topic, numbers in self.partitions.items() if topic != name}
-            self._forget(owners)
+            self._checkpoints.forget(owners)
             self.store_topic(name, None)
 
     def finish_deletions(self) -> None:
@@ -371,29 +451,10 @@ class LogDirectory(LogRoot):
         """Adds the changes of some logs (None: no entry), drops entries without a log; returns the number of changed
         files."""
         with self._changing():
-            count = 0
-            for name in CHECKPOINTS:
-                merged = {**self._checkpoints[name], **changes.get(name, {})}
-                wanted = {
-                    owner: offset for owner, offset in merged.items() if offset is not None and self._keeps_entry(owner)
-                }
-                if wanted != self._checkpoints[name]:
-                    write_offset_checkpoint(self.fs, self.path / name, wanted, mode=self._mode)
-                    self._checkpoints[name] = wanted
-                    count += 1
-            return count
+            return self._checkpoints.write(changes, self._has_log)
 
-    def _keeps_entry(self, owner: TopicPartition) -> bool:
-        return owner.topic == METADATA_TOPIC or owner.partition in self.partitions.get(owner.topic, ())
-
-    def _forget(self, owners: Iterable[TopicPartition]) -> None:
-        """Removes partitions from the checkpoints, durably: a later log of the same name must not start with them."""
-        gone = set(owners)
-        for name, offsets in self._checkpoints.items():
-            kept = {owner: offset for owner, offset in offsets.items() if owner not in gone}
-            if len(kept) != len(offsets):
-                write_offset_checkpoint(self.fs, self.path / name, kept, mode=self._mode)
-                self._checkpoints[name] = kept
+    def _has_log(self, owner: TopicPartition) -> bool:
+        return owner.partition in self.partitions.get(owner.topic, ())
 
     # --- close ------------------------------------------------------------------------------------------------------
 
