@@ -28,6 +28,7 @@ from kstore.engine.fetch import FETCH_BYTES, FetchSlice, fetch
 from kstore.engine.foreign import append_batches
 from kstore.engine.index_repairs import IndexRepairs
 from kstore.engine.lookup import record_of
+from kstore.engine.metrics import log_metrics
 from kstore.engine.opening import ensure_directory
 from kstore.engine.reader import LogReader, open_reader, records_of, values_of
 from kstore.engine.reads import LogReads, segment_count_and_size
@@ -41,7 +42,6 @@ from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
-from kstore.log_metrics import log_metrics
 from kstore.metrics import LogCounters, MetricValue
 from kstore.record._codec import Record
 from kstore.record._runs import Run
@@ -406,8 +406,7 @@ class Log:
     def to_pandas(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
     ) -> pd.DataFrame:
-        """Like ``to_arrow``, as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, and as
-        ``to_arrow``."""
+        """``to_arrow`` as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, and as ``to_arrow``."""
         from kstore.engine.columns import to_pandas
 
         return to_pandas(self.reads, start, stop, options)
@@ -415,15 +414,13 @@ class Log:
     def to_polars(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
     ) -> pl.DataFrame:
-        """Like ``to_arrow``, as a ``polars.DataFrame``. Raises: MissingExtraError without polars, and as
-        ``to_arrow``."""
+        """``to_arrow`` as a ``polars.DataFrame``. Raises: MissingExtraError without polars, and as ``to_arrow``."""
         from kstore.engine.columns import to_polars
 
         return to_polars(self.reads, start, stop, options)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The whole log as a stream of columns, for libraries that read these: ``polars.DataFrame(log)``, DuckDB,
-        pyarrow."""
+        """The whole log as a stream of Arrow columns, for ``polars.DataFrame(log)``, DuckDB, pyarrow and others."""
         return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
 
     # --- change -----------------------------------------------------------------------------------------------------
@@ -576,8 +573,13 @@ class Log:
 
         A log that is open for reading does not know its writer's. Raises: StorageError.
         """
-        segment_count, size = self.segment_count_and_size()
-        return log_metrics(self.reads.source, self.recovery, segment_count, size, self._writer)
+        source, writer = self.reads.source, self._writer
+        gauges = {} if writer is None else writer.gauges()
+        if writer is not None and writer.is_compacted:
+            from kstore.compaction.cleaner import dirt_gauges
+
+            gauges |= dirt_gauges(writer)
+        return log_metrics(source, gauges)
 
     def verify(self) -> RecoveryReport:
         """Reads every batch and record, and reports what is damaged; changes nothing. Raises: StorageError."""

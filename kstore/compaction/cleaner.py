@@ -28,8 +28,9 @@ from kstore.compaction.throttle import Throttle
 from kstore.config import MAP_BYTES
 from kstore.engine.swap import discard
 from kstore.engine.writer import LogWriter
-from kstore.errors import CorruptDataError, StorageError
+from kstore.errors import CorruptDataError, KstoreError, StorageError
 from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX
+from kstore.metrics import MetricValue
 from kstore.record._compact import OffsetMap
 from kstore.record.batch import Batch, RecordBatch
 from kstore.record.walk import Damage
@@ -45,7 +46,7 @@ from kstore.types import CorruptRange
 if TYPE_CHECKING:
     from kstore.record._compact import BlockBatch
 
-__all__ = ["CompactionReport", "compact", "dirt_of"]
+__all__ = ["CompactionReport", "compact", "dirt_gauges", "dirt_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,15 @@ def dirt_of(writer: LogWriter) -> tuple[Dirt, bool]:
     """How much there is to clean, and whether it is due. Raises: StorageError."""
     dirt = look(writer, as_if_durable=True)
     return dirt.dirt, dirt.is_due
+
+
+def dirt_gauges(writer: LogWriter) -> dict[str, MetricValue]:
+    """The metrics of what there is to clean; none if the log accepts no compaction: it is poisoned, or just closed."""
+    try:
+        dirt, _ = dirt_of(writer)
+    except KstoreError:
+        return {}
+    return {"dirty_bytes": dirt.cleanable_bytes, "dirty_ratio": dirt.ratio}
 
 
 def _nothing_done(writer: LogWriter, first_dirty: int) -> CompactionReport:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Mapping
 
+from kstore.engine.reads import segment_count_and_size
 from kstore.engine.source import LogSource
-from kstore.engine.writer import LogWriter
-from kstore.errors import KstoreError
 from kstore.metrics import METRICS, MetricValue
 from kstore.rules.losses import clipped, holes, joined, span_size
 from kstore.types import RecoveryReport
@@ -14,17 +13,13 @@ from kstore.types import RecoveryReport
 __all__ = ["log_metrics"]
 
 
-def log_metrics(
-    source: LogSource,
-    recovery: RecoveryReport,
-    segment_count: int,
-    size: int,
-    writer: LogWriter | None,
-) -> dict[str, MetricValue]:
-    """Every metric of ``METRICS`` that the log has, in that order; ``writer`` is None if the log is only read.
+def log_metrics(source: LogSource, gauges: Mapping[str, MetricValue]) -> dict[str, MetricValue]:
+    """Every metric of ``METRICS`` that the log has, in that order; ``gauges`` are those that only its writer knows.
 
     Raises: StorageError.
     """
+    segment_count, size = segment_count_and_size(source)
+    recovery = source.report
     ends = source.ends
     stable_offset = ends.high_watermark
     if source.producers.in_use:
@@ -44,7 +39,7 @@ def log_metrics(
         "high_watermark": ends.high_watermark,
         "last_stable_offset": stable_offset,
         "open_handles": len(source.context.handles),
-        **_writer_gauges(writer),
+        **gauges,
     }
     return {metric.name: known[metric.name] for metric in METRICS if metric.name in known}
 
@@ -58,18 +53,3 @@ def _loss_gauges(source: LogSource, recovery: RecoveryReport) -> dict[str, Metri
         "lost_offsets": span_size(losses.missing(start, end)),
         "accepted_offsets": span_size(losses.accepted),
     }
-
-
-def _writer_gauges(writer: LogWriter | None) -> dict[str, MetricValue]:
-    """What only a writer knows."""
-    if writer is None:
-        return {}
-    gauges = writer.gauges()
-    if writer.is_compacted:
-        from kstore.compaction.cleaner import dirt_of
-
-        # A log that accepts no compaction any more, since it is poisoned or just closed, reports no dirt.
-        with suppress(KstoreError):
-            dirt, _ = dirt_of(writer)
-            gauges |= {"dirty_bytes": dirt.cleanable_bytes, "dirty_ratio": dirt.ratio}
-    return gauges
