@@ -19,27 +19,20 @@ from typing import NamedTuple, Protocol
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.errors import CorruptDataError, FileMissingError, StorageError
-from kstore.files.checkpoint import replace_file
 from kstore.files.fs import File, FileSystem
 from kstore.files.handles import HandleCache
-from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_name
-from kstore.index import OffsetIndex, TimeIndex, TransactionIndex
+from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.rebuild import WALK_INTERVALS, RebuiltIndexes
 from kstore.metrics import LogCounters
 from kstore.record._runs import Run
 from kstore.record.batch import BATCH_HEADER_BYTES, Batch
-from kstore.record.heads import HEAD_BYTES, StopReason, pass_heads
+from kstore.record.heads import StopReason, pass_heads
 from kstore.record.walk import Damage, walk, walk_runs
-from kstore.segment_tail import SegmentTail, TailState
-from kstore.types import (
-    INT64_MAX,
-    NO_OFFSET,
-    NO_TIMESTAMP,
-    OFFSET_MAX,
-    AbortedTransaction,
-    OffsetPosition,
-    TimestampOffset,
-)
+from kstore.segments.files import SegmentFiles
+from kstore.segments.places import START, BatchPosition, Located
+from kstore.segments.tail import SegmentTail, TailState
+from kstore.types import INT64_MAX, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 
 __all__ = ["UNINDEXED_BYTES", "LogSegment", "SegmentContext"]
 
@@ -74,45 +67,6 @@ class SegmentContext(NamedTuple):
     handles: HandleCache
     counters: LogCounters
     repairs: Repairs | None = None
-
-
-class Located(NamedTuple):
-    """A position to read from, where no batch can begin below ``next_offset``.
-
-    ``size`` is that of the batch there, if its offsets follow those before it; 0 if that is not certain.
-    """
-
-    position: int
-    size: int
-    next_offset: int
-
-
-START = Located(0, 0, 0)
-
-
-class BatchPosition(NamedTuple):
-    """A whole batch: its base offset, its position in the ``.log``, and its size in bytes."""
-
-    base_offset: int
-    position: int
-    size: int
-
-
-class SegmentEnd(NamedTuple):
-    """The next ``offset`` and the ``position`` after the last whole batch.
-
-    That batch begins at ``batch_position``, with the bytes ``batch_head``, as read when it was found to be whole.
-    """
-
-    offset: int
-    position: int
-    batch_position: int
-    batch_head: bytes = b""
-
-    @classmethod
-    def behind(cls, position: int, batch: Batch) -> SegmentEnd:
-        """The end of a segment whose last batch is ``batch``, at ``position``."""
-        return cls(batch.last_offset + 1, position + batch.size, position, bytes(batch.data[:HEAD_BYTES]))
 
 
 class _TimeEntry(NamedTuple):
@@ -152,7 +106,7 @@ class LogSegment:
         # Counts the changes that make it another segment, for a scan that is under way.
         self.change_count = 0
         self.base_offset = base_offset
-        # One more suffix of all its files' names: ".cleaned" while it is written, ".swap" while it is swapped in.
+        # See ``SegmentFiles``.
         self.state = state
         self._retired = False
         self.tail: SegmentTail | None = None
@@ -165,18 +119,18 @@ class LogSegment:
 
     # --- open -------------------------------------------------------------------------------------------------------
 
-    def path(self, suffix: str) -> Path:
-        return self._context.directory / segment_name(self.base_offset, suffix + self.state)
+    @property
+    def files(self) -> SegmentFiles:
+        """Its files, by their names."""
+        context = self._context
+        return SegmentFiles(context.fs, context.directory, self.base_offset, self.state, context.config.file_mode)
 
-    def _path_text(self, suffix: str) -> str:
-        # Joining Paths costs as much as the open that needs the result.
-        return f"{self._context.directory}/{segment_name(self.base_offset, suffix)}{self.state}"
+    def path(self, suffix: str) -> Path:
+        return self.files.path(suffix)
 
     def create(self) -> None:
-        """Creates the ``.log``, empty; the caller syncs the directory before it acknowledges anything in it."""
-        context = self._context
-        file = context.fs.open(self.path(LOG_SUFFIX), write=True, create=True, mode=context.config.file_mode)
-        file.close()
+        """See ``SegmentFiles.create``."""
+        self.files.create()
         self._size = 0
 
     def activate(self, *, empty_indexes: bool = False) -> SegmentTail:
@@ -187,7 +141,7 @@ class LogSegment:
         if self.tail is None:
             context = self._context
             tail = SegmentTail.open(
-                context.fs, self, context.config, context.clock, context.counters, empty_indexes=empty_indexes
+                self.files, context.config, context.clock, context.counters, empty_indexes=empty_indexes
             )
             self._drop_handles()
             self.lacks_index = False
@@ -198,7 +152,7 @@ class LogSegment:
         """Opens the segment for appending, with indexes built from the log."""
         assert self.tail is None, "open, with indexes that are in use"
         context = self._context
-        tail = SegmentTail.open(context.fs, self, context.config, context.clock, context.counters, empty_indexes=True)
+        tail = SegmentTail.open(self.files, context.config, context.clock, context.counters, empty_indexes=True)
         tail.rebuild()
         self._drop_handles()
         self.tail = tail
@@ -210,7 +164,7 @@ class LogSegment:
         assert self.tail is None, "a tail that is open takes in what others tell"
         context = self._context
         tail = SegmentTail.join(
-            context.fs, self, context.config, context.clock, context.counters, position=position, known=known
+            self.files, context.config, context.clock, context.counters, position=position, known=known
         )
         self._drop_handles()
         self.tail = tail
@@ -222,12 +176,12 @@ class LogSegment:
         if self.tail is not None:
             return self.tail.position
         if self._size < 0:
-            self._size = self._context.fs.stat(self._path_text(LOG_SUFFIX)).size
+            self._size = self._context.fs.stat(self.files.path_text(LOG_SUFFIX)).size
         return self._size
 
     def mtime_ms(self) -> int:
         """When the ``.log`` was last written to, ms since the epoch."""
-        stat = self._context.fs.stat(self._path_text(LOG_SUFFIX))
+        stat = self._context.fs.stat(self.files.path_text(LOG_SUFFIX))
         if self.tail is None and self._size < 0:
             self._size = stat.size
         return stat.mtime_ns // 1_000_000
@@ -265,7 +219,7 @@ class LogSegment:
         return file
 
     def _open_log(self) -> File:
-        return self._context.fs.open(self._path_text(LOG_SUFFIX))
+        return self._context.fs.open(self.files.path_text(LOG_SUFFIX))
 
     def offset_index(self) -> OffsetIndex:
         if self.tail is not None:
@@ -279,7 +233,9 @@ class LogSegment:
         kept = self._kept(INDEX_SUFFIX)
         if isinstance(kept, OffsetIndex):
             return kept
-        return OffsetIndex.open_read_only(self._context.fs, self._path_text(INDEX_SUFFIX), self.base_offset, live=True)
+        return OffsetIndex.open_read_only(
+            self._context.fs, self.files.path_text(INDEX_SUFFIX), self.base_offset, live=True
+        )
 
     def time_index(self) -> TimeIndex:
         if self.tail is not None:
@@ -294,7 +250,7 @@ class LogSegment:
         if isinstance(kept, TimeIndex):
             return kept
         return TimeIndex.open_read_only(
-            self._context.fs, self._path_text(TIME_INDEX_SUFFIX), self.base_offset, live=True
+            self._context.fs, self.files.path_text(TIME_INDEX_SUFFIX), self.base_offset, live=True
         )
 
     def retire(self) -> None:
@@ -305,25 +261,8 @@ class LogSegment:
 
     def _replaced(self) -> FileMissingError:
         # Requested after the file was opened, which may have been the new one of that name.
-        path = self._path_text(LOG_SUFFIX)
+        path = self.files.path_text(LOG_SUFFIX)
         return FileMissingError(errno.ENOENT, "the segment was replaced by a compacted one", path)
-
-    def transaction_index(self, *, writable: bool = False) -> TransactionIndex:
-        """The index of aborted transactions, opened on each call; its file exists only after the first of them."""
-        context = self._context
-        return TransactionIndex.open(
-            context.fs,
-            self.path(TXN_INDEX_SUFFIX),
-            self.base_offset,
-            writable=writable,
-            mode=context.config.file_mode,
-        )
-
-    def replace_transaction_index(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """Replaces the existing index with one of ``aborted``, durably."""
-        context = self._context
-        data = TransactionIndex.encode(aborted)
-        replace_file(context.fs, self.path(TXN_INDEX_SUFFIX), data, mode=context.config.file_mode)
 
     # --- repair -----------------------------------------------------------------------------------------------------
 
@@ -474,40 +413,6 @@ class LogSegment:
         except (StorageError, CorruptDataError):
             return None
 
-    def end(self, stop: int, *, offset_stop: int = OFFSET_MAX, known_end: int = 0) -> SegmentEnd:
-        """The end of the last whole batch up to position ``stop``, below ``offset_stop``; damage is skipped.
-
-        Walks from the last index entry on, if a whole batch is there, else from the start. ``known_end``: an end that
-        the log once had (``walk``).
-        """
-        for start in (self._last_indexed(stop), START):
-            last = None
-            for item in walk(
-                self.log_file(),
-                start.position,
-                stop,
-                next_offset=max(start.next_offset, self.base_offset),
-                offset_stop=offset_stop,
-                known_end=known_end,
-            ):
-                if not isinstance(item, Damage):
-                    last = item
-                elif start.position and last is None:
-                    break  # the entry led into damage: what comes before it is not known
-            if last is not None:
-                return SegmentEnd.behind(*last)
-        return SegmentEnd(self.base_offset, 0, 0)
-
-    def _last_indexed(self, stop: int) -> Located:
-        """The batch of the last index entry, if it is there; else the segment's start."""
-        try:
-            entry = self.offset_index().last_entry
-        except (StorageError, CorruptDataError):
-            return START
-        # A lookup for the entry's own offset checks the header there.
-        found = self.locate(entry.offset, stop, repair=False)
-        return found if found.position == entry.position < stop else START
-
     def positions_behind(self, position: int) -> Sequence[int]:
         """The indexed positions above ``position``: where batches may begin after damage."""
         try:
@@ -583,51 +488,10 @@ class LogSegment:
                 largest = TimestampOffset(item[1].max_timestamp, item[1].last_offset)
         return largest
 
-    def find_offset_by_timestamp(self, timestamp: int, start_offset: int, stop: int) -> TimestampOffset | None:
-        """The first record at or above ``start_offset`` whose timestamp is at least ``timestamp`` (LogSegment).
+    def offset_before_time(self, timestamp: int, stop: int, *, repair: bool = True) -> int:
+        """The offset of the greatest time index entry <= ``timestamp`` that its batch agrees with, else the base.
 
-        Damaged batches are skipped. None if no record up to position ``stop`` fits.
-        """
-        limit = self._context.config.max_batch_bytes_uncompressed
-        located = self.locate(max(self._indexed_offset(timestamp, stop), start_offset), stop)
-        for item in self.walk_from(located, stop):
-            if isinstance(item, Damage):
-                continue
-            _, batch = item
-            if batch.max_timestamp < timestamp or batch.last_offset < start_offset or batch.is_control:
-                continue
-            try:
-                offsets, timestamps = batch.offsets_and_timestamps(
-                    first_offset=start_offset, max_bytes_uncompressed=limit
-                )
-            except CorruptDataError:
-                continue
-            for offset, found in zip(offsets, timestamps, strict=True):
-                if found >= timestamp:
-                    return TimestampOffset(found, offset)
-        return None
-
-    def latest_record(self, start_offset: int, stop_offset: int, stop: int) -> TimestampOffset | None:
-        """The first of the records with the greatest timestamp, from ``start_offset`` to below ``stop_offset``.
-
-        Walks up to position ``stop``, past damaged batches. None if no record there has a timestamp.
-        """
-        limit = self._context.config.max_batch_bytes_uncompressed
-        latest = TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
-        for item in self.walk_from(self.locate(start_offset, stop), stop):
-            if isinstance(item, Damage) or item[1].is_control or item[1].max_timestamp <= latest.timestamp:
-                continue
-            try:
-                pairs = item[1].offsets_and_timestamps(first_offset=start_offset, max_bytes_uncompressed=limit)
-            except CorruptDataError:
-                continue
-            for offset, timestamp in zip(*pairs, strict=True):
-                if offset < stop_offset and timestamp > latest.timestamp:
-                    latest = TimestampOffset(timestamp, offset)
-        return latest if latest.offset != NO_OFFSET else None
-
-    def _indexed_offset(self, timestamp: int, stop: int, *, repair: bool = True) -> int:
-        """The offset of the greatest time index entry <= ``timestamp`` that its batch agrees with, else the base."""
+        Every record before it is older than ``timestamp``."""
         try:
             entry = self.time_index().lookup(timestamp)
         except (StorageError, CorruptDataError):
@@ -636,7 +500,9 @@ class LogSegment:
             return self.base_offset
         if self._bears_out(entry, stop, repair=repair) is None:
             return (
-                self._indexed_offset(timestamp, stop, repair=False) if repair and self._repair() else self.base_offset
+                self.offset_before_time(timestamp, stop, repair=False)
+                if repair and self._repair()
+                else self.base_offset
             )
         return entry.offset
 
@@ -674,42 +540,20 @@ class LogSegment:
             self.tail.seal(sync=sync)
             self.tail = None
 
-    def truncate_transactions_to(self, offset: int) -> int:
-        """Keeps the aborted transactions that ended below ``offset``, on disk; returns the size of the index then."""
-        index = self.transaction_index(writable=True)
-        try:
-            index.truncate_to(offset)
-            index.flush()
-            return index.size
-        finally:
-            index.close()
-
     def delete(self) -> None:
-        """Unlinks every file of the segment, the ``.log`` first: an index without a log is removed at the next open."""
+        """See ``SegmentFiles.delete``."""
         self._release()
-        fs = self._context.fs
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-            try:
-                fs.unlink(self._path_text(suffix))
-            except FileNotFoundError:
-                pass  # there is rarely a transaction index, and a crash may have left fewer files
+        self.files.delete()
 
     def set_aside(self, path: Path) -> None:
-        """Renames the ``.log`` to ``path``, which is not a segment's name, and removes its indexes; not yet durable."""
+        """See ``SegmentFiles.set_aside``."""
         self._release()
-        self._context.fs.rename(self.path(LOG_SUFFIX), path)
-        self.delete()
+        self.files.set_aside(path)
 
     def rename(self, to_suffix: str) -> None:
-        """Renames every file of the segment to its name plus ``to_suffix`` (".deleted"); not yet durable."""
+        """See ``SegmentFiles.rename``."""
         self._release()
-        fs = self._context.fs
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-            path = self._path_text(suffix)
-            try:
-                fs.rename(path, path + to_suffix)
-            except FileNotFoundError:
-                pass
+        self.files.rename(to_suffix)
 
     def _release(self) -> None:
         if self.tail is not None:

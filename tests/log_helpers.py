@@ -13,7 +13,8 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.scan import parse_batches
 from kstore.record.walk import Damage
-from kstore.segment import START, LogSegment, SegmentContext
+from kstore.segment import LogSegment, SegmentContext
+from kstore.segments.places import START
 from tests.fake_clock import ManualClock
 
 __all__ = ["TIME", "append", "context", "offsets_in", "segment"]

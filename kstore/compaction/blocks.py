@@ -302,7 +302,7 @@ class CleanedSegment:
         self.segment.seal(sync=True)
         self._fs.set_mtime(self.segment.path(LOG_SUFFIX), mtime_ms * 1_000_000)
         if aborted is not None:
-            self.segment.replace_transaction_index(aborted)
+            self.segment.files.replace_transaction_index(aborted)
 
     def abandon(self) -> None:
         """Closes the files."""

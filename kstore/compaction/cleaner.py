@@ -40,7 +40,8 @@ from kstore.rules.compact import (
     SegmentFacts,
     group_segments,
 )
-from kstore.segment import START, LogSegment
+from kstore.segment import LogSegment
+from kstore.segments.places import START
 from kstore.types import CorruptRange
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
 from kstore.rules.arguments import check_keys, check_timestamps
 from kstore.rules.sequence import ProducerBatch
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, OFFSET_MAX, AppendInfo
 
 __all__ = ["Appends", "Headers"]

@@ -14,7 +14,8 @@ from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, LossRanges, holes, joined
-from kstore.segment import START, LogSegment, SegmentContext
+from kstore.segment import LogSegment, SegmentContext
+from kstore.segments.places import START
 from kstore.types import OFFSET_MAX, CorruptRange, RecoveryReport
 
 __all__ = ["CheckedLog", "accept_loss", "check_batches", "check_invariants", "ensure_lost", "unreadable"]

@@ -11,6 +11,7 @@ from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
 from kstore.engine.flush import Flush
 from kstore.engine.roll import Rolls
+from kstore.engine.segment_end import segment_end
 from kstore.engine.swap import begin_swap, complete_swap, discard, swapped_index_bytes
 from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, segment_name
 from kstore.rules.losses import OffsetSpan
@@ -42,7 +43,7 @@ class Cuts:
         assert keep is not None
         found = keep.batch_at(offset, keep.size, repair=False)
         position = keep.size if found is None else found.position
-        last = keep.end(position)
+        last = segment_end(keep, position)
         end_in_file = min(last.offset, offset)
         if last.position < position:
             # The log then ends with damage: its offsets extend as far as they can, and count as before.
@@ -63,7 +64,7 @@ class Cuts:
             files.drop(reversed(dropped))
             files.tail = files.activate(keep)
             files.tail.truncate_to(offset, position)
-            files.producers.index_sizes.note(keep.base_offset, keep.truncate_transactions_to(offset))
+            files.producers.index_sizes.note(keep.base_offset, keep.files.truncate_transactions_to(offset))
             files.seal_before_append = False
             self._forget_losses(offset)
             if last.offset < offset:

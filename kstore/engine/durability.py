@@ -15,7 +15,7 @@ from kstore.engine.ends import make_ends
 from kstore.engine.files import LogFiles
 from kstore.engine.flush import Flush
 from kstore.engine.pending import PendingAppend
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 
 __all__ = ["DurabilityStrategy", "SyncInWrite", "WriteBehind", "raise_recovery_point"]
 

@@ -24,7 +24,8 @@ from kstore.record.batch import Batch
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, walk
 from kstore.rules.arguments import one_of
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, corrupt_batch_error
-from kstore.segment import SHORT_CHUNK_BYTES, START, BatchPosition, Located, LogSegment
+from kstore.segment import SHORT_CHUNK_BYTES, LogSegment
+from kstore.segments.places import START, BatchPosition, Located
 from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, CorruptRange, IsolationLevel
 
 if TYPE_CHECKING:

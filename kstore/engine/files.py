@@ -26,7 +26,7 @@ from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.paths import DELETED_SUFFIX
 from kstore.rules.losses import LossRanges
 from kstore.segment import LogSegment
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 from kstore.state.kafka_marks import forget_clean_shutdown
 from kstore.state.log_state import LogState
 from kstore.types import Durability

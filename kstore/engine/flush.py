@@ -10,7 +10,7 @@ from kstore.engine.flusher import BackgroundFlusher
 from kstore.engine.producers import UnsyncedIndex
 from kstore.engine.turn import Turn, changing
 from kstore.errors import SyncFailedError, ThreadStartError
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 
 __all__ = ["UNFLUSHED_MAX", "Flush", "TailFlush", "flushed", "sync_indexes"]
 

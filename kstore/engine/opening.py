@@ -19,6 +19,7 @@ from pathlib import Path
 
 from kstore.engine.ends import Ends
 from kstore.engine.producers import LogProducers, TransactionRebuild
+from kstore.engine.segment_end import segment_end
 from kstore.engine.segments import LogSegments
 from kstore.engine.split import overflowing, split_segment
 from kstore.engine.swap import finish_swaps, swapped_bases, swapped_index_bytes
@@ -60,7 +61,8 @@ from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
-from kstore.segment import START, LogSegment, SegmentContext
+from kstore.segment import LogSegment, SegmentContext
+from kstore.segments.places import START
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.state.leader_epoch import LeaderEpochCache
@@ -502,7 +504,7 @@ def _take_accepted(report: RecoveryReport, losses: LossRanges) -> None:
 def _ends_at(loaded: Loaded, offset: int) -> bool:
     """Whether the last segment ends with a whole batch, and the next offset is ``offset``."""
     last = loaded.segments.last
-    return last.end(last.size)[:2] == (offset, last.size)
+    return segment_end(last, last.size)[:2] == (offset, last.size)
 
 
 def _scan(
@@ -606,7 +608,7 @@ def _cut(
     fs.sync_dir(directory)
     tail.truncate_to(decision.end_offset, position)
     sizes = loaded.producers.index_sizes
-    sizes.note(segment.base_offset, segment.truncate_transactions_to(decision.end_offset))
+    sizes.note(segment.base_offset, segment.files.truncate_transactions_to(decision.end_offset))
     sizes.drop(later.base_offset for later in scanned[number + 1 :])
     if size:
         loaded.report.cut.append(CutRange(found.path, position, size, decision.cut_reason, saved))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kstore.segment import LogSegment
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 
 __all__ = ["NoOthers", "OtherWriters"]
 

@@ -35,7 +35,8 @@ from kstore.rules.sequence import (
     repeats,
     seen,
 )
-from kstore.segment import START, Located, LogSegment, SegmentContext
+from kstore.segment import LogSegment, SegmentContext
+from kstore.segments.places import START, Located
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import OFFSET_MAX, AbortedTransaction
@@ -159,7 +160,7 @@ class LogProducers:
         assert segment is not None
         index = self._unsynced.get(segment.base_offset)
         if index is None:
-            index = self._unsynced[segment.base_offset] = segment.transaction_index(writable=True)
+            index = self._unsynced[segment.base_offset] = segment.files.transaction_index(writable=True)
         return index
 
     def expire(self, now_ms: int) -> int:
@@ -304,13 +305,13 @@ class LogProducers:
         """Rebuilds those transaction indexes of ``segments`` that cannot be right, from their batches; their paths."""
         repaired = []
         for segment in segments:
-            index = segment.transaction_index()
+            index = segment.files.transaction_index()
             try:
                 index.check()
             except CorruptDataError as error:
                 logger.warning("%s: rebuilt: %s", index.path, error)
                 aborted = self._aborted_in(segment)
-                segment.replace_transaction_index(aborted)
+                segment.files.replace_transaction_index(aborted)
                 self.index_sizes.note(segment.base_offset, len(aborted) * TransactionIndex.entry_size)
                 repaired.append(str(index.path))
             finally:
@@ -424,7 +425,7 @@ class LogProducers:
             return ()  # without opening an index of any segment
         found: list[AbortedTransaction] = []
         for segment in self._segments.range(start, OFFSET_MAX):
-            result = segment.transaction_index().collect_aborted(start, stop)
+            result = segment.files.transaction_index().collect_aborted(start, stop)
             found.extend(result.transactions)
             if result.is_complete:
                 return found
@@ -558,7 +559,7 @@ class TransactionRebuild:
         """Writes the segment's index unless it is already right; returns whether it wrote."""
         aborted, self._aborted = self._aborted, []
         damages, self._damages = self._damages, []
-        index = segment.transaction_index()
+        index = segment.files.transaction_index()
         found: list[AbortedTransaction] = []
         is_whole = True
         try:
@@ -577,7 +578,7 @@ class TransactionRebuild:
         if is_whole and found == aborted:
             return False
         # At once: readers in other processes trust the index.
-        segment.replace_transaction_index(aborted)
+        segment.files.replace_transaction_index(aborted)
         return True
 
 

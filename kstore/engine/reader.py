@@ -26,7 +26,8 @@ from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.arguments import one_of
 from kstore.rules.losses import LOST, corrupt_batch_error
-from kstore.segment import START, LogSegment, SegmentContext
+from kstore.segment import LogSegment, SegmentContext
+from kstore.segments.places import START
 from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, CorruptRange, IsolationLevel, OnCorrupt
 
 __all__ = ["LogReader", "open_reader", "records_of", "values_of"]

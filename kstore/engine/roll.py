@@ -11,7 +11,7 @@ from kstore.engine.flush import sync_indexes
 from kstore.errors import PoisonedError, SyncFailedError
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.segment import LogSegment
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 from kstore.types import OFFSET_MAX
 
 __all__ = ["Rolls"]

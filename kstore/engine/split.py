@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
+from kstore.engine.segment_end import segment_end
 from kstore.engine.segments import LogSegments
 from kstore.engine.swap import begin_swaps, complete_swap, discard
 from kstore.errors import DiskFullError, StorageError
@@ -33,7 +34,7 @@ def overflowing(segments: LogSegments, end_offset: int) -> list[tuple[int, int]]
     for segment, stop in zip(segments, [*bases[1:], end_offset], strict=True):
         if stop - segment.base_offset > OFFSET_COUNT_MAX:
             # Below the next base any gap is believed; at the log's end recovery has judged what is there.
-            end = segment.end(segment.size, offset_stop=stop)
+            end = segment_end(segment, segment.size, offset_stop=stop)
             if end.offset - segment.base_offset > OFFSET_COUNT_MAX:
                 found.append((segment.base_offset, stop))
     return found
@@ -122,7 +123,7 @@ def _share_transactions(segment: LogSegment, parts: list[LogSegment]) -> None:
     """Gives each part the aborted transactions that end in it; the first part's index replaces the old one."""
     if not segment.context.fs.exists(segment.path(TXN_INDEX_SUFFIX)):
         return
-    index = segment.transaction_index()
+    index = segment.files.transaction_index()
     try:
         entries = list(index.entries())
     finally:
@@ -133,7 +134,7 @@ def _share_transactions(segment: LogSegment, parts: list[LogSegment]) -> None:
             one for one in entries if one.last_offset >= part.base_offset and (stop is None or one.last_offset < stop)
         ]
         if own or part is parts[0]:
-            part.replace_transaction_index(own)
+            part.files.replace_transaction_index(own)
 
 
 def _forget_swap(segment: LogSegment) -> None:

@@ -8,11 +8,13 @@ from typing import Literal
 from kstore.engine.ends import Ends
 from kstore.engine.reads import looked_up
 from kstore.engine.source import LogSource
+from kstore.errors import CorruptDataError
+from kstore.record.walk import Damage
 from kstore.rules.arguments import milliseconds
 from kstore.segment import LogSegment
-from kstore.types import NO_TIMESTAMP, TimestampOffset
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, TimestampOffset
 
-__all__ = ["TimePoint", "offset_for_time"]
+__all__ = ["TimePoint", "find_offset_by_timestamp", "offset_for_time"]
 
 TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
 
@@ -38,7 +40,7 @@ def _first_at(source: LogSource, timestamp_ms: int, ends: Ends) -> TimestampOffs
     for segment in source.segments.range(start_offset, ends.high_watermark):
         limit = ends.limit_of(segment)
         if segment.largest_timestamp(limit).timestamp >= timestamp_ms:
-            found = segment.find_offset_by_timestamp(timestamp_ms, start_offset, limit)
+            found = find_offset_by_timestamp(segment, timestamp_ms, start_offset, limit)
             if found is not None:
                 return found if found.offset < ends.high_watermark else None
     return None
@@ -55,10 +57,55 @@ def _latest_record(source: LogSource, ends: Ends) -> TimestampOffset | None:
     for largest, segment, limit in sorted(candidates, key=lambda candidate: -candidate[0]):
         if largest <= (NO_TIMESTAMP if latest is None else latest.timestamp):
             break
-        found = segment.find_offset_by_timestamp(largest, start_offset, limit)
+        found = find_offset_by_timestamp(segment, largest, start_offset, limit)
         if found is None or found.offset >= ends.high_watermark:
             # That time belongs to a marker, to a deleted record, or to one that may still vanish.
-            found = segment.latest_record(start_offset, ends.high_watermark, limit)
+            found = _latest_record_in(segment, start_offset, ends.high_watermark, limit)
         if found is not None and (latest is None or found.timestamp > latest.timestamp):
             latest = found
     return latest
+
+
+def find_offset_by_timestamp(
+    segment: LogSegment, timestamp: int, start_offset: int, stop: int
+) -> TimestampOffset | None:
+    """The first record at or above ``start_offset`` whose timestamp is at least ``timestamp`` (LogSegment).
+
+    Damaged batches are skipped. None if no record up to position ``stop`` fits.
+    """
+    limit = segment.context.config.max_batch_bytes_uncompressed
+    located = segment.locate(max(segment.offset_before_time(timestamp, stop), start_offset), stop)
+    for item in segment.walk_from(located, stop):
+        if isinstance(item, Damage):
+            continue
+        _, batch = item
+        if batch.max_timestamp < timestamp or batch.last_offset < start_offset or batch.is_control:
+            continue
+        try:
+            offsets, timestamps = batch.offsets_and_timestamps(first_offset=start_offset, max_bytes_uncompressed=limit)
+        except CorruptDataError:
+            continue
+        for offset, found in zip(offsets, timestamps, strict=True):
+            if found >= timestamp:
+                return TimestampOffset(found, offset)
+    return None
+
+
+def _latest_record_in(segment: LogSegment, start_offset: int, stop_offset: int, stop: int) -> TimestampOffset | None:
+    """The first of the records with the greatest timestamp, from ``start_offset`` to below ``stop_offset``.
+
+    Walks up to position ``stop``, past damaged batches. None if no record there has a timestamp.
+    """
+    limit = segment.context.config.max_batch_bytes_uncompressed
+    latest = TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
+    for item in segment.walk_from(segment.locate(start_offset, stop), stop):
+        if isinstance(item, Damage) or item[1].is_control or item[1].max_timestamp <= latest.timestamp:
+            continue
+        try:
+            pairs = item[1].offsets_and_timestamps(first_offset=start_offset, max_bytes_uncompressed=limit)
+        except CorruptDataError:
+            continue
+        for offset, timestamp in zip(*pairs, strict=True):
+            if offset < stop_offset and timestamp > latest.timestamp:
+                latest = TimestampOffset(timestamp, offset)
+    return latest if latest.offset != NO_OFFSET else None

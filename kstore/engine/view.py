@@ -18,6 +18,7 @@ from kstore.engine.following import wait_beyond
 from kstore.engine.index_repairs import ScannedSegment
 from kstore.engine.opening import OWN_NAMES, is_log, losses_of
 from kstore.engine.producers import LogProducers
+from kstore.engine.segment_end import SegmentEnd, segment_end
 from kstore.engine.segments import LogSegments
 from kstore.engine.swap import replaced_by, swapped_bases
 from kstore.errors import LogNotFoundError, NotALogError
@@ -36,7 +37,7 @@ from kstore.files.watch import DirectoryWatch
 from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, OffsetSpans, joined
 from kstore.rules.sequence import Producer
-from kstore.segment import LogSegment, SegmentContext, SegmentEnd
+from kstore.segment import LogSegment, SegmentContext
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.kafka_marks import read_kafka_marks
 from kstore.state.log_state import LOST_MAX, LogState, read_state
@@ -255,12 +256,12 @@ class LogView:
         """The offset and position after the last whole batch; continues from the last look."""
         mark = self._mark
         if mark is None or mark.base_offset != segment.base_offset or mark.end.position > size:
-            end = segment.end(size, known_end=known_end)
+            end = segment_end(segment, size, known_end=known_end)
         else:
             end = mark.end
             for item in walk(segment.log_file(), end.position, size, next_offset=end.offset, known_end=known_end):
                 if not isinstance(item, Damage):
-                    end = SegmentEnd.behind(*item)
+                    end = SegmentEnd.after(*item)
         # Not what is there now: another batch may have been written in its place since the walk.
         self._mark = TailMark(segment.base_offset, end) if end.batch_head else None
         return end.offset, end.position

@@ -28,7 +28,7 @@ from kstore.files.paths import (
 )
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.segment import LogSegment, SegmentContext
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 from kstore.shared.others import Others
 from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import StateFile

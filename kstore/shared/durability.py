@@ -17,7 +17,7 @@ from kstore.engine.turn import changing
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.files.fs import File
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 from kstore.shared.others import Others
 from kstore.shared.turn import SharedTurn
 from kstore.types import OFFSET_MAX

@@ -13,7 +13,7 @@ from kstore.engine.files import LogFiles
 from kstore.errors import CorruptIndexError, FileMissingError
 from kstore.files.paths import LOG_SUFFIX
 from kstore.segment import LogSegment
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedSlot, SharedState, shared_state
 
 __all__ = ["Others"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kstore.engine.ends import Ends
+from kstore.engine.times import find_offset_by_timestamp
 from kstore.errors import CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.entry_index import WARM_BYTES
@@ -16,7 +17,8 @@ from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
-from kstore.segment import Located, LogSegment
+from kstore.segment import LogSegment
+from kstore.segments.places import Located
 from kstore.types import OFFSET_MAX, TimestampOffset
 
 __all__ = ["Explanation", "Step", "explain_offset", "explain_time"]
@@ -86,7 +88,7 @@ def explain_time(log: Log, timestamp: int) -> Explanation:
             if passed:
                 why += f"; {passed} before it end earlier"
             _add_segment(explanation, segment, limit, why, end)
-            result = segment.find_offset_by_timestamp(timestamp, log.start_offset, limit)
+            result = find_offset_by_timestamp(segment, timestamp, log.start_offset, limit)
             _add_time_entry(explanation, segment, timestamp, limit)
             if result is not None:
                 _explain_in_segment(explanation, segment, result.offset, limit, bound.high_watermark)

@@ -20,7 +20,7 @@ from kstore.files.paths import KSTORE_STATE
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 from kstore.state.log_state import read_state
 from kstore.types import Durability
 from tests.crash.strict_reads import TIME, Lives, StrictReads

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from kstore import segment_tail
 from kstore.engine import files as log_files
 from kstore.engine import writer as log_writer
 from kstore.errors import LockedError
 from kstore.files import descriptors, lock, log_lock
+from kstore.segments import tail as segment_tail
 from kstore.store import Store
 from tests.crash.other_writer import ACTIONS, WAITS_MAX
 from tests.evidence import Wrong

@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was cut comes back: a truncation or a recovery, and a power cut",
-        "kstore/segment_tail.py",
+        "kstore/segments/tail.py",
         "        file.truncate(position)\n        file.fdatasync()\n        self.position = self._allocated",
         "        file.truncate(position)\n        self.position = self._allocated",
     ),
@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         "recovery does not write the index of aborted transactions",
         "kstore/engine/producers.py",
-        "        segment.replace_transaction_index(aborted)\n        return True",
+        "        segment.files.replace_transaction_index(aborted)\n        return True",
         "        return True",
     ),
     Mutant(
@@ -102,7 +102,7 @@ MUTANTS = (
     ),
     Mutant(
         "a write that failed in the middle is not cut back: a full disk, and the next append",
-        "kstore/segment_tail.py",
+        "kstore/segments/tail.py",
         "        except BaseException:\n            self.cut_back()\n            raise",
         "        except BaseException:\n            raise",
     ),

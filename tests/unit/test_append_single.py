@@ -11,7 +11,7 @@ import pytest
 from kstore import Log
 from kstore.engine.group_commit import GroupCommit, Pending
 from kstore.errors import DiskFullError, InvalidRecordError, RecordTooLargeError
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault

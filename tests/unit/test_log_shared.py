@@ -38,7 +38,7 @@ from kstore.files.paths import LOCK
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from kstore.segment_tail import SegmentTail
+from kstore.segments.tail import SegmentTail
 from kstore.shared import catch_up as log_catch_up
 from kstore.shared import turn as log_turn
 from kstore.shared.others import Others

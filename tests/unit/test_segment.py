@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kstore.engine.segment_end import segment_end
+from kstore.engine.times import find_offset_by_timestamp
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.segment import LogSegment
 from kstore.types import NO_TIMESTAMP, TimestampOffset
@@ -35,7 +38,7 @@ def test_a_lookup_in_an_empty_segment_finds_nothing(tmp_path: Path) -> None:
     made = segment(tmp_path)
     assert made.batch_at(40, made.size) is None
     assert offsets_in(made) == []
-    assert made.end(made.size)[:2] == (40, 0)
+    assert segment_end(made, made.size)[:2] == (40, 0)
 
 
 def test_a_read_below_the_first_offset_begins_with_the_first_batch(tmp_path: Path) -> None:
@@ -72,7 +75,7 @@ def test_reads_stop_at_the_position_they_are_given(tmp_path: Path) -> None:
     made = filled(tmp_path)
     second = made.batch_at(52, made.size)
     assert second is not None
-    assert made.end(second.position)[:2] == (52, second.position)
+    assert segment_end(made, second.position)[:2] == (52, second.position)
     assert made.batch_at(52, second.position) is None
 
 
@@ -129,7 +132,7 @@ def test_records_are_found_by_their_time(active: bool, tmp_path: Path) -> None:
     made = filled(tmp_path)
     if not active:
         made = reopened(made, tmp_path)
-    find = made.find_offset_by_timestamp
+    find = partial(find_offset_by_timestamp, made)
     assert find(TIME - 5, 0, made.size) == TimestampOffset(TIME, 50)
     assert find(TIME + 1, 0, made.size) == TimestampOffset(TIME + 1, 51)
     assert find(TIME + 5, 0, made.size) == TimestampOffset(TIME + 10, 52)
@@ -152,7 +155,7 @@ def test_an_index_that_lies_about_times_is_passed_over(tmp_path: Path) -> None:
     path.write_bytes(data)
     made = LogSegment(context(tmp_path), 40)
     for offset, time in ((50, TIME), (52, TIME + 10), (61, TIME + 21)):
-        assert made.find_offset_by_timestamp(time, 0, made.size) == TimestampOffset(time, offset)
+        assert find_offset_by_timestamp(made, time, 0, made.size) == TimestampOffset(time, offset)
 
 
 # --- indexes ----------------------------------------------------------------------------------------------------------
@@ -195,7 +198,7 @@ def test_a_damaged_index_is_rebuilt_and_misleads_nobody(suffix: str, content: by
         path.write_bytes(content)
     reading = LogSegment(context(tmp_path), 40)
     assert [reading.batch_at(o, reading.size).base_offset for o in (50, 53, 55, 61)] == [50, 52, 60, 60]  # type: ignore[union-attr]
-    assert reading.find_offset_by_timestamp(TIME + 10, 0, reading.size) == TimestampOffset(TIME + 10, 52)
+    assert find_offset_by_timestamp(reading, TIME + 10, 0, reading.size) == TimestampOffset(TIME + 10, 52)
     assert reading.largest_timestamp(reading.size) == TimestampOffset(TIME + 21, 61)
     writing = LogSegment(context(tmp_path), 40)
     writing.activate().rebuild()

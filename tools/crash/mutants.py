@@ -63,14 +63,14 @@ MUTANTS = (
     # --- appends and rolls --------------------------------------------------------------------------------------------
     Mutant(
         "an append is not synced",
-        "kstore/segment_tail.py",
+        "kstore/segments/tail.py",
         "            if sync:\n                file.write_and_sync",
         "            if False:\n                file.write_and_sync",
         lives("appends-sync"),
     ),
     Mutant(
         "a failed write is not cut back",
-        "kstore/segment_tail.py",
+        "kstore/segments/tail.py",
         "        except BaseException:\n            self.cut_back()\n            raise",
         "        except BaseException:\n            raise",
         "tests/crash/test_log_faults.py",
@@ -167,7 +167,7 @@ MUTANTS = (
     ),
     Mutant(
         "a truncation is not synced",
-        "kstore/segment_tail.py",
+        "kstore/segments/tail.py",
         "        file.truncate(position)\n        file.fdatasync()\n        self.position = self._allocated",
         "        file.truncate(position)\n        self.position = self._allocated",
         lives("truncations-sync"),

@@ -39,7 +39,8 @@ from kstore.files.paths import (
 from kstore.files.remote import is_remote
 from kstore.metrics import LogCounters
 from kstore.record.walk import Damage
-from kstore.segment import START, LogSegment, SegmentContext
+from kstore.segment import LogSegment, SegmentContext
+from kstore.segments.places import START
 from kstore.spark.jobs.command import DAMAGED, OK, job_parser, run, summary
 from kstore.spark.jobs.logs import find_all_logs, local_or_url, segments_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.engine.opening import load, losses_of
+from kstore.engine.segment_end import segment_end
 from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter, lone_writer
 from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError
@@ -34,7 +35,8 @@ from kstore.metrics import LogCounters
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
 from kstore.rules.handover import EpochTrack
-from kstore.segment import START, LogSegment, SegmentContext
+from kstore.segment import LogSegment, SegmentContext
+from kstore.segments.places import START
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.state.log_state import LogState, read_state
 from kstore.types import NO_TIMESTAMP, CorruptRange, RecoveryReport
@@ -99,7 +101,7 @@ class Partition:
         if last is None:
             return None
         try:
-            end = last.end(last.size)
+            end = segment_end(last, last.size)
             return end.offset if end.position == last.size else None
         finally:
             self._context.handles.clear()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
@@ -21,6 +20,7 @@ from kstore.indexes.rebuild import WALK_INTERVALS
 from kstore.metrics import LogCounters
 from kstore.record.walk import Damage, walk
 from kstore.rules.roll import jitter_ms, segment_ms_max
+from kstore.segments.files import SegmentFiles
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
 __all__ = ["SegmentTail", "TailState"]
@@ -36,12 +36,6 @@ ALLOCATE_BYTES = 4 << 20
 # A reopened file gets no blocks ahead before it has grown by this much, because it may soon be parked again, which
 # would release them.
 REOPENED_BYTES = 64 << 10
-
-
-class _Segment(Protocol):
-    base_offset: int
-
-    def path(self, suffix: str) -> Path: ...
 
 
 class _Parked(NamedTuple):
@@ -129,8 +123,7 @@ class SegmentTail:
     @classmethod
     def open(
         cls,
-        fs: FileSystem,
-        segment: _Segment,
+        files: SegmentFiles,
         config: LogConfig,
         clock: Clock,
         counters: LogCounters,
@@ -138,15 +131,17 @@ class SegmentTail:
         empty_indexes: bool = False,
     ) -> SegmentTail:
         """Opens the files at their ends. Indexes whose last entries do not match the log are rebuilt."""
-        base_offset = segment.base_offset
-        file = fs.open(segment.path(LOG_SUFFIX), write=True)
+        base_offset = files.base_offset
+        file = files.fs.open(files.path(LOG_SUFFIX), write=True)
         size_max, mode = config.segment_index_bytes, config.file_mode
         tail = cls(
             base_offset,
             file,
-            OffsetIndex.open_writable(fs, segment.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode),
+            OffsetIndex.open_writable(
+                files.fs, files.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode
+            ),
             TimeIndex.open_writable(
-                fs, segment.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode
+                files.fs, files.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode
             ),
             position=file.size(),
             config=config,
@@ -162,8 +157,7 @@ class SegmentTail:
     @classmethod
     def join(
         cls,
-        fs: FileSystem,
-        segment: _Segment,
+        files: SegmentFiles,
         config: LogConfig,
         clock: Clock,
         counters: LogCounters,
@@ -177,16 +171,16 @@ class SegmentTail:
 
         Raises: CorruptIndexError, FileMissingError if an index does not match ``known``; StorageError.
         """
-        base_offset, size_max = segment.base_offset, config.segment_index_bytes
+        base_offset, size_max = files.base_offset, config.segment_index_bytes
         offset_count, time_count = known[-2:]
         tail = cls(
             base_offset,
-            fs.open(segment.path(LOG_SUFFIX), write=True),
+            files.fs.open(files.path(LOG_SUFFIX), write=True),
             OffsetIndex.join(
-                fs, segment.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=offset_count
+                files.fs, files.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=offset_count
             ),
             TimeIndex.join(
-                fs, segment.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=time_count
+                files.fs, files.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=time_count
             ),
             position=position,
             config=config,

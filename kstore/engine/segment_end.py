@@ -1,0 +1,68 @@
+"""Finds the end of the last whole batch of a segment: where the next one is, or may be, written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kstore.errors import CorruptDataError, StorageError
+from kstore.record.batch import Batch
+from kstore.record.heads import HEAD_BYTES
+from kstore.record.walk import Damage, walk
+from kstore.segment import LogSegment
+from kstore.segments.places import START, Located
+from kstore.types import OFFSET_MAX
+
+__all__ = ["SegmentEnd", "segment_end"]
+
+
+class SegmentEnd(NamedTuple):
+    """The next ``offset`` and the ``position`` after the last whole batch.
+
+    That batch begins at ``batch_position``, with the bytes ``batch_head``, as read when it was found to be whole.
+    """
+
+    offset: int
+    position: int
+    batch_position: int
+    batch_head: bytes = b""
+
+    @classmethod
+    def after(cls, position: int, batch: Batch) -> SegmentEnd:
+        """The end of a segment whose last batch is ``batch``, at ``position``."""
+        return cls(batch.last_offset + 1, position + batch.size, position, bytes(batch.data[:HEAD_BYTES]))
+
+
+def segment_end(segment: LogSegment, stop: int, *, offset_stop: int = OFFSET_MAX, known_end: int = 0) -> SegmentEnd:
+    """The end of the last whole batch up to position ``stop``, below ``offset_stop``; damage is skipped.
+
+    Walks from the last index entry on, if a whole batch is there, else from the start. ``known_end``: an end that
+    the log once had (``walk``).
+    """
+    for start in (_last_indexed(segment, stop), START):
+        last = None
+        for item in walk(
+            segment.log_file(),
+            start.position,
+            stop,
+            next_offset=max(start.next_offset, segment.base_offset),
+            offset_stop=offset_stop,
+            known_end=known_end,
+        ):
+            if not isinstance(item, Damage):
+                last = item
+            elif start.position and last is None:
+                break  # the entry led into damage: what comes before it is not known
+        if last is not None:
+            return SegmentEnd.after(*last)
+    return SegmentEnd(segment.base_offset, 0, 0)
+
+
+def _last_indexed(segment: LogSegment, stop: int) -> Located:
+    """The batch of the last index entry, if it is there; else the segment's start."""
+    try:
+        entry = segment.offset_index().last_entry
+    except (StorageError, CorruptDataError):
+        return START
+    # A lookup for the entry's own offset checks the header there.
+    found = segment.locate(entry.offset, stop, repair=False)
+    return found if found.position == entry.position < stop else START

@@ -1,0 +1,1 @@
+"""The parts of a segment, one file each; ``kstore.segment`` puts them together."""
