@@ -15,10 +15,10 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import MAP_BYTES, LogConfig
@@ -45,7 +45,6 @@ from kstore.files.local import SYSTEM_FS
 from kstore.metrics import LogCounters, MetricValue
 from kstore.record._codec import Record
 from kstore.record._runs import Run
-from kstore.record.batch import Batch
 from kstore.rules.arguments import one_of
 from kstore.segment import SegmentContext
 from kstore.types import (
@@ -69,8 +68,6 @@ if TYPE_CHECKING:
 
     from kstore.compaction.blocks import CompactionReport
     from kstore.engine.columns import ArrowBatches, ArrowOptions, ReadOptions
-
-Found = TypeVar("Found")
 
 
 class Log:
@@ -327,22 +324,6 @@ class Log:
         """
         record = record_of(self.reads, offset)
         return record if record is not None else next(self.read(offset, offset + 1), None)
-
-    def read_runs(
-        self,
-        decode: Callable[[Batch, int, int, int], Iterable[Found]],
-        start: int,
-        stop: int,
-        *,
-        isolation_level: IsolationLevel,
-        on_corrupt: OnCorrupt,
-    ) -> LogReader[Found]:
-        """Like ``read``, for the results of ``decode``, called with each batch, the offsets wanted of it and its size
-        limit.
-
-        For consumers, which must know where each batch ends.
-        """
-        return open_reader(self.reads, decode, start, stop, isolation_level, on_corrupt)
 
     def fetch(
         self, offset: int, max_bytes: int = FETCH_BYTES, *, isolation_level: IsolationLevel = "read_uncommitted"

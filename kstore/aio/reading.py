@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
-from kstore.engine.reader import LogReader
+from kstore.engine.reader import LogReader, open_reader
 from kstore.errors import ClosedError
 from kstore.log import Log
 from kstore.record.batch import Batch
@@ -206,8 +206,8 @@ class _ReadPosition:
         if not is_first and self._position >= end:
             return False
         self._end = end = max(end, self._position)
-        self._runs = self._log.read_runs(
-            self._decode, self._position, end, isolation_level=self._isolation_level, on_corrupt=self._on_corrupt
+        self._runs = open_reader(
+            self._log.reads, self._decode, self._position, end, self._isolation_level, self._on_corrupt
         )
         return True
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.consumer.pieces import ListPiece, Piece, RecordPiece
 from kstore.consumer.reading_counters import ReadingCounters
+from kstore.engine.reader import open_reader
 from kstore.errors import CorruptBatchError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
@@ -258,8 +259,8 @@ class PartitionReader:
                 assert self.position is not None
                 if self.position == self._end:
                     return None
-                self._runs = self.log.read_runs(
-                    decode, self.position, self._end, isolation_level=self.isolation_level, on_corrupt=self.on_corrupt
+                self._runs = open_reader(
+                    self.log.reads, decode, self.position, self._end, self.isolation_level, self.on_corrupt
                 )
             try:
                 run = next(self._runs, None)

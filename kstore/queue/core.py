@@ -15,7 +15,7 @@ from itertools import islice
 from typing import cast
 
 from kstore.clock import Clock
-from kstore.engine.reader import LogReader
+from kstore.engine.reader import LogReader, open_reader
 from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOutOfRangeError
 from kstore.log import Log
 from kstore.queue.config import QueueConfig
@@ -397,7 +397,7 @@ class QueueCore:
         if not committed or at >= end:
             return False
         try:
-            reader = items.read_runs(_extents, at, end, isolation_level="read_committed", on_corrupt="yield")
+            reader = open_reader(items.reads, _extents, at, end, "read_committed", "yield")
             extents = list(islice(reader, COUNTED_BATCHES))
         except OffsetOutOfRangeError:
             self._raise_floor()  # another process has deleted part of the log

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kstore
+from kstore.engine.reader import open_reader
 from kstore.errors import ClosedError, Empty, Full
 from kstore.queue.offsets import BLOCK_SIZE, OffsetSet
 from kstore.queue.queue import Queue
@@ -148,13 +149,12 @@ def test_counting_goes_on_where_it_ended(store: Store, monkeypatch: pytest.Monke
     assert queue.qsize() == 10
     counted_end = queue.items.high_watermark
     reads: list[int] = []
-    read_runs = queue.items.read_runs
 
-    def noted(decode: object, start: int, *rest: object, **options: object) -> object:
+    def noted(log: object, decode: object, start: int, *rest: object) -> object:
         reads.append(start)
-        return read_runs(decode, start, *rest, **options)  # type: ignore[arg-type]  # passed on as they came
+        return open_reader(log, decode, start, *rest)  # type: ignore[arg-type]  # passed on as they came
 
-    monkeypatch.setattr(queue.items, "read_runs", noted)
+    monkeypatch.setattr("kstore.queue.core.open_reader", noted)
     assert queue.qsize() == 10
     queue.put(b"y")
     assert queue.qsize() == 11
