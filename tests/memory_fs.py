@@ -334,7 +334,7 @@ class _FreeLock:
 
 
 class _FreeSharedLock(_FreeLock):
-    """Replaces a shared one: its turn is always free, since one thread does everything; it knows who has it open."""
+    """Replaces a shared one: its turn is always free, since one thread does everything; it knows its users."""
 
     live: ClassVar[list[tuple[str, int]]] = []
 

@@ -33,7 +33,7 @@ def overflowing_log(path: Path, fs: FileSystem, *, last: bool = False, size: int
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         fs.unlink(path / segment_name(second, suffix))
         if last:
-            # The empty segment behind it.
+            # The empty segment after it.
             fs.unlink(path / segment_name(FAR[-1] + 1, suffix))
     if last:
         # The mark of its close belongs to another segment: a recovery leaves the log open, and unsplit.

@@ -1,4 +1,4 @@
-"""A process that opens what it is told to, one command a line, and reports whether it succeeded.
+"""A process that opens logs on command, one command a line, and reports whether it succeeded.
 
 <what> <path>    open it, or do it: "in", or "out" if another process has it
 close            close what is open

@@ -113,7 +113,7 @@ def choices_for(disk: Disk, generator: random.Random, count: int) -> Iterator[Ch
 
 
 def _choices(disk: Disk, generator: random.Random, count: int) -> Iterator[Choice]:
-    """At least ``count`` choices if there are so many, the most telling ones first; random ones without end."""
+    """At least ``count`` choices if that many exist, the most telling ones first; random ones without end."""
     units = disk.unit_count()
     yield nothing
     if not units:

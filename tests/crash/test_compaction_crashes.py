@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 KEYS = 6
 STATES, SAMPLE = tries(1000, quick=80), tries(45, quick=10)
-# Behind how many operations the log is compacted again, which takes the longest.
+# After how many operations the log is compacted again, which takes the longest.
 AGAIN_EVERY = 7
 
 # A log that could not be closed in order is just dropped.

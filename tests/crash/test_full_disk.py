@@ -45,7 +45,7 @@ def assert_holds(log: Log, acknowledged: dict[int, bytes]) -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Mounts a disk of so many pages; it is the only one at a time."""
+    """Mounts a disk of this many pages; only one at a time."""
     target = tmp_path / "disk"
     target.mkdir()
     is_mounted = False

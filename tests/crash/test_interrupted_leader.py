@@ -39,7 +39,7 @@ class MeetingFs(WatchedFs):
 
 
 def interrupt_leader(path: Path, number: int, between: str) -> bool:
-    """Interrupts the leader at line ``number`` of its append; whether it had so many."""
+    """Interrupts the leader at line ``number`` of its append; returns whether it had that many."""
     fs = MeetingFs()
     log = Log(path, fs=fs)
     log.append(b"first")

@@ -12,7 +12,7 @@ from tests.crash.interrupted_life import STEPS
 from tests.crash.programs import count_of
 from tests.selection import tries
 
-# In ``make test`` only so many lines apart.
+# The distance between lines in ``make test``.
 SAMPLE_STEP = tries(11, quick=61)
 SAMPLE_STEP_CODES = tries(53, quick=307)
 CASES = pytest.mark.parametrize(

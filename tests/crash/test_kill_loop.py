@@ -96,7 +96,7 @@ class Model:
     """What must be in the log: for each offset the serial number of its append, and what was under way at the kill."""
 
     serials: dict[int, int] = field(default_factory=dict)
-    batches: list[tuple[int, int]] = field(default_factory=list)  # first offset and the one behind the last
+    batches: list[tuple[int, int]] = field(default_factory=list)  # first offset and the one after the last
     start: int = 0
     end: int = 0
     is_viewed: bool = False
@@ -153,7 +153,7 @@ class Model:
             case ["delete", offset]:
                 starts.add(int(offset))
         if self.is_viewed:
-            # Behind a truncation a view of a dead writer's log ends with the last batch, until the next append.
+            # After a truncation a view of a dead writer's log ends with the last batch, until the next append.
             ends = (min(ends[0], max((behind for _, behind in self.batches), default=self.start)), ends[1])
         if start not in starts:
             raise Wrong(f"the log starts at {start}, expected one of {starts}, pending {self.pending}")
@@ -223,7 +223,7 @@ def _kill(count: int, durability: Durability, root: Path, zygote: Zygote, tried:
         tried("kills", 1)
         if not any(path.glob("*.log")):
             continue  # killed before there was a log
-        # In "sync" a view ends where it is told the log is durable: it does not see what only a recovery will find.
+        # In "sync" a view ends at the durable end: it does not see what only a recovery will find.
         if generator.random() < 0.5 and not (durability == "sync" and looked_at != path):
             with Log(path, read_only=True, **settings) as view:
                 seen = copy.deepcopy(model)

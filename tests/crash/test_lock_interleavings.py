@@ -25,13 +25,13 @@ from tests.selection import tries
 ROOT = Path(__file__).parents[2]
 # Where lines are steps.
 TRACED = {module.__file__ for module in (lock, log_lock, log_writer, log_files, segment_tail, descriptors)}
-# In ``make test`` only so many lines apart.
+# The distance between lines in ``make test``.
 SAMPLE_STEP = tries(23, quick=113)
 STAYS_OPEN = ("log", "store")
 
 
 class OtherProcess:
-    """Does what it is told to (``other_writer``)."""
+    """Follows commands (``other_writer``)."""
 
     def __init__(self) -> None:
         program = [sys.executable, "-m", "tests.crash.other_writer"]

@@ -1,4 +1,4 @@
-"""Every file operation of a log's life, and of a recovery, fails, once and for good: what is certain stays certain.
+"""Every file operation of a log's life, and of a recovery, fails, once and always: what is certain stays certain.
 
 The life goes on after the fault: in the same handle, or in a new one where the log is poisoned or could not be opened.
 """
@@ -187,7 +187,7 @@ def try_faults(
     numbers: Sequence[int],
     operations: Sequence[Operation],
 ) -> int:
-    """Lets each of the operations ``numbers`` (from 1) fail, once and for good; returns how many faults struck."""
+    """Lets each of the operations ``numbers`` (from 1) fail, once and always; returns how many faults struck."""
     count = 0
     for number in numbers:
         kind = operations[number - 1].kind
@@ -195,7 +195,7 @@ def try_faults(
             path = directory / f"{number}-{lasting}"
             path.mkdir()
             model = scenario.prepare(path / "log", durability)
-            # A disk that refuses changes for good can be read; one that fails to be read fails in everything.
+            # A disk that refuses all changes can be read; one that fails to be read fails in everything.
             kinds = CHANGES if lasting and kind in CHANGES else EVERYTHING
             at = sum(operation.kind in kinds for operation in operations[:number])
             fault = Fault(at, failure.errno, sticky=lasting, written=failure.written, kinds=kinds)

@@ -1,4 +1,4 @@
-"""Every file operation of producers' lives fails, once and for good: nothing acknowledged is lost, nothing is doubled.
+"""Every file operation of producers' lives fails, once and always: nothing acknowledged is lost, nothing is doubled.
 
 Errors are the package's own, every record has a result, a transaction is whole or absent, and nobody waits for ever.
 """
@@ -53,7 +53,7 @@ def operations_of(directory: Path, durability: Durability) -> list[str]:
 
 
 def try_faults(directory: Path, durability: Durability, name: str, count: int | None, seed: int) -> int:
-    """Lets operations fail, ``count`` of them or all, each once and for good; returns how many faults struck."""
+    """Lets operations fail, ``count`` of them or all, each once and always; returns how many faults struck."""
     number_errno, written = FAILURES[name]
     kinds = EVERYTHING if written == 0 else WRITES
     operations = operations_of(directory, durability)
@@ -64,7 +64,7 @@ def try_faults(directory: Path, durability: Durability, name: str, count: int | 
         for lasting in (False, True):
             path = directory / f"{number}-{lasting}"
             prepare(path, durability)
-            # A disk that refuses changes for good can be read; one that fails to be read fails in everything.
+            # A disk that refuses all changes can be read; one that fails to be read fails in everything.
             struck_kinds = CHANGES if lasting and kind in CHANGES else EVERYTHING
             at = sum(one in struck_kinds for one in operations[:number])
             fs = FailingFs()

@@ -12,7 +12,7 @@ from tests.crash.programs import count_of
 from tests.selection import tries
 
 ERRORS = ("KeyboardInterrupt", "MemoryError")
-# In ``make test`` only so many lines apart.
+# The distance between lines in ``make test``.
 FEWER = tries(1, quick=5)
 SAMPLE_STEP = {
     "send": 9 * FEWER,
@@ -21,7 +21,7 @@ SAMPLE_STEP = {
     "abandon": 17 * FEWER,
 }
 SAMPLE_STEP_LONG = 131 * FEWER
-# So many times as many places are in the middle of lines.
+# How many times more places are in the middle of lines.
 CODES = 5
 
 

@@ -52,7 +52,7 @@ def until(what: Callable[[], object]) -> None:
 
 
 class Paused:
-    """Stands in the way of a call until it is told to go on."""
+    """Blocks a call until it is released."""
 
     def __init__(self, inner: Callable[..., object]) -> None:
         self._inner = inner

@@ -63,7 +63,7 @@ def test_many_power_cuts_lose_no_item_and_bring_none_back(
 
 
 def end(life: QueueLife, numbers: Collection[int] | None, left: Choice) -> int:
-    """Ends the life behind each of these changes of the disk (None: all); returns how many these were.
+    """Ends the life after each of these changes of the disk (None: all); returns how many these were.
 
     ``everything`` is left by a process that was killed, ``nothing`` of what was not synced by the harshest power cut.
     """

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnin
 
 
 class FaultyLife:
-    """Puts and works; after a failure it opens the store anew, and goes on."""
+    """Puts and works; after a failure it opens the store again, and continues."""
 
     def __init__(self, path: Path, fs: FailingFs) -> None:
         self.path = path

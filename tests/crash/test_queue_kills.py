@@ -65,7 +65,7 @@ class Heard:
             else:
                 acking = None
                 if word == "acked":
-                    # The first: what is delivered behind it is wrong.
+                    # The first: what is delivered after it is wrong.
                     self.acked[number] = min(when, self.acked.get(number, when))
         if acking is not None:
             self.doubtful.add(acking)
@@ -176,7 +176,7 @@ def _hold(path: Path, heard: Heard) -> None:
             queue.ack_many(jobs)
     if acked := left & heard.acked.keys():
         raise Wrong(f"{len(acked)} of {len(heard.acked)} acked items were still there")
-    # Who was killed in its ack has got the item, and may have said so to the queue.
+    # A worker killed in its ack has got the item, and may have told the queue.
     if lost := heard.put - left - heard.acked.keys() - heard.doubtful:
         raise Lost(f"{len(lost)} of {len(heard.put)} items that were put were never processed")
     counts = len(heard.put), len(heard.acked), len(left), len(heard.doubtful)

@@ -20,7 +20,7 @@ from tests.selection import tries
 
 ROOT = Path(__file__).parents[2]
 DURABILITIES: tuple[Durability, ...] = ("sync", "os")
-# In ``make test`` only so many operations, and lines, apart.
+# The distance between operations, and between lines, in ``make test``.
 STRIDE_OPERATIONS, STRIDE_LINES = tries(3, quick=7), tries(37, quick=149)
 
 pytestmark = [

@@ -14,7 +14,7 @@ from tests.crash.programs import count_of
 from tests.crash.shared_trio import WRITERS
 
 ROOT = Path(__file__).parents[2]
-# In ``make test`` only so many operations apart.
+# The distance between operations in ``make test``.
 STRIDE = 13
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")

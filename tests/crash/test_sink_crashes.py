@@ -40,7 +40,7 @@ def test_many_power_cuts_leave_each_batch_of_a_stream_once(seed: int, tried: Cal
 
 
 def kill(numbers: Collection[int] | None, life: SinkLife) -> int:
-    """Kills driver and tasks behind each of these changes of the disk (None: all); returns how many these were."""
+    """Kills driver and tasks after each of these changes of the disk (None: all); returns how many these were."""
     disk = Disk(ROOT, image=life.before)
     kills = 0
     for number, operation in enumerate(life.operations):

@@ -35,7 +35,7 @@ class StoreLife:
         self.fs = MemoryRecording(MemoryFs(ROOT))
         self.before: Image = {}
         self.clock = ManualClock()
-        # Before how many operations each step began, and behind how many it was done; what was certain before it.
+        # Before how many operations each step began, and after how many it was done; what was certain before it.
         self.steps: list[tuple[int, int, Model]] = []
         self.model = Model()
 

@@ -1,4 +1,4 @@
-"""Every file operation of a store's life fails, once and for good: what is certain stays, and nothing is half there."""
+"""Every file operation of a store's life fails, once and always: what is certain stays, and nothing is half there."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_many_power_cuts_leave_a_transaction_whole_or_absent(seed: int, tried: C
 
 
 def kill(numbers: Collection[int] | None, life: TransactionLife) -> int:
-    """Kills the process behind each of these changes of the disk (None: all); returns how many these were."""
+    """Kills the process after each of these changes of the disk (None: all); returns how many these were."""
     disk = Disk(ROOT, image=life.before)
     kills = 0
     for number, operation in enumerate(life.operations):
@@ -119,7 +119,7 @@ def survive_fault(image: Image, fault: Fault, *, abort_instead: bool) -> bool:
     except ProducerFencedError as error:
         raise Wrong(f"fenced by nobody: {error}") from error
     except KstoreError as error:
-        # Twice in a row only where nothing can be written any more until the log is opened anew.
+        # Twice in a row only where nothing can be written any more until the log is reopened.
         if not isinstance(error, PoisonedError):
             raise Wrong(f"the second attempt fails with {error!r}, and the disk is well") from error
     except (OSError, LookupError, ValueError) as error:
@@ -129,7 +129,7 @@ def survive_fault(image: Image, fault: Fault, *, abort_instead: bool) -> bool:
         store.close()
     except KstoreError:
         pass  # a poisoned log
-    # What a log that is opened anew syncs again is its own business: it reads first.
+    # What a reopened log syncs again does not matter here: it reads first.
     if any(operation.path == str(PATH) for operation in failing.second_syncs):
         raise Wrong("a second sync of the store's directory")
 
@@ -179,7 +179,7 @@ def test_any_operation_that_fails_leaves_a_transaction_whole_or_absent(
 
 
 def fail(code: int, seed: int, count: int, *, abort_instead: bool) -> int:
-    """Has so many operations of a transaction fail, each in a store of its own; returns how many did."""
+    """Lets this many operations of a transaction fail, each in a store of its own; returns how many did."""
     with in_memory():
         image = prepared_image()
         numbers = shuffled(range(1, fault_count(image) + 1), seed, count)

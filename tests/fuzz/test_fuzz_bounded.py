@@ -1,4 +1,4 @@
-"""The fuzz targets with so many inputs as fit into every run of the tests, the same ones for the same seed."""
+"""The fuzz targets with as many inputs as fit into every run of the tests, the same ones for the same seed."""
 
 from __future__ import annotations
 

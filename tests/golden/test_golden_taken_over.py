@@ -46,7 +46,7 @@ def sent(log: kstore.Log, producer_id: int, sequence: int, *, transactional: boo
 
 
 def go_on(log: kstore.Log) -> None:
-    """More of everything, over several segments: records of nobody, a commit, an abort, an open transaction."""
+    """More of everything, over several segments: plain records, a commit, an abort, an open transaction."""
     for round_ in range(2):
         log.append_many([b"value"] * 20, keys=[b"key-%d" % number for number in range(20)])
         sent(log, OTHER_PRODUCER, 3 * round_, transactional=False)

@@ -35,7 +35,7 @@ CASES = [
 ]
 # Their topics index as densely as the log did, and a writer trimmed the indexes when it closed.
 INDEXED_ALIKE = [name for name, s in SCENARIOS.items() if s.is_closed and not s.has_foreign_indexes]
-# A broker says these of a log that came from elsewhere, whoever wrote it: its own epochs are behind those in the log,
+# A broker says these of any log that came from elsewhere: its own epochs are behind those in the log,
 # and a start offset inside a segment is above the high watermark that it begins with.
 FOREIGN_LOG_REMARKS = ("LeaderEpochFileCache", "Non-monotonic update of high watermark")
 

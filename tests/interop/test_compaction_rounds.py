@@ -28,7 +28,7 @@ pytestmark = pytest.mark.interop
 
 
 class Shape(NamedTuple):
-    """So many batches a round, with so many keys."""
+    """The number of batches a round, and of keys."""
 
     seed: int
     batches: int
@@ -46,7 +46,7 @@ LOGS = {
 }
 LEFT_OPEN = "left-open"
 ROUNDS = 5
-# Behind these all transactions have ended: what a pass left for open ones, the next ones make good.
+# After these all transactions have ended: the next passes complete what a pass left for open ones.
 ENDED_FROM = 1
 # Far less than a broker takes to start.
 RETENTION_MS = 500
@@ -215,7 +215,7 @@ def latest(rows: list[Row]) -> dict[bytes, Row]:
 
 
 def test_all_that_takes_several_passes_came_to_pass(story: Story) -> None:
-    """Markers and tombstones got their time to live and went behind it; producers' last batches stayed without data."""
+    """Markers and tombstones got their time to live and went after it; producers' last batches stayed without data."""
     passes = story.by_kstore["few-keys"]
     for kind in (is_marker, is_tombstone):
         waiting = [{one.base_offset for one in each.batches if kind(one) and one.delete_horizon_ms} for each in passes]

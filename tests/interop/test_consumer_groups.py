@@ -1,4 +1,4 @@
-"""Groups and a queue move with their store to a broker and back: nobody reads a record twice, or misses one.
+"""Groups and a queue move with their store to a broker and back: no member reads a record twice, or misses one.
 
 One story. A store's groups commit: as members that share a topic, by a reset on the command line, and in a producer's
 transaction. The store becomes a broker's, whose tools show these offsets and whose consumer goes on at them. Then it is
@@ -50,7 +50,7 @@ READ_BY_MEMBERS_MIN = 10  # of each partition
 SECONDS_MAX = 30
 READ_BY_KAFKA = 40  # of all, half of them by each protocol of Kafka's groups
 PROTOCOLS = ("classic", "consumer")
-# Behind what all have read, so that there is more to come.
+# After what all have read, so that there is more to come.
 APPENDED_LAST = 5
 ACKED = [b"job 0", b"job 1", b"job 4"]
 JOBS = [b"job %d" % number for number in range(10)]

@@ -1,4 +1,4 @@
-"""kstore's logs are handed to a real broker, taken back from it, and handed over again; nobody misses a record."""
+"""kstore's logs are handed to a real broker, taken back from it, and handed over again; no reader misses a record."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_after_kstore_has_gone_on_the_broker_serves_all_of_it(story: Story, topi
     second = story.rounds[1]
     begin, end, rows = second.served[topic]
     assert (begin, end, rows) == second.expected[topic]
-    # The broker's own of the first round, and kstore's behind them.
+    # The broker's own of the first round, and kstore's after them.
     assert rows[: len(story.rounds[0].served[topic][2])] == story.rounds[0].served[topic][2]
     assert end > 180 + PRODUCED
 

@@ -24,7 +24,7 @@ SOURCE = Path(__file__).parents[2] / "tools" / "interop" / "HoldLock.java"
 
 
 class JavaLocker:
-    """A Java program that tries the lock each time it is told to."""
+    """A Java program that tries the lock on request."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None

@@ -68,7 +68,7 @@ def compacted_twice_and_deleted(producers: Producers) -> None:
 
 
 def hanging(producers: Producers) -> None:
-    """Transactions that nobody ends but the owner of the log."""
+    """Transactions that only the owner of the log ends."""
     producers.work(200)
     producers.send(5, 1, transactional=True)
     for transaction in producers.log.transactions():

@@ -50,7 +50,7 @@ ROWS = st.lists(st.tuples(TIMESTAMPS, FIELDS, FIELDS, HEADERS), min_size=1, max_
 
 @st.composite
 def batches(draw: st.DrawFn) -> OracleBatch:
-    """A batch with gaps between offsets, before the first and behind the last."""
+    """A batch with gaps between offsets, before the first and after the last."""
     rows = draw(ROWS)
     base_offset = draw(st.one_of(st.integers(0, 1000), st.integers(2**63 - 2**33, 2**63 - 2**32)))
     offset = base_offset + draw(st.integers(0, 3))

@@ -142,7 +142,7 @@ class GroupModel(RuleBasedStateMachine):
         self.ends[number] += count
 
     def looks(self, member: Member) -> None:
-        """It asks for records, or joins: whoever was silent for too long is dead to it."""
+        """It asks for records, or joins: to it, a member that was silent for too long is dead."""
         now = self.clock.monotonic()
         member.beat, member.is_expelled = now, False
         for other in self.members:
@@ -277,10 +277,10 @@ class GroupModel(RuleBasedStateMachine):
             self.ends.append(0)
             self.seen.append(set())
             self.store.add_partitions("t", len(self.ends))
-            self.clock.advance(6000)  # where nobody tells of topics they are looked for now and then
+            self.clock.advance(6000)  # where changes of topics are not reported they are looked for from time to time
 
     def fall_silent(self) -> None:
-        """Everybody: whoever asks first takes the others for dead."""
+        """All members: the first that asks takes the others for dead."""
         self.clock.advance(LIMIT_MS + 1)
 
     def reopen(self) -> None:

@@ -29,12 +29,12 @@ TIME = 1_700_000_000_000
 BASE = 5
 SEGMENT = f"{BASE:020d}.log"
 SECONDS_MAX = 5
-# So many bytes apart in a quick run.
+# The distance between bytes in a quick run.
 ONE_IN = tries(1, quick=15)
 # max_batch_bytes_uncompressed, and what an open log of a few hundred bytes may take beside it.
 UNCOMPRESSED_BYTES_MAX = 4096
 MEMORY_SLACK_BYTES = 1 << 20
-# One flip in so many is held against the memory limit: it costs as much as ten others.
+# One flip in this many is held against the memory limit: it costs as much as ten others.
 MEMORY_EVERY = 16
 CODECS_V2 = ("none", "gzip", "snappy", "lz4", "zstd")
 CODECS_LEGACY = ("none", "gzip", "snappy", "lz4")
@@ -219,7 +219,7 @@ def make(directory: Path, magic: int, codec: str) -> tuple[bytes, dict[int, Reco
 
 
 def offset_field_of_last(data: bytes) -> range:
-    """The one field that neither a CRC covers nor anything behind it bears out, while no writer closed the log."""
+    """The one field that neither a CRC covers nor anything after it confirms, while no writer closed the log."""
     at = 0
     while (size := 12 + int.from_bytes(data[at + 8 : at + 12], "big")) < len(data) - at:
         at += size
@@ -286,7 +286,7 @@ def test_no_flipped_bit_of_an_index_leads_to_a_wrong_record(suffix: str, directo
 def test_no_flipped_bit_of_the_state_makes_a_wrong_record(directory: Path, tried: Count) -> None:
     written = make_indexed(directory)
     whole = (directory / "kstore.state").read_bytes()
-    # The records stand at the start of the three slots; between them are zeros that nobody reads.
+    # The records stand at the start of the three slots; between them are zeros that are never read.
     used = [position for position in range(len(whole)) if position % 512 < 96 and position < 1536][::ONE_IN]
     tried("flips", read_each(directory, "kstore.state", flips(whole, used), written))
     tried("truncations", read_each(directory, "kstore.state", ((f"{n}", whole[:n]) for n in used), written))

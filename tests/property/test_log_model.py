@@ -72,7 +72,7 @@ class Model:
         self.start = 0
         self.end = 0
         self.durable = 0
-        # Behind the last batch: an end that a truncation put higher is known to the files when a batch stands there.
+        # After the last batch: the files know an end that a truncation put higher once a batch stands there.
         self.end_in_files = 0
 
     def add(self, batch: Batch) -> None:
@@ -349,7 +349,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(choice=st.randoms(use_true_random=False))
     def damage(self, choice: random.Random) -> None:
-        """A bit rots in a batch that is on disk, while nobody looks."""
+        """A bit rots in a batch that is on disk, while no process has the log open."""
         candidates = [
             batch
             for batch in self.model.batches[:-1]
@@ -402,7 +402,7 @@ class LogMachine(RuleBasedStateMachine):
                 raise Wrong(f"damage that is none: {error!r}") from error
 
     def _is_told(self, batch: Batch, lost: CorruptRange, start: int, stop: int) -> bool:
-        """Whether ``lost`` is ``batch``; with the offsets behind it that a truncation took, which damage hides too."""
+        """Whether ``lost`` is ``batch``; with the offsets after it that a truncation took, which damage hides too."""
         following = min((other.first for other in self.model.batches if other.first > batch.last), default=stop)
         last_min, last_max = min(batch.last, stop - 1), min(max(following - 1, batch.last), stop - 1)
         return lost.first == max(batch.first, start) and last_min <= lost.last <= last_max

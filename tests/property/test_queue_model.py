@@ -38,7 +38,7 @@ JOURNAL_BYTES = 1500
 
 
 class Item:
-    """What is known of one item. ``is_sure`` ends with a kill, behind which deliveries may be forgotten."""
+    """What is known of one item. ``is_sure`` ends with a kill, after which deliveries may be forgotten."""
 
     def __init__(self, number: int, due_ms: int) -> None:
         self.number = number
@@ -204,7 +204,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         image = self.fs.image()
-        self.store.close()  # on a disk that nobody sees any more
+        self.store.close()  # on a disk that is not used any more
         self.fs = MemoryFs(ROOT, image)
         self._all_back()
         self.store = self._opened()
@@ -219,7 +219,7 @@ class QueueMachine(RuleBasedStateMachine):
     def count(self) -> None:
         self._expire()
         found = self.queue.stats()
-        # Who has not been put aside yet is pending.
+        # An item that was not put aside yet is pending.
         expected = len(self.waiting)
         if not expected <= found.pending <= expected + len(self.dead) + len(self.maybe_dead):
             raise Wrong(f"{found}, expected {expected} pending")

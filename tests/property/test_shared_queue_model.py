@@ -32,7 +32,7 @@ BOOTS = (b"the first boot..", b"the second boot.")
 
 
 class Processes:
-    """``waiting`` has what nobody has acked, and from when it may be delivered."""
+    """``waiting`` has the unacked items, and from when they may be delivered."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
@@ -146,7 +146,7 @@ class Processes:
     # --- what happens to all ----------------------------------------------------------------------------------------
 
     def die(self) -> None:
-        """All are killed; the machine may be started anew behind that."""
+        """All are killed; the machine may restart after that."""
         before, self.life = self.directory / str(self.life), self.life + 1
         shutil.copytree(before, self.directory / str(self.life))
         self.close()
@@ -172,7 +172,7 @@ class Processes:
         self.random.choice(does)(self.random.randrange(PROCESS_COUNT))
 
     def drain(self) -> None:
-        """Everything that nobody has acked is delivered, and nothing else."""
+        """Every unacked item is delivered, and nothing else."""
         self.clock.advance(1_000_000)
         self.held = {number: [] for number in range(PROCESS_COUNT)}
         found: set[int] = set()

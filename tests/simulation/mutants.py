@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("kstore", "tests", "pyproject.toml")
-# So many of them must be found within 1,000 lives.
+# How many of them must be found within 1,000 lives.
 FOUND_MIN = 9
 
 

@@ -350,7 +350,7 @@ def test_a_repartition_that_fails_leaves_no_store_and_can_be_run_again(
 
 @pytest.mark.long
 def test_rebuilt_indexes_have_the_bytes_that_appending_made(spark: SparkSession, tmp_path: Path) -> None:
-    # Not a copy: of one nobody can say that it was closed cleanly, and its last segments would be left alone.
+    # Not a copy: a copy is not known to be closed cleanly, and its last segments would be left alone.
     copy = make_store(tmp_path / "store", 1500)
     expected = {path: path.read_bytes() for path in copy.glob("*/*index")}
     for number, path in enumerate(sorted(expected)):

@@ -165,7 +165,7 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, path: Path, tmp_path
         (source / f"{number}.txt").write_text("".join(f"{number}-{row}\n" for row in range(100)))
     stream(spark, source, path, checkpoint)
     (source / "3.txt").write_text("".join(f"3-{row}\n" for row in range(100)))
-    # Spark died behind the sink's commit, and before it noted that: the last batch comes again.
+    # Spark died after the sink's commit, and before it noted that: the last batch comes again.
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)

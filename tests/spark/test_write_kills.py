@@ -1,4 +1,4 @@
-"""A stream's driver is killed while it commits, before and behind it: each row is in the store once."""
+"""A stream's driver is killed while it commits, before and after it: each row is in the store once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.spark
 
 REPOSITORY = Path(__file__).parents[2]
 ROWS_PER_FILE = 300
-# A kill comes while one of so many batches of its driver is under way.
+# A kill comes during one of this many batches of its driver.
 BATCHES_PER_KILL = 3
 WAIT_SECONDS = 360
-# A commit takes less than this: some kills are before it, some within it, some behind it.
+# A commit takes less than this: some kills are before it, some within it, some after it.
 DELAY_SECONDS = 0.6
 
 
@@ -97,7 +97,7 @@ def live(directory: Path, kills: int, seed: int, tried: Callable[[str, int], Non
         made.create_topic("orders", 2)
     for number in range(kills):
         kill_around_a_commit(start(directory), directory, chance, behind=number % 2 == 1)
-        # A reader sees whole batches only, and none twice, also before anybody has cleaned up.
+        # A reader sees whole batches only, and none twice, also before any cleanup.
         check(store, count, is_complete=False)
         tried("kills", 1)
     driver = start(directory)

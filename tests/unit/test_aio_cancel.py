@@ -26,7 +26,7 @@ Tried = Callable[[str, int], None]
 
 
 def expect(found: list[Any], expected: list[Any]) -> None:
-    """That each was done so often as it was said to be, in that order."""
+    """Asserts that each was done as often as reported, in that order."""
     missing = Counter(expected) - Counter(found)
     if missing:
         raise Lost(f"not there: {list(missing)[:5]}")
@@ -495,7 +495,7 @@ def test_a_worker(tmp_path: Path, cancel: Cancel, tried: Tried) -> None:
                         done.append(job.value)
 
             async def check(point: int, ended: Ended) -> None:
-                # An item whose work was done when its worker was cancelled is acked: nobody does it again.
+                # An item whose work was done when its worker was cancelled is acked: it is not done again.
                 while not await queue.join(0):
                     async with queue.get(timeout=300) as job:
                         done.append(job.value)

@@ -145,7 +145,7 @@ def test_what_waits_when_its_loop_ends_is_done_or_not_and_the_store_closes(tmp_p
     said: list[bytes] = []
 
     async def main() -> kstore.aio.Store:
-        # Nobody closes it on the loop.
+        # It is not closed on the loop.
         store = await kstore.aio.open(tmp_path / "data", durability="os")
         await store.create_topic("orders")
         queue, log = await store.queue("jobs"), await store.log("orders")
@@ -202,7 +202,7 @@ def test_what_waits_when_its_loop_ends_is_done_or_not_and_the_store_closes(tmp_p
 
 def test_loops_in_several_threads_share_a_store(tmp_path: Path) -> None:
     async def work(producer: kstore.Producer, number: int) -> None:
-        """What is awaited of a store of threads is told to the loop that awaits it."""
+        """A result of a store of threads reaches the loop that awaits it."""
         deliveries = [producer.send("orders", b"%d %d" % (number, count)) for count in range(200)]
         await asyncio.gather(*deliveries)
 

@@ -391,7 +391,7 @@ def test_workers_cancelled_at_any_point_lose_no_item(tmp_path: Path, tried: Call
             workers = [asyncio.create_task(work()) for _ in range(3)]
             assert await queue.join(300)
         await asyncio.gather(*workers)
-        # An item that was done when its worker was cancelled is acked: nobody does it again.
+        # An item that was done when its worker was cancelled is acked: it is not done again.
         assert sorted(done, key=int) == [b"%d" % number for number in range(300)]
 
     run(main())

@@ -153,7 +153,7 @@ def test_who_comes_while_one_commits_alone_is_committed_behind_it() -> None:
             thread.start()
         while len(group._queue) < 3:
             pass
-        assert group.alone(lambda: "me too") is None  # somebody commits
+        assert group.alone(lambda: "me too") is None  # another thread commits
         assert not groups
         return "alone"
 

@@ -1,4 +1,4 @@
-"""Who reads what: Kafka's cases of its range and round-robin assignors."""
+"""Which member reads what: Kafka's cases of its range and round-robin assignors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The producer's memory: its accounts, who waits and in which order, and that none is ever lost."""
+"""The producer's memory: its accounts, the order of the waiting threads, and that none is ever lost."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_who_gives_up_leaves_all_memory_to_the_others() -> None:
     pool.deallocate(held[0])
     behind = Waiter(pool, KIB)
     assert isinstance(in_vain.join().error, BufferExhaustedError)
-    # The one behind was held up by the first, and goes on without anything given back.
+    # The next one was held up by the first, and continues without any memory returned.
     assert behind.join().got is not None
     assert (pool.available, pool.waiting_count) == (0, 0)
 
@@ -260,7 +260,7 @@ def test_requests_are_served_in_turn_and_newcomers_last() -> None:
 
 
 def test_who_is_about_to_wait_says_so() -> None:
-    """Then whoever can, writes: a producer out of memory must not also wait for its linger."""
+    """Then any thread that can, writes: a producer out of memory must not also wait for its linger."""
     asked: list[int] = []
     pool = BufferPool(KIB, KIB, on_wait=lambda: asked.append(pool.waiting_count))
     held = pool.allocate(KIB, 0)
@@ -480,7 +480,7 @@ def test_a_buffer_that_is_dropped_is_given_back() -> None:
 
 
 def stress(seed: int, rounds: int) -> None:
-    """Ten threads, five buffers of 1 KiB: no buffer is with two threads, none is lost, nobody waits for ever."""
+    """Ten threads, five buffers of 1 KiB: no buffer is with two threads, none is lost, no thread waits for ever."""
     pool = small_pool()
     failures: list[BaseException] = []
 

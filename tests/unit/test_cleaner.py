@@ -473,7 +473,7 @@ def test_a_deletion_while_the_keys_are_read_is_passed_over(tmp_path: Path) -> No
 def test_a_segment_is_written_anew_though_an_empty_batch_that_stays_follows_what_goes(tmp_path: Path) -> None:
     """An empty batch that stays says nothing of whether those before it went."""
     path = tmp_path / "log"
-    # Each segment is a group of its own: one that joins another is written anew whatever it holds.
+    # Each segment is a group of its own: one that joins another is always rewritten.
     with opened(path, segment_bytes=1024) as log:
         filler = "." * 600
         put(log, ("a", "1"), ("kept", filler))
@@ -562,7 +562,7 @@ def test_a_view_sees_the_log_whole_at_every_moment_of_a_swap(tmp_path: Path, tri
                 assert fresh.end_offset == 120
 
         assert at_each_change(log, look) > 10
-        # Who was in the middle goes on to the end.
+        # A reader in the middle continues to the end.
         rest = [record.offset for record in begun]
         assert set(rest) >= {offset for offset, _, _ in pairs(log) if offset >= 10}
 

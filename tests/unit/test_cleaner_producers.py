@@ -242,7 +242,7 @@ def test_what_lies_behind_what_can_be_cleaned_is_copied_and_hides_nothing(log: L
 def test_a_marker_stays_as_long_as_the_snapshot_at_the_start_has_its_transaction_open(
     commit: bool, log: Log, clock: ManualClock
 ) -> None:
-    """Its data is deleted. Without it whoever has lost the later snapshots would wait for it for ever."""
+    """Its data is deleted. Without it a reader without the later snapshots would wait for it for ever."""
     put(log, batch(0, "a", producer=7, transactional=True))
     put(log, batch(1, "b", "b"), marker(7, 3, commit=commit))
     put(log, batch(4, "c"))

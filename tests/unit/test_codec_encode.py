@@ -1,4 +1,4 @@
-"""The compiled codec: records written, as parallel sequences or one by one, and callers who make that hard."""
+"""The compiled codec: records written, as parallel sequences or one by one, and callers that make that hard."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -222,7 +222,7 @@ def test_a_batch_has_no_third_timestamp_type() -> None:
         encode(BatchBuffer(), [b"a"], timestamp_type=2)
 
 
-# --- callers who change what is being encoded -------------------------------------------------------------------------
+# --- callers that change what is being encoded ------------------------------------------------------------------------
 
 
 class Saboteur:

@@ -92,7 +92,7 @@ def test_every_projection_is_the_columns_that_were_asked_for(codec: str) -> None
 
 
 def test_what_is_not_asked_for_takes_no_memory() -> None:
-    """Keys of a mebibyte that nobody wants must not be copied, nor counted."""
+    """Unrequested keys of a mebibyte must not be copied, nor counted."""
     batch = parse_batch(build_batch([Record(number, TIME, key=b"k" * (1 << 20), value=b"v") for number in range(4)]))
     (found,) = decoded([batch], columns=("value",), max_bytes=100)
     assert found.nbytes < 100

@@ -1,4 +1,4 @@
-"""Committed offsets and their logs: what is set back after a crash, what retention keeps for groups, who may look."""
+"""Committed offsets and their logs: set back after a crash, kept by retention for groups, in read-only stores."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_after_an_orderly_close_nothing_is_compared(tmp_path: Path) -> None:
 
 
 def test_a_deleted_topics_offsets_go_with_it(tmp_path: Path) -> None:
-    """One that is made anew under its name has other records."""
+    """A later topic of its name has other records."""
     with kstore.open(tmp_path / "s", durability="os") as store:
         for name in ("t", "u"):
             store.create_topic(name, partitions=2)

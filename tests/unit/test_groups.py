@@ -1,4 +1,4 @@
-"""Groups: who shares partitions with whom, in one process and in files that several have; and who may commit."""
+"""Groups: which members share partitions, in one process and in files that several have; and which may commit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) ->
 
 
 class Noting:
-    """A listener that notes what it is told."""
+    """A listener that notes its calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, list[int]]] = []

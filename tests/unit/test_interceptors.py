@@ -15,7 +15,7 @@ METADATA = RecordMetadata("topic", 0, 7, 1, 3, 5)
 
 
 class Appending(ProducerInterceptor):
-    """Appends its name to each value; fails where it is told to."""
+    """Appends its name to each value; fails on request."""
 
     def __init__(self, name: str) -> None:
         self.name = name

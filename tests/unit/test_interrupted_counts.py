@@ -1,4 +1,4 @@
-"""What counts those who work or wait, when Ctrl-C comes at any place where CPython serves a signal."""
+"""The counts of working and waiting threads, when Ctrl-C comes at any place where CPython serves a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory lock: who is kept out, who is named, and what a fork does to it."""
+"""The directory lock: which processes it keeps out, which it names, and what a fork does to it."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def test_a_fork_in_the_middle_of_locking_waits(tmp_path: Path, monkeypatch: pyte
     thread = threading.Thread(target=lambda: locks.append(DirectoryLock(tmp_path)))
     thread.start()
     assert opened.wait(300)
-    # The fork below must not copy a descriptor that nobody knows of yet: it happens when the lock is there.
+    # The fork below must not copy an unregistered descriptor: it happens when the lock is held.
     threading.Timer(0.01, go_on.set).start()
     with waiting_child():
         thread.join()

@@ -152,7 +152,7 @@ def test_recovery_begins_at_the_last_flush(tmp_path: Path) -> None:
         log.append(b"x")
         copy = killed(log, tmp_path / "killed")
     for path in sorted(copy.glob("*.log"))[:-1]:
-        # Nobody looks there: what was flushed is believed until it is read.
+        # This part is not checked: what was flushed is believed until it is read.
         edit(path, lambda content: content.__setitem__(70, content[70] ^ 1))
     with Log(copy) as log:
         assert (log.recovery.segments_scanned, log.recovery.corrupt) == (1, [])

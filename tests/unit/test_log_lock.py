@@ -1,4 +1,4 @@
-"""Who may write to a log of a store: the store, or a lone writer, and never both."""
+"""A store's log has one writer: the store, or a lone writer, and never both."""
 
 from __future__ import annotations
 

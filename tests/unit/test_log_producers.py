@@ -41,7 +41,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 def interleaved(log: Log) -> None:
-    """Producer 1 aborts 0-1 and 5, 2 commits 2-3, nobody's 4; 3 is still open at 9; in segments at 0, 4 and 8."""
+    """Producer 1 aborts 0-1 and 5, 2 commits 2-3, 4 has none; 3 is still open at 9; in segments at 0, 4 and 8."""
     append(log, transaction(1, 0, 1), transaction(2, 2, 3))
     log.roll()
     append(log, data(4), transaction(1, 5, sequence=2), marker(2, 6, commit=True), marker(1, 7, commit=False))

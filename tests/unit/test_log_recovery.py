@@ -154,7 +154,7 @@ def test_recovery_finds_the_batch_between_two_damaged_ones_that_readers_find(tmp
     assert [(each.first, each.last) for each in verify_log(copy).damages] == lost
     with Log(copy) as log:
         assert [(each.first, each.last) for each in log.recovery.corrupt] == lost
-        # The index was made anew, with fewer entries, and still with those that readers need.
+        # The index was rebuilt, with fewer entries, but with those that readers need.
         assert [record.offset for record in log.read(on_corrupt="skip")] == expected
 
 

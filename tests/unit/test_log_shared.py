@@ -199,7 +199,7 @@ def test_who_is_woken_by_a_write_waits_until_it_is_told(pair: tuple[Log, Log], m
 
 
 def lengthy(path: Path, durability: Durability = "os", *, fs: FileSystem = SYSTEM_FS) -> Log:
-    """A writer whose segment has many batches behind its last index entry."""
+    """A writer whose segment has many batches after its last index entry."""
     return Log(path, shared=True, durability=durability, fs=fs, index_interval_bytes=2000)
 
 
@@ -252,7 +252,7 @@ def told(path: Path) -> SharedState:
 
 
 class AnnouncedFs(WatchedFs):
-    """Takes note of each change of a file that nothing would tell of if the process died behind it."""
+    """Notes each change of a file that nothing would reveal if the process died after it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(SYSTEM_FS)
@@ -355,7 +355,7 @@ def test_what_changes_a_file_is_announced_first(step: str, tail: str, tmp_path: 
     two = shared(path, durability, **settings)
     first_ms = SYSTEM_CLOCK.now_ms() - 1000
     for number in range(42):
-        # The last one has no index entry, and is the latest: a tail of which nothing is told is rebuilt.
+        # The last one has no index entry, and is the latest: a tail that the record does not describe is rebuilt.
         (one, two)[number % 2].append(b"%d" % number * 30, timestamp=first_ms + number)
     one.refresh()
     if tail != "open":
@@ -420,7 +420,7 @@ def test_an_index_that_lost_entries_is_rebuilt(
 def test_the_rebuild_of_an_index_is_announced_first(
     tail: str, suffix: str, tmp_path: Path, durability: Durability
 ) -> None:
-    """Whoever is killed in it leaves a hole of zeros, or less: the next writer must know that it has to look."""
+    """A writer killed in it leaves a hole of zeros, or less: the next writer must know that it has to look."""
     path = tmp_path / "log"
     fs = AnnouncedFs(path)
     one = Log(path, shared=True, durability=durability, fs=fs, index_interval_bytes=200)

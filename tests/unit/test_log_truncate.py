@@ -1,4 +1,4 @@
-"""What a log keeps and forgets when it is truncated, begun anew, or when its first records are deleted."""
+"""What a log keeps and forgets when it is truncated, restarted, or when its first records are deleted."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_names_and_meanings_are_fit_for_prometheus() -> None:
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", metric.name)
         assert metric.meaning.endswith(".")
         assert metric.unit
-        # Base units, as the last part of the name; "_total" is put behind it where it belongs.
+        # Base units, as the last part of the name; "_total" comes after it where it belongs.
         assert metric.unit not in ("ms", "milliseconds", "MiB", "percent")
         assert f"_{metric.name}".endswith(f"_{metric.unit}") or metric.unit not in ("bytes", "seconds", "ratio"), metric
         assert not metric.name.endswith(("_total", "_count", "_sum", "_bucket"))

@@ -493,7 +493,7 @@ def test_a_mirror_that_fails_anywhere_goes_on(
 
 
 def _check_part(target: Path, expected: list[bytes], opened: bool, at: int) -> None:
-    """What a run that was ended leaves is a prefix, for who opens it too."""
+    """An interrupted run leaves a prefix, also for a process that opens it."""
     try:
         found = values(target, read_only=not opened)
     except (FileNotFoundError, NotADirectoryError):

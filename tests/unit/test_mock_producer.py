@@ -119,7 +119,7 @@ def test_callbacks_are_told_in_order_and_may_fail(caplog: pytest.LogCaptureFixtu
     producer.complete_next()
     assert told == [(1, 0, None), (0, -1, error), (1, 1, None)]
     assert "topic-0: a callback failed" in caplog.text
-    # Whoever was told has looked.
+    # A callback counts as a look.
     producer.flush()
 
 

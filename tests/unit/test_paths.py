@@ -1,4 +1,4 @@
-"""The grammar of file and directory names: what is ours, what is somebody else's."""
+"""The grammar of file and directory names: which are kstore's or Kafka's, and which are foreign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a send does, in which order: what it raises, what fails the delivery instead, and who is told of what."""
+"""What a send does, in which order: what it raises, what fails the delivery instead, and which calls report it."""
 
 from __future__ import annotations
 

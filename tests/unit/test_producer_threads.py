@@ -225,7 +225,7 @@ def test_interceptors_see_records_in_the_threads_that_send_and_results_in_the_se
     assert watching.telling == [sender, sender]
 
 
-# --- who writes -------------------------------------------------------------------------------------------------------
+# --- which thread writes ----------------------------------------------------------------------------------------------
 
 
 class HeldFs(WatchedFs):

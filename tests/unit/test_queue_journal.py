@@ -1,4 +1,4 @@
-"""The journal of a queue: snapshots beside those who go on, damage, and power cuts that it outlives."""
+"""The journal of a queue: snapshots beside working processes, damage, and power cuts that it outlives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def values(queue: Queue) -> list[bytes | None]:
         return []
 
 
-# --- snapshots beside those who go on ---------------------------------------------------------------------------------
+# --- snapshots beside working processes -------------------------------------------------------------------------------
 
 
 def test_a_claim_that_lost_behind_a_snapshot_has_lost_for_who_comes_later(tmp_path: Path, clock: ManualClock) -> None:
@@ -78,7 +78,7 @@ def test_a_lease_that_was_given_up_behind_a_snapshot_stays_so(tmp_path: Path, cl
 
 
 def test_a_late_move_behind_a_snapshot_revives_nothing(tmp_path: Path, clock: ManualClock) -> None:
-    """Its item was done before the snapshot, which stands behind the move."""
+    """Its item was done before the snapshot, which follows the move."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     one, other = [store.queue("jobs", lease_seconds=30) for store in stores]
     one.put(b"a")
@@ -86,7 +86,7 @@ def test_a_late_move_behind_a_snapshot_revives_nothing(tmp_path: Path, clock: Ma
         one._core.fill()
         owner = one._core.own_all([0], 10.0)
     assert owner is not None
-    clock.advance(20_000)  # it stands still until somebody else has the item
+    clock.advance(20_000)  # it stands still until another worker has the item
     job = other.get_nowait()
     copy = one._core.items.append(b"a", headers=(("kstore.moved-from", b"0"),))
     job.ack()
@@ -105,7 +105,7 @@ def test_a_late_move_behind_a_snapshot_revives_nothing(tmp_path: Path, clock: Ma
 
 
 def test_an_ack_behind_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualClock) -> None:
-    """Who acks stands still between its look at the lease and its word, until the item is where its copy is."""
+    """The acking worker stands still between its look at the lease and its event, until the item has moved."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     worker, mover = [store.queue("jobs", lease_seconds=30) for store in stores]
     worker.put(b"a")

@@ -41,7 +41,7 @@ class StartedAnew(ManualClock):
 
 
 def a_worker_dies(path: Path, clock: ManualClock, *, lease_seconds: float, is_rewritten: bool = False) -> Path:
-    """A store that was shared, as it is when who had leased its only item is gone."""
+    """A store that was shared, as it is when the process that had leased its only item is gone."""
     with Store(path / "store", clock=clock, background=False, durability="os", shared=True) as store:
         queue = store.queue("jobs", lease_seconds=lease_seconds)
         queue.put(b"a")
@@ -56,7 +56,7 @@ def a_worker_dies(path: Path, clock: ManualClock, *, lease_seconds: float, is_re
 def test_a_restart_of_the_machine_ends_all_leases(tmp_path: Path, shared: bool, is_rewritten: bool) -> None:
     dead = a_worker_dies(tmp_path, StartedAnew(30 * 86_400), lease_seconds=600, is_rewritten=is_rewritten)
     clock = StartedAnew(10)
-    for count in (2, 3):  # said for good: it holds for who comes later too
+    for count in (2, 3):  # recorded: it holds for later processes too
         with Store(dead, clock=clock, background=False, durability="os", shared=shared) as store:
             job = store.queue("jobs").get_nowait()
             assert (job.value, job.delivery_count) == (b"a", count)
@@ -154,7 +154,7 @@ def test_a_topic_that_loses_items_is_no_queue(tmp_path: Path, setting: dict[str,
 
 @pytest.mark.parametrize("is_all", [True, False])
 def test_who_keeps_items_for_a_while_leaves_their_delays(tmp_path: Path, clock: ManualClock, is_all: bool) -> None:
-    """As for a move, whose process dies, or gives up as somebody else has one of them."""
+    """As for a move, whose process dies, or gives up because another process has one of them."""
     stores = shared_by(tmp_path, clock, 3)
     mover, worker, third = [store.queue("jobs", lease_seconds=600) for store in stores]
     mover.put(b"a")

@@ -261,7 +261,7 @@ def test_an_ack_that_the_journal_told_of_first_counts_once() -> None:
 
 @pytest.mark.parametrize("is_read", [False, True], ids=["journal first", "items first"])
 def test_a_late_word_of_a_move_revives_nothing(is_read: bool) -> None:
-    """Who copied the items stood still until others had one leased, and another acked."""
+    """The copying process stood still until others had one leased, and another acked."""
     state = with_items(2, is_shared=True)
     for offset in (0, 1):
         state.apply(CLAIM, (offset, 0, 7, 0, 10))

@@ -1,4 +1,4 @@
-"""What ``peek`` and who only looks are shown of a queue: its items, and none that is left over."""
+"""What ``peek`` and observers see of a queue: its items, and none that is left over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def queue(tmp_path: Path, clock: ManualClock) -> Iterator[Queue]:
 
 
 def looked(queue: Queue, path: Path) -> tuple[list[bytes | None], list[bytes | None]]:
-    """What ``peek`` shows, and who only looks."""
+    """What ``peek`` shows, and what an observer sees."""
     with Store(path / "store", read_only=True) as store:
         view = QueueView(store.log("jobs"), store.log("__queue_jobs"))
         return [shown.value for shown in queue.peek(100)], [shown.value for shown in view.pending()]

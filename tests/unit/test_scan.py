@@ -1,4 +1,4 @@
-"""Walking a buffer or file: where a scan stops, and how the next whole batch behind damage is found."""
+"""Walking a buffer or file: where a scan stops, and how the next whole batch after damage is found."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_source_that_became_shorter_is_torn_and_no_endless_loop() -> None:
     assert scanned.stop.kind == "torn"
 
 
-# --- behind damage ----------------------------------------------------------------------------------------------------
+# --- after damage -----------------------------------------------------------------------------------------------------
 
 
 def found(data: bytes | bytearray, position: int, **options: object) -> int | None:

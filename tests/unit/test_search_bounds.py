@@ -116,11 +116,11 @@ def test_where_the_search_ends_the_next_index_entry_that_is_whole_is_taken() -> 
 
 
 def test_candidates_that_nothing_follows_cost_a_header_and_no_checksum(checksummed: Checksummed) -> None:
-    # Such a claim ends one byte behind the begin of another header, where its CRC would be the magic.
+    # Such a claim ends one byte after the start of another header, where its CRC would be the magic.
     claims = b"".join(header(number, BATCH_HEADER_BYTES * 1000 + 1, crc=0xFFFFFFFF) for number in range(20_000))
     data = claims + whole(10**6) + whole(10**6 + 1)
     assert find_next_batch(BufferSource(data), 0, len(data), next_offset=0) == len(claims)
-    # But for those near the end, behind which there are too few bytes for a header.
+    # Except for those near the end, after which there are too few bytes for a header.
     assert checksummed.size < 200_000
 
 

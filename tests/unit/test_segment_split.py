@@ -154,7 +154,7 @@ def test_a_gap_between_segments_is_no_reason_to_split(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bit", range(31, 63))
 def test_a_flipped_high_bit_in_the_last_base_offset_is_damage(bit: int) -> None:
-    """With nothing behind it to bear it out, an offset that far away is not believed."""
+    """An offset that far away is not believed if nothing after it confirms it."""
     content = data(0) + data(1) + (2 ^ (1 << bit)).to_bytes(8, "big") + data(2)[8:]
     for found in (
         list(walk(BufferSource(content), 0, len(content), next_offset=0)),

@@ -1,4 +1,4 @@
-"""A swap of a compacted segment that a crash has cut: whoever opens the log next finds it as it was before, or after.
+"""A swap of a compacted segment that a crash has cut: the next open finds the log as it was before, or after.
 
 Several segments become one here, and of the last of them no record stays: so what the new segment replaces cannot be
 told from its offsets, and while it is completed what it was made from is only partly there.

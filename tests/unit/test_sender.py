@@ -238,7 +238,7 @@ def test_the_sequences_of_what_failed_for_good_are_those_of_what_follows(one: Un
 
 
 def test_batches_behind_one_that_failed_get_its_sequences(tmp_path: Path) -> None:
-    """They were tried, and had sequences, before the first of them failed for good."""
+    """They were tried, and had sequences, before the first of them failed finally."""
     with unthreaded(tmp_path / "data", batch_size=0) as one:
         one.store.log("orders")
         full = DiskFullError(errno.ENOSPC, "full", "orders-0")
@@ -361,7 +361,7 @@ def test_what_is_given_up_leaves_alone_what_is_being_written(one: Unthreaded) ->
 
 
 def test_a_batch_that_expires_while_it_is_written_takes_the_result_of_the_write(one: Unthreaded) -> None:
-    """Kafka: testInflightBatchesExpire...; here nobody gives up what is on its way to the disk."""
+    """Kafka: testInflightBatchesExpire...; here no batch on its way to the disk is given up."""
     writer = one.store.log("orders", 0).writer
     commit = writer.commit_many
 

@@ -1,4 +1,4 @@
-"""What a program is told that finds kstore's sources without the compiled modules; and ``python -m kstore``."""
+"""The error for a program that finds kstore's sources without the compiled modules; and ``python -m kstore``."""
 
 from __future__ import annotations
 

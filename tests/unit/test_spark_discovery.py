@@ -1,4 +1,4 @@
-"""How Spark finds the data source: ``pyspark_kstore`` is there, is light, and fails for nobody else."""
+"""How Spark finds the data source: ``pyspark_kstore`` is there, is light, and hides no other source."""
 
 from __future__ import annotations
 

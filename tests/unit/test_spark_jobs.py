@@ -278,7 +278,7 @@ class Killed(BaseException):
 def test_an_export_that_is_killed_anywhere_goes_on_and_gives_each_record_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Callable[[str, int], None], seed: int
 ) -> None:
-    """At each step that changes the export directory, before it and behind it."""
+    """At each step that changes the export directory, before it and after it."""
     draw = random.Random(seed)
     steps = [0]
     dies_at = -1
@@ -568,7 +568,7 @@ def test_rebuilt_indexes_have_the_bytes_that_appending_made(
 def test_all_indexes_of_a_broker_s_logs_come_out_as_the_broker_made_them(tmp_path: Path) -> None:
     # The topics that had another setting than Kafka's own.
     intervals = dict.fromkeys(["compacted-0", "compacted-no-tombstones-0", "rolled-0", "txn-rolled-0"], 256)
-    # After a restart a broker begins to count the bytes between two entries anew.
+    # After a restart a broker restarts its count of the bytes between two entries.
     names = [name for name in golden_partitions("clean") if name != "epochs-0"]
     for name in names:
         log = copy_partition("clean", name, tmp_path)
@@ -584,7 +584,7 @@ def test_all_indexes_of_a_broker_s_logs_come_out_as_the_broker_made_them(tmp_pat
         )
         last = f"{max(int(each.split('.')[0]) for each in expected):020d}"
         found = indexes_of(log)
-        # It is the last segment of a log that nobody says is closed: the marker is not copied.
+        # It is the last segment of a log that does not count as closed: the marker is not copied.
         sealed = {each: data for each, data in expected.items() if not each.startswith(last)}
         assert {each: found[each] for each in sealed} == sealed
 

@@ -91,7 +91,7 @@ def test_times_bound_partitions() -> None:
 
 @pytest.mark.parametrize("given", [{"startingTimestamp": "600"}, {"startingOffsetsByTimestamp": '{"a":{"0":600}}'}])
 def test_no_record_at_or_after_the_start_is_an_error_or_the_end(given: dict[str, str]) -> None:
-    # There is one behind the last stable offset, which does not count.
+    # There is one after the last stable offset, which does not count.
     log = held(A0, 10, 50, high_watermark=100)
     with pytest.raises(ConfigError, match="No offset matched from request of topic-partition a-0 and timestamp 600"):
         ranges(log, **given)
@@ -209,7 +209,7 @@ def test_a_start_has_to_name_all_partitions() -> None:
 def test_a_stream_goes_no_further_than_what_is_decided_and_never_back() -> None:
     given = options(True)
     logs = [held(A0, 0, 50, high_watermark=100), held(A1, 0, 5), held(B0, 7, 7)]
-    # a-0 was read uncommitted, beyond the last stable offset, before the query was started anew.
+    # a-0 was read uncommitted, beyond the last stable offset, before the query was restarted.
     assert latest_offsets({A0: 80, A1: 2}, logs, given) == {A0: 80, A1: 5, B0: 7}
 
 

@@ -440,7 +440,7 @@ def test_retention_between_plan_and_read_is_data_loss(tmp_path: Path, caplog: py
             assert offsets_of(lenient, splits) == list(range(45, 100))
         told = [record.message for record in caplog.records if record.name == "kstore.spark.reader"]
         assert ["[0, 25)" in told[0] or "[0, 30)" in told[0], len(told)] == [True, 2]
-        # Planned anew, nothing is missing.
+        # Planned again, nothing is missing.
         assert offsets_of(strict) == list(range(45, 100))
 
 

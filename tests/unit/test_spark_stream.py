@@ -420,7 +420,7 @@ def test_a_stream_stops_in_front_of_an_open_transaction(store: kstore.Store) -> 
         uncommitted = Query(reader(store, startingOffsets="earliest", isolationLevel="read_uncommitted"))
         uncommitted.begin()
         assert uncommitted.step() == 6
-        # Who has read it uncommitted before waits where it is.
+        # A query that has read it uncommitted before waits where it is.
         behind = Query(reader(store))
         behind.begin(uncommitted.at)
         assert behind.step() == 0

@@ -74,7 +74,7 @@ class Killed(Exception):
 
 
 class Checkpoint:
-    """What Spark keeps of a query: the end of each batch before it runs, that it ran behind it, and its sink's rows."""
+    """What Spark keeps of a query: the end of each batch before it runs, then that it ran, and its sink's rows."""
 
     def __init__(self) -> None:
         self.ends: list[Json] = []

@@ -299,7 +299,7 @@ def test_a_streams_batch_is_there_once_however_often_it_is_committed(path: Path)
             options(path), batch_id, [batch_of([b"%d-a" % batch_id]), batch_of([b"%d-b" % batch_id])]
         )
         stream_commit(options(path), batch_id, messages)
-        # Spark died before it noted the commit: the same batch comes again, staged anew or not.
+        # Spark died before it noted the commit: the same batch comes again, staged again or not.
         stream_commit(options(path), batch_id, messages)
         stream_commit(options(path), batch_id, stream_batch(options(path), batch_id, [batch_of([b"%d-a" % batch_id])]))
     assert all_values(path) == [b"0-a", b"0-b", b"1-a", b"1-b", b"2-a", b"2-b"]
@@ -366,7 +366,7 @@ def test_a_task_that_does_not_know_its_batch_is_refused(path: Path) -> None:
         writer.write(iter([batch_of([b"a"])]))
 
 
-# --- who else is there ------------------------------------------------------------------------------------------------
+# --- other writers ----------------------------------------------------------------------------------------------------
 
 
 def test_a_store_that_an_application_has_open_is_locked_before_any_task_runs(path: Path) -> None:

@@ -257,7 +257,7 @@ def test_damaged_settings_are_set_aside_and_nothing_is_deleted_because_of_it(tmp
     strict: dict[str, Any] = {"retention_bytes": 0, "retention_bytes_total": 0, "cleanup_policy": "compact,delete"}
     for attempt in range(3):
         if attempt == 1:
-            (tmp_path / "s/kstore.topics").unlink()  # a crash between setting it aside and writing it anew
+            (tmp_path / "s/kstore.topics").unlink()  # a crash between setting it aside and rewriting it
         with opened(tmp_path / "s", **strict) as store:
             assert store.topics() == ["orders"]
             assert store.apply_retention().segment_count == 0

@@ -101,7 +101,7 @@ def test_a_reader_in_the_middle_is_told_that_the_topic_is_gone(tmp_path: Path) -
         store.delete_topic("orders")
         with pytest.raises(ClosedError):
             list(mine)
-        # Its files have another name for a while, and nobody else's logs get this one.
+        # Its files have another name for a while, and no other topic's logs get this one.
         with suppress(KstoreError):
             assert len(list(theirs)) == 19
         assert beside.topics() == []

@@ -1,4 +1,4 @@
-"""Message sets of magic 0 and 1 in an append: built anew as magic 2, or refused."""
+"""Message sets of magic 0 and 1 in an append: rebuilt as magic 2, or refused."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_all_watches_share_one_descriptor_and_one_thread(tmp_path: Path) -> None
         assert many[-1].arm()
     assert inotify_count() == 1
     assert sum(thread.name == "kstore-watch" for thread in threading.enumerate()) == 1
-    # Two watch each directory, and both are told.
+    # Two watch each directory, and both are notified.
     (tmp_path / "7" / "new").touch()
     assert many[14].wait(LONG)
     assert many[15].wait(LONG)

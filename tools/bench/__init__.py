@@ -1,4 +1,4 @@
-"""The benchmarks behind ``make bench``: each figure beside this machine's own limit, measured in the same run.
+"""The benchmarks of ``make bench``: each figure beside this machine's own limit, measured in the same run.
 
 measure.py      how a figure and its limit are measured        logs.py     the logs that are measured
 *_lines.py      the lines, by subject                       peers.py, comparison.py  kstore beside other stores

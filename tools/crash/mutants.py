@@ -500,7 +500,7 @@ def run(mutant: Mutant, root: Path) -> str:
             (found for found, markexpr in RUNS.items() if not tests_pass(mutant.tests, root, markexpr)), "MISSED"
         )
     except subprocess.TimeoutExpired:
-        return "caught"  # it hangs, which nobody overlooks
+        return "caught"  # it hangs, which cannot be overlooked
     finally:
         path.write_text(source, encoding="utf-8")
 

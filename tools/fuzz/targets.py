@@ -109,7 +109,7 @@ def codecs(data: bytes) -> None:
 
 
 def scanner(data: bytes) -> None:
-    """Scan, search and walk: every byte is told of once, offsets rise, and chunks make no difference."""
+    """Scan, search and walk: every byte is reported once, offsets rise, and chunks make no difference."""
     source = BufferSource(data)
     scanned = scan(source, 0, len(data))
     found = [(at, batch.size, batch.last_offset) for at, batch in scanned]
@@ -184,7 +184,7 @@ def check_run(run: Run) -> None:
 
 
 def foreign(data: bytes) -> None:
-    """Batches that somebody asks to append: what is accepted can be read back, and holds the same records."""
+    """Batches that a caller wants to append: what is accepted can be read back, and holds the same records."""
     for assign_offsets in (True, False):
         for codec in COMPRESSION_TYPES:
             config = LogConfig(
