@@ -205,7 +205,7 @@ def test_reads_beside_a_writer_for_long(
 @pytest.mark.promise("high watermark", "returns: sync", "returns: os")
 @pytest.mark.parametrize("rolls", [False, True], ids=["no-roll", "roll"])
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_a_batch_whose_bytes_are_in_the_file_is_read_by_nobody_before_it_is_committed(
+def test_no_reader_sees_a_batch_in_the_file_before_it_is_committed(
     durability: Durability, rolls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Tried
 ) -> None:
     written, commit = threading.Event(), threading.Event()

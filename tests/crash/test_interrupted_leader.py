@@ -105,7 +105,7 @@ def interrupt_leader(path: Path, number: int, between: str) -> bool:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("between", INTERRUPTS)
 @pytest.mark.sampled(1)
-def test_nobody_waits_for_a_leader_that_was_interrupted(
+def test_no_append_waits_for_an_interrupted_leader(
     between: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
     for number in range(1, LINES_MAX):

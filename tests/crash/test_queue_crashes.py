@@ -78,7 +78,7 @@ def end(life: QueueLife, numbers: Collection[int] | None, left: Choice) -> int:
 
 
 @pytest.mark.promise("power cut: interval")
-def test_a_power_cut_brings_back_nothing_that_was_on_disk_before_the_journal_was_written_anew(
+def test_a_power_cut_brings_back_nothing_that_was_on_disk_before_the_journal_was_rewritten(
     machine: Machine, tried: Callable[[str, int], None]
 ) -> None:
     life = RewritingLife("interval")
@@ -89,7 +89,7 @@ def test_a_power_cut_brings_back_nothing_that_was_on_disk_before_the_journal_was
 
 @pytest.mark.promise("killed: sync")
 @pytest.mark.sampled(2)
-def test_a_kill_behind_an_operation_loses_no_item_and_brings_none_back(
+def test_a_kill_after_an_operation_loses_no_item_and_brings_none_back(
     machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
     life = lived("alone", "sync")
@@ -98,7 +98,7 @@ def test_a_kill_behind_an_operation_loses_no_item_and_brings_none_back(
 
 @pytest.mark.soak
 @pytest.mark.promise("killed: sync")
-def test_a_kill_behind_any_operation_loses_no_item_and_brings_none_back(
+def test_a_kill_after_any_operation_loses_no_item_and_brings_none_back(
     machine: Machine, tried: Callable[[str, int], None]
 ) -> None:
     tried("kills", end(lived("alone", "sync"), None, everything))

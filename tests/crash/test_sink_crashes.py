@@ -52,7 +52,7 @@ def kill(numbers: Collection[int] | None, life: SinkLife) -> int:
 
 
 @pytest.mark.promise("killed: sync", "whole or absent")
-def test_a_kill_behind_an_operation_leaves_each_batch_of_a_stream_once(
+def test_a_kill_after_an_operation_leaves_each_batch_of_a_stream_once(
     seed: int, tried: Callable[[str, int], None]
 ) -> None:
     with in_memory():
@@ -63,7 +63,7 @@ def test_a_kill_behind_an_operation_leaves_each_batch_of_a_stream_once(
 
 @pytest.mark.soak
 @pytest.mark.promise("killed: sync", "whole or absent")
-def test_a_kill_behind_any_operation_leaves_each_batch_of_a_stream_once(tried: Callable[[str, int], None]) -> None:
+def test_a_kill_after_any_operation_leaves_each_batch_of_a_stream_once(tried: Callable[[str, int], None]) -> None:
     with in_memory():
         life = SinkLife()
         life.live()

@@ -51,7 +51,7 @@ def kill(numbers: Collection[int] | None, life: TransactionLife) -> int:
 
 
 @pytest.mark.promise("killed: sync", "whole or absent")
-def test_a_kill_behind_an_operation_leaves_a_transaction_whole_or_absent(
+def test_a_kill_after_an_operation_leaves_a_transaction_whole_or_absent(
     seed: int, tried: Callable[[str, int], None]
 ) -> None:
     with in_memory():
@@ -62,7 +62,7 @@ def test_a_kill_behind_an_operation_leaves_a_transaction_whole_or_absent(
 
 @pytest.mark.soak
 @pytest.mark.promise("killed: sync", "whole or absent")
-def test_a_kill_behind_any_operation_leaves_a_transaction_whole_or_absent(tried: Callable[[str, int], None]) -> None:
+def test_a_kill_after_any_operation_leaves_a_transaction_whole_or_absent(tried: Callable[[str, int], None]) -> None:
     with in_memory():
         life = TransactionLife()
         life.live()

@@ -49,7 +49,7 @@ def test_a_set_that_cannot_be_decompressed_costs_only_itself(tmp_path: Path) -> 
         assert [record.offset for record in log.read(on_corrupt="skip")] == [0, 4]
 
 
-def test_the_search_behind_damage_may_meet_such_a_set() -> None:
+def test_the_search_after_damage_may_meet_such_a_set() -> None:
     data = bytes(30) + broken_set(3) + batch(4)
     steps = list(walk(BufferSource(data), 0, len(data), next_offset=0))
     assert isinstance(steps[0], Damage)
@@ -64,7 +64,7 @@ def test_messages_of_a_set_do_not_take_the_offsets_of_others(tmp_path: Path) -> 
         assert [record.offset for record in log.read()] == [0, 1, 2]
 
 
-def test_a_set_whose_messages_lie_behind_its_end_hides_nothing(tmp_path: Path) -> None:
+def test_a_set_whose_messages_lie_after_its_end_hides_nothing(tmp_path: Path) -> None:
     data = wrapper([message(2**40, b"inner")], offset=0, codec="gzip") + batch(1, 2)
     path = directory(tmp_path / "log", **{SEGMENT: data})
     with Log(path, read_only=True) as log:
@@ -72,13 +72,13 @@ def test_a_set_whose_messages_lie_behind_its_end_hides_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_message_behind_its_sets_offset_is_damage(magic: int) -> None:
+def test_a_message_after_its_sets_offset_is_damage(magic: int) -> None:
     (found,) = parse_batches(wrapper([message(9, b"v", magic=magic)], offset=3, codec="gzip", magic=magic))
     with pytest.raises(CorruptRecordError, match="wrapper offset of 3"):
         found.records()
 
 
-def test_an_index_entry_behind_the_end_is_no_hint(tmp_path: Path) -> None:
+def test_an_index_entry_after_the_end_is_no_hint(tmp_path: Path) -> None:
     data = batch(0) + bytes(40) + batch(2)
     path = directory(
         tmp_path / "log", **{SEGMENT: data, "00000000000000000000.index": struct.pack(">ii", 1, 2**31 - 1)}

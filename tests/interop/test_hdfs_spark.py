@@ -77,7 +77,7 @@ def test_storage_options_reach_the_tasks(spark: SparkSession, dfs: Dfs) -> None:
     assert rows_of(frame) == rows_here(source, "read_committed")
 
 
-def test_a_directory_that_is_not_there_is_told(spark: SparkSession, at: Location) -> None:
+def test_a_missing_directory_is_reported(spark: SparkSession, at: Location) -> None:
     with pytest.raises(Exception, match=r"LogNotFoundError.*nowhere"):
         load(spark, at / "nowhere").count()
 

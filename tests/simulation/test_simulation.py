@@ -101,7 +101,7 @@ def test_what_a_truncation_leaves_is_as_durable_as_before() -> None:
         assert (model.end, model.durable) == (2, durable)
 
 
-def test_what_rots_in_a_batch_is_told_though_the_batch_before_it_has_another_size_and_offset_now() -> None:
+def test_what_rots_in_a_batch_is_reported_though_the_batch_before_it_has_another_size_and_offset_now() -> None:
     data = b"".join(build_batch([Record(offset, 0, value=b"v")]) for offset in range(3))
     size = len(data) // 3
     flips = {size + 7: (1 ^ 8, 1), size + 9: (0xFF, data[size + 9])}

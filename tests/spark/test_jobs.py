@@ -253,7 +253,7 @@ def test_stats_add_up_to_those_of_the_logs(spark: SparkSession, store: Path) -> 
 
 
 @pytest.mark.long
-def test_the_keys_with_the_most_records_are_told(spark: SparkSession, store: Path) -> None:
+def test_the_keys_with_the_most_records_are_reported(spark: SparkSession, store: Path) -> None:
     counts = Counter(key for _, _, _, key, _ in read(store) if key is not None)
     found = [(bytes(row["key"]), row["records"]) for row in stats.top_keys(spark, [str(store)], 5, {}).collect()]
     assert [count for _, count in found] == [count for _, count in counts.most_common(5)]

@@ -72,7 +72,7 @@ def test_without_linger_a_batch_is_due_at_once() -> None:
     assert gathering.ready() == [0]
 
 
-def test_everything_is_ready_when_somebody_waits_for_memory() -> None:
+def test_everything_is_ready_while_a_thread_waits_for_memory() -> None:
     gathering = Gathering(linger_ms=60_000, buffer_memory=16384, batch_size=16384, partitions=2)
     gathering.append(VALUE, 0)
     waiter = threading.Thread(target=lambda: gathering.append(VALUE, 1, timeout=300))
@@ -86,7 +86,7 @@ def test_everything_is_ready_when_somebody_waits_for_memory() -> None:
     assert not waiter.is_alive()
 
 
-def test_everything_is_ready_while_somebody_flushes_and_only_then() -> None:
+def test_everything_is_ready_during_a_flush_and_only_then() -> None:
     gathering = Gathering(linger_ms=60_000, partitions=3)
     for partition in range(3):
         gathering.append(VALUE, partition)
@@ -99,7 +99,7 @@ def test_everything_is_ready_while_somebody_flushes_and_only_then() -> None:
     assert gathering.ready() == []
 
 
-def test_a_batch_that_somebody_waits_for_is_ready_and_those_behind_it_are_not() -> None:
+def test_a_batch_that_a_thread_waits_for_is_ready_and_those_after_it_are_not() -> None:
     gathering = Gathering(linger_ms=60_000)
     gathering.append(b"waited for")
     gathering.queue().is_urgent = True

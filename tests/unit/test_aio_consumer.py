@@ -81,7 +81,7 @@ def test_a_poll_waits_for_its_time(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_consumer_goes_where_it_is_told(tmp_path: Path) -> None:
+def test_a_consumer_seeks_where_it_is_told(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
             await fill(store, 10)
@@ -181,7 +181,7 @@ def test_fifty_consumers_that_wait_need_no_thread_each(tmp_path: Path) -> None:
     assert run(main()) - before < 15
 
 
-def test_who_waits_is_told_when_the_consumer_or_the_store_is_closed(tmp_path: Path) -> None:
+def test_a_waiting_call_ends_when_the_consumer_or_the_store_is_closed(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
             first, second = await store.consumer("orders"), await store.consumer("orders")

@@ -157,7 +157,7 @@ def test_damage_is_raised_left_out_or_shown_where_it_lies(tmp_path: Path) -> Non
     run(main())
 
 
-def test_a_follower_overtaken_by_retention_is_told(tmp_path: Path) -> None:
+def test_a_follower_overtaken_by_retention_gets_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store, store.producer() as producer:
             log = await store.log("orders")

@@ -145,7 +145,7 @@ def test_many_records_wait_for_memory_too_in_their_order(tmp_path: Path, codec: 
     assert [value[:4] for value in values_in(tmp_path) if value] == [b"%04d" % number for number in range(3_000)]
 
 
-def test_who_waits_for_memory_in_vain_is_told_by_the_delivery(tmp_path: Path) -> None:
+def test_a_wait_for_memory_in_vain_fails_the_delivery(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             opened(tmp_path) as store,
@@ -238,7 +238,7 @@ def test_a_topic_that_does_not_come_fails_the_delivery(tmp_path: Path, max_block
     run(main())
 
 
-def test_failures_that_nobody_looked_at_are_raised_by_flush(tmp_path: Path) -> None:
+def test_unexamined_failures_are_raised_by_flush(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
             producer = store.producer()

@@ -176,7 +176,9 @@ def test_a_wrong_argument_is_the_matter_of_its_own_task(tmp_path: Path) -> None:
     run(main())
 
 
-def test_room_that_comes_while_another_begins_to_put_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_freed_while_another_task_begins_to_put_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kstore.aio.queueing.LOOK_SECONDS", WAIT_SECONDS)
     is_full, go_on = threading.Event(), threading.Event()
 
@@ -233,7 +235,7 @@ def test_a_put_waits_for_room(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_hundred_who_wait_need_no_thread_each(tmp_path: Path) -> None:
+def test_a_hundred_waiting_tasks_need_no_thread_each(tmp_path: Path) -> None:
     async def main() -> int:
         async with opened(tmp_path) as store:
             queue = await store.queue("jobs")

@@ -85,7 +85,7 @@ def test_a_failed_one_leaves_nothing_and_the_next_goes_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_an_interrupt_behind_the_write_leaves_nothing(
+def test_an_interrupt_after_the_write_leaves_nothing(
     tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*mark: int) -> None:
@@ -136,7 +136,7 @@ class Heard(Pending[str]):
     pass
 
 
-def test_who_comes_while_one_commits_alone_is_committed_behind_it() -> None:
+def test_an_append_that_arrives_during_a_lone_commit_is_committed_after_it() -> None:
     groups: list[list[Heard]] = []
 
     def commit(group: Any) -> None:

@@ -61,7 +61,7 @@ def test_round_robin_goes_on_from_one_topic_to_the_next() -> None:
     counts=st.dictionaries(st.sampled_from("tuv"), st.integers(0, 9)),
     strategy=st.sampled_from(STRATEGIES),
 )
-def test_every_partition_that_somebody_wants_has_one_reader(
+def test_every_requested_partition_has_one_reader(
     wanted: dict[str, list[str]], counts: dict[str, int], strategy: str
 ) -> None:
     found = shares(strategy, wanted, counts)

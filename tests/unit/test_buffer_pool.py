@@ -91,7 +91,7 @@ def test_memory_is_made_when_it_is_first_needed_and_then_used_again() -> None:
     assert pool.free_count == 1
 
 
-def test_free_buffers_are_given_up_for_a_large_request() -> None:
+def test_free_buffers_are_dropped_for_a_large_request() -> None:
     pool = small_pool()
     for buffer in [pool.allocate(KIB, 0) for _ in range(5)]:
         pool.deallocate(buffer)
@@ -230,7 +230,7 @@ def test_what_comes_in_parts_is_enough_only_when_all_is_there() -> None:
     assert (pool.available, pool.free_count) == (0, 0)
 
 
-def test_who_gives_up_leaves_all_memory_to_the_others() -> None:
+def test_an_abandoned_request_leaves_all_memory_to_the_others() -> None:
     pool = small_pool(3)
     held = [pool.allocate(KIB, 0) for _ in range(3)]
     in_vain = Waiter(pool, 3 * KIB, timeout_seconds=0.01)
@@ -285,7 +285,7 @@ def test_a_closed_pool_lends_nothing_and_takes_back() -> None:
     assert pool.available == 5 * KIB
 
 
-def test_closing_lets_all_go_who_wait() -> None:
+def test_closing_releases_all_waiting_threads() -> None:
     pool = small_pool(1)
     held = pool.allocate(KIB, 0)
     waiters = [Waiter(pool, KIB) for _ in range(2)]
@@ -414,7 +414,7 @@ def test_an_interrupt_of_a_request_loses_nothing(size: int, tried: Callable[[str
     tried("faults", number - 1)
 
 
-def test_an_interrupt_of_whoever_gives_back_leaves_nobody_waiting(
+def test_an_interrupt_of_a_thread_that_returns_memory_leaves_no_thread_waiting(
     monkeypatch: pytest.MonkeyPatch, tried: Callable[[str, int], None]
 ) -> None:
     monkeypatch.setattr(buffer_pool, "LOOK_AGAIN_SECONDS", 0.002)

@@ -145,7 +145,7 @@ def test_offsets_that_do_not_rise_are_refused() -> None:
         build_batch([Record(5, T), Record(5, T)])
 
 
-def test_times_from_a_delete_horizon_may_lie_before_and_behind_it() -> None:
+def test_times_from_a_delete_horizon_may_lie_before_and_after_it() -> None:
     batch = parse_v2(build_batch(plain(), delete_horizon_ms=T))
     assert batch.delete_horizon_ms == T
     assert [record.timestamp for record in batch.records()] == [T, T + 10, T - 5]

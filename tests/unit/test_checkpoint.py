@@ -135,7 +135,7 @@ def test_a_missing_checkpoint_has_no_entries(path: Path) -> None:
     assert read_leader_epochs(SYSTEM_FS, path) == []
 
 
-def test_a_missing_directory_is_created_by_nobody(tmp_path: Path) -> None:
+def test_a_missing_directory_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(FileMissingError):
         write_offset_checkpoint(SYSTEM_FS, tmp_path / "missing" / "file", {})
 

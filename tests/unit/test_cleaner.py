@@ -212,7 +212,7 @@ def shape(path: Path) -> list[tuple[int, int]]:
     return [(batch.base_offset, len(batch.records)) for batch in batches_in(path)]
 
 
-def test_nothing_behind_an_open_transaction_is_compacted(tmp_path: Path) -> None:
+def test_nothing_after_an_open_transaction_is_compacted(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as log:
         put(log, ("a", "1"), ("a", "2"))
         log.append_batches(transaction(7, 2), assign_offsets=False)
@@ -374,7 +374,7 @@ def test_a_segment_with_damage_is_left_as_it_is(tmp_path: Path) -> None:
         assert [offset for offset, _, _ in pairs(log, on_corrupt="skip")] == [2, 5, 6, 7, 8]
 
 
-def test_behind_a_segment_with_damage_no_tombstone_goes(tmp_path: Path) -> None:
+def test_no_tombstone_goes_after_a_segment_with_damage(tmp_path: Path) -> None:
     path = tmp_path / "log"
     clock = ManualClock(TIME + DAY_MS)
     with opened(path, clock=clock, delete_retention_ms=0) as log:
@@ -470,7 +470,7 @@ def test_a_deletion_while_the_keys_are_read_is_passed_over(tmp_path: Path) -> No
         log.check()
 
 
-def test_a_segment_is_written_anew_though_an_empty_batch_that_stays_follows_what_goes(tmp_path: Path) -> None:
+def test_a_segment_is_rewritten_though_an_empty_batch_that_stays_follows_what_goes(tmp_path: Path) -> None:
     """An empty batch that stays says nothing of whether those before it went."""
     path = tmp_path / "log"
     # Each segment is a group of its own: one that joins another is always rewritten.

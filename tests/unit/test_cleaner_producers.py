@@ -109,7 +109,7 @@ def test_an_empty_batch_goes_when_its_producer_goes_on(log: Log) -> None:
     assert shape(log) == [(1, 1), (2, 1)]
 
 
-def test_a_sequence_that_begins_anew_with_an_epoch_keeps_the_later_batch(log: Log) -> None:
+def test_a_sequence_that_starts_again_with_an_epoch_keeps_the_later_batch(log: Log) -> None:
     put(log, batch(0, "a", producer=1, epoch=0), batch(1, "b", producer=1, epoch=1), batch(2, "a", "b"))
     log.compact()
     assert shape(log) == [(1, 0), (2, 2)]
@@ -136,7 +136,7 @@ def test_a_producer_s_last_sequence_stays_though_its_transaction_was_aborted(log
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-def test_a_marker_goes_behind_the_data_it_ends(commit: bool, log: Log, clock: ManualClock) -> None:
+def test_a_marker_goes_after_the_data_it_ends(commit: bool, log: Log, clock: ManualClock) -> None:
     put(log, batch(0, "a", producer=1, transactional=True), marker(1, 1, commit=commit))
     put(log, batch(2, "a"), batch(3, "b", producer=1, sequence=1))
     log.compact()
@@ -230,7 +230,7 @@ def test_missing_offsets_are_no_end(log: Log) -> None:
     assert log.compact().first_dirty == 1_000_001
 
 
-def test_what_lies_behind_what_can_be_cleaned_is_copied_and_hides_nothing(log: Log) -> None:
+def test_batches_after_the_cleanable_part_are_copied_and_hide_nothing(log: Log) -> None:
     put(log, batch(0, "a"), batch(1, "a"), batch(2, "b"))
     put(log, batch(3, "x", producer=1, transactional=True), batch(4, "b"))
     report = log.compact()

@@ -275,7 +275,7 @@ def log(tmp_path: Path) -> str:
         "committed",
     ],
 )
-def test_read_begins_and_ends_where_it_is_told(arguments: list[str], values: str, log: str, run: Run) -> None:
+def test_read_begins_and_ends_at_the_given_offsets(arguments: list[str], values: str, log: str, run: Run) -> None:
     status, out, err = run("read", log, *arguments)
     assert (status, out.decode().replace("\n", ""), err) == (0, values, "")
 

@@ -44,7 +44,7 @@ def test_keyless_records_and_tombstones_go_when_told(log: Path, capsys: pytest.C
         assert offsets(view) == [2, 4]
 
 
-def test_damage_is_told_and_left(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported_and_left(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Log(log) as opened:
         opened.roll()
     edit(log / f"{0:020d}.log", lambda content: content.__setitem__(70, content[70] ^ 1))

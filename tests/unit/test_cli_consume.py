@@ -150,7 +150,7 @@ def test_options_that_contradict_each_other_are_refused(run: Run, data: Path, ar
 
 
 @pytest.mark.parametrize("arguments", [["gone"], ["-p", 7, "orders"]])
-def test_a_topic_that_is_not_there_is_told(run: Run, data: Path, arguments: list[object]) -> None:
+def test_a_missing_topic_is_reported(run: Run, data: Path, arguments: list[object]) -> None:
     status, _, err = run("consume", "-e", data, *arguments)
     assert status == FAILED
     assert err.startswith("kstore: ")

@@ -71,7 +71,7 @@ def test_a_copy_in_a_store_says_that_the_active_segment_is_left_out(run: Run) ->
     assert out.endswith(", without the active segment\n")
 
 
-def test_damage_is_told_and_ends_with_status_1(run: Run) -> None:
+def test_damage_is_reported_and_ends_with_status_1(run: Run) -> None:
     fill("a-0", 50)
     path = sorted(Path("a-0").glob("*.log"))[1]
     data = bytearray(path.read_bytes())

@@ -250,7 +250,7 @@ def test_transactions_are_committed(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert len(list(log.read(isolation_level="read_committed"))) == 50
 
 
-def test_failures_are_told_and_fail_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_reported_and_fail_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--num-records", "20", "--record-size", "500", "--producer-config", "max_request_size=100")
     status, out, err = run_perf(capsys, tmp_path / "data", *options)
     assert status == 1

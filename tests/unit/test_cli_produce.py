@@ -135,7 +135,7 @@ def test_a_broken_line_ends_the_run_once_those_before_it_are_delivered(run: Run,
     assert values() == [b"a", b"b"]
 
 
-def test_a_record_that_fails_is_told_by_its_line_and_the_others_go_on(run: Run) -> None:
+def test_a_record_that_fails_is_reported_by_its_line_and_the_others_continue(run: Run) -> None:
     lines = b"one\n" + b"x" * 3000 + b"\nthree\n" + b"y" * 4000 + b"\n"
     status, _, err = run("--config", "max.request.size=2KiB", stdin=lines)
     assert status == 1
@@ -148,7 +148,7 @@ def test_a_record_that_fails_is_told_by_its_line_and_the_others_go_on(run: Run) 
     assert values() == [b"one", b"three"]
 
 
-def test_many_failures_are_told_once(run: Run) -> None:
+def test_many_failures_are_reported_once(run: Run) -> None:
     status, _, err = run("--config", "max_request_size=100", stdin=(b"y" * 200 + b"\n") * 50)
     *told, more, summary = err.splitlines()
     assert (status, len(told)) == (1, 10)
@@ -312,7 +312,7 @@ def text_records(*texts: bytes, partition: int | None = None) -> list[JsonRecord
     return [JsonRecord(None, text, (), None, partition) for text in texts]
 
 
-def test_failures_are_told_by_line_as_soon_as_they_are_known() -> None:
+def test_failures_are_reported_by_line_as_soon_as_they_are_known() -> None:
     producer = MockProducer(auto_complete=False, partitions=2)
     told: list[tuple[int, str]] = []
     sender = LineSender(producer, "orders", lambda line, error: told.append((line, str(error))))

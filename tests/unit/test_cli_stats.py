@@ -64,7 +64,7 @@ def test_a_directory_has_a_row_for_each_log_and_a_total(capsys: pytest.CaptureFi
     assert at == len(golden_partitions("old")) + 1
 
 
-def test_damage_is_told_and_the_rest_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported_and_the_rest_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy_partition("damaged", "length-zero-0", tmp_path)
     copy_partition("clean", golden_partitions("clean")[0], tmp_path)
     assert main(["stats", str(tmp_path)]) == 1

@@ -89,7 +89,7 @@ def test_a_broker_s_directory_is_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.csv", "out.jsonl"])
-def test_damage_leaves_no_file_or_is_told(
+def test_damage_leaves_no_file_or_is_reported(
     name: str, orders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Log(orders, durability="os") as log:

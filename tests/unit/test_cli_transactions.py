@@ -171,7 +171,7 @@ def test_with_a_least_silence_only_hanging_transactions_are_aborted(
     assert run(capsys, "transactions", "--hanging-ms", "1000", "--abort", "2", str(log))[0] == 0
 
 
-def test_a_log_that_somebody_writes_is_listed_but_nothing_in_it_aborted(
+def test_a_log_with_a_writer_is_listed_but_nothing_in_it_is_aborted(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Log(log) as writer:

@@ -27,7 +27,7 @@ from tests.unit.test_log_producers import TXN_INDEX, append, committed, interlea
 @pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("segment", [4, 8])
 @pytest.mark.promise("rebuilt")
-def test_a_transaction_index_that_cannot_be_right_is_made_anew(segment: int, clean: bool, tmp_path: Path) -> None:
+def test_a_transaction_index_that_cannot_be_right_is_rebuilt(segment: int, clean: bool, tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="sync") as log:
         interleaved(log)
         append(log, marker(3, 11, commit=False))
@@ -41,7 +41,7 @@ def test_a_transaction_index_that_cannot_be_right_is_made_anew(segment: int, cle
         assert files(path, TXN_INDEX) == before
 
 
-def test_a_broker_s_transaction_index_that_cannot_be_right_is_made_anew(tmp_path: Path) -> None:
+def test_a_broker_s_transaction_index_that_cannot_be_right_is_rebuilt(tmp_path: Path) -> None:
     directory = copy_partition("clean", "txn-rolled-0", tmp_path)
     for name in ("recovery-point-offset-checkpoint", ".kafka_cleanshutdown"):
         (tmp_path / name).write_bytes((golden_root() / "clean" / name).read_bytes())
@@ -56,7 +56,7 @@ def test_a_broker_s_transaction_index_that_cannot_be_right_is_made_anew(tmp_path
     assert files(directory, TXN_INDEX) == before
 
 
-def test_a_reader_of_what_is_truncated_asks_anew_what_is_aborted(tmp_path: Path) -> None:
+def test_a_reader_of_a_truncated_part_asks_again_what_is_aborted(tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="os") as log:
         append(log, data(0), transaction(1, 1))
         log.roll()
@@ -138,7 +138,7 @@ def test_a_view_sees_nothing_decided_by_a_marker_that_is_not_durable(tmp_path: P
             assert (view.last_stable_offset, committed(view)) == (4, [0, 1, 2])
 
 
-def test_a_log_that_goes_on_without_producers_goes_on_with_snapshots(tmp_path: Path) -> None:
+def test_a_log_that_continues_without_producers_still_gets_snapshots(tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="os") as log:
         append(log, transaction(1, 0))
         for offset in range(1, 4):

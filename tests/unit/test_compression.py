@@ -54,7 +54,7 @@ def test_a_raw_snappy_block_is_read() -> None:
     assert CODECS_BY_NAME["snappy"].decompress(bytes(snappy.compress_raw(b"raw block")), LIMIT, 2) == b"raw block"
 
 
-def test_snappy_streams_one_behind_the_other_are_read() -> None:
+def test_snappy_streams_one_after_the_other_are_read() -> None:
     codec = CODECS_BY_NAME["snappy"]
     streams = codec.compress(b"one", None) + codec.compress(b"two", None)
     assert codec.decompress(streams, LIMIT, 2) == b"onetwo"
@@ -124,7 +124,7 @@ def test_a_stream_that_is_cut_short_is_refused_at_every_byte(codec: Codec) -> No
 
 
 @pytest.mark.parametrize("codec", [c for c in COMPRESSING if c.name != "snappy"], ids=lambda codec: codec.name)
-def test_bytes_behind_the_stream_are_refused(codec: Codec) -> None:
+def test_bytes_after_the_stream_are_refused(codec: Codec) -> None:
     with pytest.raises(CorruptRecordError, match="follow"):
         codec.decompress(codec.compress(b"records", None) + b"\0", LIMIT, 2)
 

@@ -142,7 +142,7 @@ def test_committed_offsets_are_there_after_a_reopen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, pytest.param(True, marks=LINUX)])
-def test_the_first_commit_of_a_store_is_seen_by_who_had_it_open_before(tmp_path: Path, shared: bool) -> None:
+def test_readers_that_were_open_before_see_a_stores_first_commit(tmp_path: Path, shared: bool) -> None:
     with opened(tmp_path / "data") as store:
         fill(store, T0, 5)
     with (

@@ -72,7 +72,7 @@ def test_records_count_that_were_handed_out(store: Store, how: str) -> None:
             assert reading.metrics()["bytes"] == size
 
 
-def test_lag_is_told_by_partition_and_in_all(store: Store) -> None:
+def test_lag_is_reported_by_partition_and_in_all(store: Store) -> None:
     fill(store, T0, 10)
     fill(store, T1, 4)
     with consumer(store) as reading:
@@ -90,7 +90,7 @@ def test_lag_is_told_by_partition_and_in_all(store: Store) -> None:
         assert reading.metrics()["lag_records"] == 9  # within what an iteration was given, too
 
 
-def test_commits_rebalances_and_silence_are_told(store: Store, clock: ManualClock) -> None:
+def test_commits_rebalances_and_silence_are_reported(store: Store, clock: ManualClock) -> None:
     fill(store, T0, 10)
     with consumer(store, "t", group="g") as reading, consumer(store, "t", group="g") as other:
         reading.poll()

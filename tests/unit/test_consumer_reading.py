@@ -277,7 +277,7 @@ def test_a_consumer_can_be_told_to_go_on_after_damage(store: Store, tmp_path: Pa
         assert len([None for _ in reading]) == 23
 
 
-def test_damage_is_raised_behind_what_lies_before_it_or_left_out(store: Store, tmp_path: Path) -> None:
+def test_damage_is_raised_after_what_precedes_it_or_left_out(store: Store, tmp_path: Path) -> None:
     fill(store, T0, 30, batch=10)
     log = tmp_path / "data" / "t-0" / ("0" * 20 + ".log")
     data = bytearray(log.read_bytes())

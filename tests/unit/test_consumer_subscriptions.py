@@ -106,7 +106,7 @@ def test_partitions_that_come_later_are_read_and_deleted_topics_are_not(store: S
 
 
 @pytest.mark.parametrize("group", [None, "g"])
-def test_a_topic_that_is_made_anew_is_read_from_its_start(store: Store, group: str | None) -> None:
+def test_a_recreated_topic_is_read_from_its_start(store: Store, group: str | None) -> None:
     fill(store, T0, 10)
     with consumer(store, "t", group=group) as reading:
         reading.poll()

@@ -166,7 +166,7 @@ def test_a_child_has_nothing_of_its_parents_consumers(tmp_path: Path, shared: bo
 
 @pytest.mark.parametrize("reads", ["its own store", "another process's"])
 @pytest.mark.parametrize("how", ["records", "offset"])
-def test_the_end_of_a_transaction_wakes_who_waits_for_it(
+def test_the_end_of_a_transaction_wakes_the_waiting_reader(
     store: Store, reads: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kstore.consumer.waiting.NOTIFIED_POLL_SECONDS", 3600.0)
@@ -202,7 +202,7 @@ def test_the_end_of_a_transaction_wakes_who_waits_for_it(
             assert found != [{}], "its time was over"
 
 
-def test_a_wake_that_is_late_to_say_so_has_nobody_wait_in_vain_or_look_without_a_pause(store: Store) -> None:
+def test_a_late_wake_lets_no_thread_wait_in_vain_or_poll_without_a_pause(store: Store) -> None:
     """One thread has taken the wait's end, and another one still sets the event."""
     waiter = LogWaiter(SYSTEM_CLOCK)
     log = store.log("t", 0)

@@ -22,7 +22,7 @@ def test_index_entries_are_shown_and_those_that_contradict_the_log_reported(dump
     assert dump("--verify-index-only", "--files", f"{BASE}.index") == (1, f"Dumping {BASE}.index\n", err)
 
 
-def test_zeros_behind_the_entries_of_an_index_are_no_entries(dump: Dump) -> None:
+def test_zeros_after_the_entries_of_an_index_are_no_entries(dump: Dump) -> None:
     _, second = write_log(batch(0, 3), batch(3, 5))
     write_index((4, second), (0, 0), (0, 0))
     assert dump("--files", f"{BASE}.index") == (0, f"Dumping {BASE}.index\noffset: 4 position: {second}\n", "")

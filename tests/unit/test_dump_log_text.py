@@ -183,7 +183,7 @@ def test_an_impossible_size_ends_the_dump_of_the_file_and_not_of_others(size: in
 
 
 @pytest.mark.parametrize("size", [13, 2**31 - 1], ids=["small", "huge"])
-def test_past_damage_goes_on_at_the_next_whole_batch(size: int, dump: Dump) -> None:
+def test_reading_past_damage_continues_at_the_next_whole_batch(size: int, dump: Dump) -> None:
     write_log(batch(0, 3), struct.pack(">qi", 3, size) + batch(3, 5)[12:], batch(5, 6), batch(6, 8)[:-1])
     status, out, _ = dump("--past-damage", "--files", f"{BASE}.log")
     assert status == 1

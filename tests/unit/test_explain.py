@@ -58,7 +58,7 @@ def test_the_end_and_what_lies_beyond(log: Log) -> None:
         explain_offset(log, 4_001)
 
 
-def test_damage_on_the_way_is_told(log: Log) -> None:
+def test_damage_on_the_way_is_reported(log: Log) -> None:
     log.close()
     segment = log.path / f"{0:020d}.log"
     data = bytearray(segment.read_bytes())

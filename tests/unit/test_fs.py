@@ -187,7 +187,7 @@ WRITERS = pytest.mark.parametrize("writer", ["write_all", "write_and_sync"])
     [[b"abcdef"], [b"abc", b"", b"def"], [bytearray(b"ab"), memoryview(b"cdef")], [b"a", *[b"b"] * 3000, b"c"]],
     ids=["one", "several", "kinds of buffer", "more than one call takes"],
 )
-def test_buffers_are_written_one_behind_the_other(file: OsFile, writer: str, buffers: Sequence[bytes]) -> None:
+def test_buffers_are_written_one_after_the_other(file: OsFile, writer: str, buffers: Sequence[bytes]) -> None:
     getattr(file, writer)(buffers, 3)
     assert file.pread(10_000, 0) == b"\0\0\0" + b"".join(bytes(buffer) for buffer in buffers)
 
@@ -239,7 +239,7 @@ def test_a_failed_write_does_not_keep_the_callers_buffer(file: OsFile, writer: s
     assert caught.value.errno == errno.EFBIG
 
 
-def test_a_sync_that_fails_behind_the_write_is_told_apart(file: OsFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_that_fails_after_the_write_is_told_apart(file: OsFile, monkeypatch: pytest.MonkeyPatch) -> None:
     pwritev = os.pwritev
 
     def write_then_fail(fd: int, buffers: Sequence[bytes], position: int, flags: int = 0) -> int:
@@ -474,9 +474,7 @@ def test_directories_are_made_private_and_removed(tmp_path: Path) -> None:
     assert SYSTEM_FS.list(tmp_path) == []
 
 
-def test_a_directory_that_cannot_be_synced_for_good_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_can_never_be_synced_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes = [errno.EINVAL, errno.EIO]
 
     def fail(fd: int) -> None:
@@ -565,7 +563,7 @@ def test_the_recorder_sees_every_byte_and_every_store(path: Path) -> None:
     ]
 
 
-def test_the_failing_one_fails_once_or_for_good(path: Path) -> None:
+def test_the_failing_call_fails_once_or_always(path: Path) -> None:
     once = FailingFs(SYSTEM_FS, Fault(at=2, errno=errno.ENOSPC, kinds=frozenset({"write_all"}), written=1))
     file = once.open(path, write=True, create=True)
     file.write_all([b"abc"], 0)

@@ -182,7 +182,7 @@ def test_the_last_commit_counts_and_offsets_can_be_forgotten(tmp_path: Path) -> 
         assert offsets(store) == {}
 
 
-def test_nothing_is_made_for_somebody_who_only_asks(tmp_path: Path) -> None:
+def test_a_lookup_creates_nothing(tmp_path: Path) -> None:
     with Store(tmp_path / "s", background=False) as store:
         assert store.coordinator.committed("billing") == {}
         assert store.coordinator.groups() == []
@@ -219,7 +219,7 @@ def test_offsets_in_a_transaction_count_when_it_commits(tmp_path: Path) -> None:
         assert offsets(store) == {ORDERS: 4}
 
 
-def test_a_commit_behind_an_open_transaction_counts_at_once(tmp_path: Path) -> None:
+def test_a_commit_after_an_open_transaction_counts_at_once(tmp_path: Path) -> None:
     """And stays, when the transaction with an earlier one ends."""
     with opened(tmp_path / "s") as store:
         coordinator = store.coordinator

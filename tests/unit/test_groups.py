@@ -152,7 +152,7 @@ def test_a_member_that_was_dropped_is_found_at_once_in_a_large_group(store: Stor
         member.close()
 
 
-def test_a_partition_is_read_by_nobody_before_its_owner_has_let_go(store: Store) -> None:
+def test_no_member_reads_a_partition_before_its_owner_has_released_it(store: Store) -> None:
     with join(store) as a, join(store) as b:
         assert a.assignment() == set(T)
         b.poll()
@@ -177,7 +177,7 @@ def test_a_new_owner_goes_on_where_the_old_one_has_committed(store: Store) -> No
     assert seen == {owner: list(range(10)) for owner in T}
 
 
-def test_listeners_are_told(store: Store) -> None:
+def test_listeners_are_notified(store: Store) -> None:
     first, second = Noting(), Noting()
     with join(store, listener=first) as a:
         with join(store, listener=second) as b:
@@ -286,7 +286,7 @@ def test_new_partitions_are_shared_too(store: Store, clock: ManualClock) -> None
         assert settle(a, b) == [{0, 1, 2}, {3, 4, 5}]
 
 
-def test_a_member_knows_who_it_is(store: Store) -> None:
+def test_a_member_knows_its_identity(store: Store) -> None:
     with join(store, client_id="me") as a:
         before = a.group_metadata()
         assert (before.group, before.client_id) == ("g", "me")
@@ -400,7 +400,7 @@ def test_the_state_in_a_file_is_read_as_it_was_written() -> None:
     assert decode_state(encode_state("g", STATE), Path("members")) == STATE
 
 
-def test_a_damaged_state_is_told_apart_and_the_group_is_shared_anew(tmp_path: Path) -> None:
+def test_a_damaged_state_is_detected_and_the_group_is_shared_again(tmp_path: Path) -> None:
     data = encode_state("g", STATE)
     for place in range(0, len(data), 7):
         broken = bytearray(data)

@@ -159,7 +159,7 @@ def test_entries_of_other_partitions_are_kept(store: Path) -> None:
     assert read_offset_checkpoint(SYSTEM_FS, store / RECOVERY_POINTS) == {other: 5, A: 30, B: 12}
 
 
-def test_a_checkpoint_that_cannot_be_read_is_written_anew(store: Path) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_rewritten(store: Path) -> None:
     (store / RECOVERY_POINTS).write_text("0\n7\n")
     report = to_broker(store, topic_ids=IDS)
     assert read_offset_checkpoint(SYSTEM_FS, store / RECOVERY_POINTS) == {A: 30, B: 12}
@@ -203,7 +203,7 @@ def test_a_log_that_was_cut_inside_a_batch_goes_on_in_a_new_segment(store: Path)
 @pytest.mark.promise("rebuilt")
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("harm", ["lies", "missing"])
-def test_an_index_that_lies_is_built_anew(store: Path, suffix: str, harm: str) -> None:
+def test_a_wrong_index_is_rebuilt(store: Path, suffix: str, harm: str) -> None:
     index = sorted((store / "b-0").glob(f"*{suffix}"))[0]
     log = index.with_suffix(".log")
     if harm == "lies":
@@ -217,7 +217,7 @@ def test_an_index_that_lies_is_built_anew(store: Path, suffix: str, harm: str) -
     assert log.exists()
 
 
-def test_leader_epochs_that_contradict_the_batches_are_written_anew(store: Path) -> None:
+def test_leader_epochs_that_contradict_the_batches_are_rewritten(store: Path) -> None:
     (store / "b-0" / LEADER_EPOCHS).write_text("0\n2\n0 0\n4 5\n")
     to_broker(store, topic_ids=IDS)
     assert read_leader_epochs(SYSTEM_FS, store / "b-0" / LEADER_EPOCHS) == [(0, 0)]
@@ -256,7 +256,7 @@ def test_who_may_write_a_file(mode: int, user: tuple[int, int], may: bool) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_names_that_the_broker_could_not_open_are_told(store: Path) -> None:
+def test_names_that_the_broker_could_not_open_are_reported(store: Path) -> None:
     (store / META_PROPERTIES).write_text("version=1\n")
     os.chown(store / META_PROPERTIES, 1234, 1234)
     assert any("user 1234" in note for note in to_broker(store, topic_ids=IDS).notes)
@@ -283,7 +283,7 @@ def test_one_partition_leaves_a_brokers_marker_standing(store: Path) -> None:
     assert read_broker_epoch(SYSTEM_FS, store / CLEAN_SHUTDOWN) == 7
 
 
-def test_a_root_that_no_broker_formatted_is_told(store: Path) -> None:
+def test_a_root_that_no_broker_formatted_is_reported(store: Path) -> None:
     assert any(META_PROPERTIES in note for note in to_broker(store, topic_ids=IDS).notes)
     (store / META_PROPERTIES).write_text("version=1\n")
     assert not any(META_PROPERTIES in note for note in to_broker(store).notes)

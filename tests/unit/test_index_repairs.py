@@ -118,7 +118,7 @@ def test_every_index_that_a_broker_closed_is_sound(tree: str) -> None:
             assert not scan_segment(LogSegment(context(path, index_interval_bytes=4096), base), stop).replaced, path
 
 
-def test_an_entry_into_damage_is_nobody_s_fault() -> None:
+def test_an_entry_into_damage_is_no_finding() -> None:
     builder = IndexBuilder(0, index_interval_bytes=10, old_offsets=bytes.fromhex("0000000100000064"), old_times=b"")
     builder.note(0, 100, 0, 0, -1)
     builder.note_damage(200, 2)

@@ -89,7 +89,7 @@ def test_one_that_returns_no_record_counts_as_failed(returned: Any, caplog: pyte
     assert f"on_send returned a {type(returned).__name__}, expected a ProducerRecord" in caplog.text
 
 
-def test_all_are_told_of_an_arrival_whoever_fails(chain: Chain, caplog: pytest.LogCaptureFixture) -> None:
+def test_all_are_notified_of_an_arrival_even_if_one_fails(chain: Chain, caplog: pytest.LogCaptureFixture) -> None:
     chain.interceptors.on_acknowledgement(METADATA, None)
     chain.one.fails = True
     chain.interceptors.on_acknowledgement(METADATA, None)
@@ -108,7 +108,7 @@ def test_all_are_told_of_an_arrival_whoever_fails(chain: Chain, caplog: pytest.L
         pytest.param(1, 2, 2, id="both"),
     ],
 )
-def test_a_failure_to_send_is_told_with_the_partition_that_is_known(
+def test_a_failure_to_send_is_reported_with_the_known_partition(
     chain: Chain, named: int | None, chosen: int | None, known: int
 ) -> None:
     error = ValueError("too large")
@@ -116,7 +116,7 @@ def test_a_failure_to_send_is_told_with_the_partition_that_is_known(
     assert chain.one.told == chain.two.told == [(RecordMetadata("topic", known), error)]
 
 
-def test_who_asks_for_headers_is_told_them() -> None:
+def test_an_interceptor_that_wants_headers_gets_them() -> None:
     class Tracing(ProducerInterceptor):
         def __init__(self) -> None:
             self.headers: list[Headers | None] = []
@@ -153,7 +153,7 @@ def test_one_need_not_extend_the_class() -> None:
     assert plain.told == 1
 
 
-def test_all_are_closed_whoever_fails(chain: Chain, caplog: pytest.LogCaptureFixture) -> None:
+def test_all_are_closed_even_if_one_fails(chain: Chain, caplog: pytest.LogCaptureFixture) -> None:
     chain.one.fails = True
     chain.interceptors.close()
     assert (chain.one.close_count, chain.two.close_count) == (1, 1)

@@ -145,7 +145,7 @@ def test_of_an_epoch_above_all_nothing_is_known(path: Path) -> None:
         (99, [(2, 6), (3, 8), (4, 11)]),
     ],
 )
-def test_what_begins_behind_the_end_is_forgotten(end_offset: int, left: list[tuple[int, int]], path: Path) -> None:
+def test_what_begins_after_the_end_is_forgotten(end_offset: int, left: list[tuple[int, int]], path: Path) -> None:
     epochs = cache(path, (2, 6), (3, 8), (4, 11))
     epochs.truncate_from_end(end_offset)
     assert list(epochs.entries) == left == stored(path)
@@ -240,7 +240,7 @@ def test_truncations_and_deletions_cut_the_epochs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"0\n1\nxyz\n", b"7\n0\n"], ids=["lost", "empty", "line", "version"])
-def test_recovery_makes_the_epochs_anew(content: bytes | None, tmp_path: Path) -> None:
+def test_recovery_rebuilds_the_epochs(content: bytes | None, tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="sync") as log:
         kept(log, 3, 0, 1)
         log.roll()

@@ -117,7 +117,7 @@ def test_zstd_and_unknown_codecs_are_refused(codec_id: int) -> None:
         list(parse_legacy(message(0, b"v", attributes=codec_id)).records())
 
 
-def test_a_flipped_bit_anywhere_behind_the_crc_is_found() -> None:
+def test_a_flipped_bit_anywhere_after_the_crc_is_found() -> None:
     whole = message(0, b"hello", b"k", timestamp=TIME)
     for at in range(16, len(whole)):
         for bit in range(8):
@@ -152,7 +152,7 @@ def test_a_field_longer_than_the_message_is_refused(at: int) -> None:
         list(parse_legacy(data).records())
 
 
-def test_bytes_behind_the_value_are_refused() -> None:
+def test_bytes_after_the_value_are_refused() -> None:
     data = bytearray(message(0, b"hello", timestamp=TIME) + b"\0")
     struct.pack_into(">i", data, 8, len(data) - 12)
     with pytest.raises(CorruptRecordError, match="1 bytes after the value"):

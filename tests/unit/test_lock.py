@@ -257,7 +257,7 @@ def test_a_lock_file_that_its_last_holder_removes_is_not_taken_for_the_lock(
         assert refused(take_flock, tmp_path), "the file that is there now is the locked one"
 
 
-def test_a_lock_file_that_is_replaced_again_and_again_is_given_up(
+def test_a_lock_file_that_is_replaced_again_and_again_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def remove(fd: int, **how: bool) -> bool:

@@ -386,7 +386,7 @@ def test_truncating_to_the_start_leaves_an_empty_log(log: Log) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 3, 1000])
-def test_a_log_starts_anew_at_any_offset(tmp_path: Path, offset: int) -> None:
+def test_a_log_restarts_at_any_offset(tmp_path: Path, offset: int) -> None:
     with Log(tmp_path / "log", durability="os", segment_bytes=1024) as log:
         for _ in range(6):
             log.append(b"x" * 300)

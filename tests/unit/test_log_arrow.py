@@ -320,7 +320,7 @@ def test_a_missing_package_is_named(
     assert isinstance(caught.value, ImportError)
 
 
-def test_pyarrow_is_loaded_by_who_asks_for_columns() -> None:
+def test_pyarrow_is_loaded_only_for_columns() -> None:
     program = "import kstore, sys; kstore.Log; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

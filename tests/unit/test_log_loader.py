@@ -247,7 +247,7 @@ def test_a_broker_s_clean_marker_goes_before_a_log_beside_it_changes(tmp_path: P
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x00" * 96, b"\x11" * 96, b"\x7f" * 13], ids=repr)
-def test_recovery_makes_every_index_anew(content: bytes | None, tmp_path: Path) -> None:
+def test_recovery_rebuilds_every_index(content: bytes | None, tmp_path: Path) -> None:
     with filled(tmp_path / "log") as log:
         copy = killed(log, tmp_path / "killed")
     whole = files(log.path, *INDEXES)
@@ -306,7 +306,7 @@ def test_what_was_on_its_way_out_is_removed(tmp_path: Path) -> None:
     assert not [each.name for each in path.iterdir() if each.suffix in (".deleted", ".cleaned")]
 
 
-def test_a_damaged_swap_of_another_program_is_left_to_who_began_it(tmp_path: Path) -> None:
+def test_a_damaged_swap_of_another_program_is_left_to_that_program(tmp_path: Path) -> None:
     filled(tmp_path / "log").close()
     swap = tmp_path / "log" / f"{7:020d}.log.swap"
     swap.write_bytes(b"whole")
@@ -341,7 +341,7 @@ def test_a_broker_s_own_files_stay_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"0\n", b"0\n1\nfive 0\n", b"\xff\xfe"], ids=["short", "word", "bytes"])
-def test_a_damaged_epoch_checkpoint_is_made_anew(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_epoch_checkpoint_is_rebuilt(content: bytes, tmp_path: Path) -> None:
     filled(tmp_path / "log").close()
     (tmp_path / "log" / "leader-epoch-checkpoint").write_bytes(content)
     with Log(tmp_path / "log", durability="os") as log:

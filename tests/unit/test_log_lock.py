@@ -69,7 +69,7 @@ def test_a_store_keeps_the_lock_of_a_partition_that_it_reaches_through_a_link(ro
     kstore.Log(tmp_path / "far").close()
 
 
-def test_those_who_share_a_store_keep_the_locks_of_their_partitions(root: Path) -> None:
+def test_processes_that_share_a_store_keep_the_locks_of_their_partitions(root: Path) -> None:
     with kstore.open(root, shared=True) as store:
         store.log("t").append(b"y")
         with pytest.raises(LockedError):
@@ -94,7 +94,7 @@ def test_a_log_that_outlives_its_store_keeps_the_root_locked(root: Path, monkeyp
     kstore.open(root).close()
 
 
-def test_a_lock_is_given_up_with_its_last_share(tmp_path: Path) -> None:
+def test_a_lock_is_released_with_its_last_share(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     first, second = lock.share(), lock.share()
     lock.release()

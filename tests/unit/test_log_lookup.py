@@ -60,7 +60,7 @@ def first_at(times: list[int], when: int, start: int = 0) -> int | None:
 
 
 @pytest.mark.parametrize("start", [0, 25])
-def test_any_time_finds_the_first_record_at_or_behind_it(
+def test_any_time_finds_the_first_record_at_or_after_it(
     start: int, tmp_path: Path, tried: Callable[[str, int], None]
 ) -> None:
     log, times = unordered(tmp_path / "log")

@@ -49,7 +49,7 @@ def openings(path: Path) -> Iterator[Log]:
 
 
 @pytest.mark.promise("damage below")
-def test_a_lost_end_is_told_by_every_read_before_and_after_the_next_append(tmp_path: Path) -> None:
+def test_a_lost_end_is_reported_by_every_read_before_and_after_the_next_append(tmp_path: Path) -> None:
     path = tail_lost(tmp_path / "log")
     with Log(path) as log:
         assert [(gone.first, gone.last) for gone in log.recovery.corrupt] == [(9, 10)]
@@ -102,7 +102,7 @@ def test_a_log_that_is_opened_again_before_the_next_append_still_ends_after_its_
 
 
 @pytest.mark.promise("damage below")
-def test_a_spoilt_end_is_told_by_readers_before_and_after_the_next_append(tmp_path: Path) -> None:
+def test_a_spoilt_end_is_reported_by_readers_before_and_after_the_next_append(tmp_path: Path) -> None:
     with Log(tmp_path / "alive") as log:
         for number in range(11):
             log.append(b"%d" % number)
@@ -649,7 +649,7 @@ def test_a_damaged_end_of_a_log_that_was_closed_is_found_by_every_read(
         assert offsets(log, on_corrupt="skip") == [*range(9), 12]
 
 
-def test_a_writer_that_goes_on_behind_a_damaged_end_does_not_hide_it_from_a_reader_on_its_way(tmp_path: Path) -> None:
+def test_a_writer_that_continues_after_a_damaged_end_does_not_hide_it_from_a_reader(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with Log(path) as log:
         for number in range(9):

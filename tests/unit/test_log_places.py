@@ -56,7 +56,7 @@ def test_a_broker_directory_is_what_its_partitions_are(store: Path) -> None:
         assert sorted(owners(golden_root() / tree)) == expected
 
 
-def test_internal_topics_are_there_for_who_names_them(store: Path) -> None:
+def test_internal_topics_are_read_if_they_are_named(store: Path) -> None:
     assert owners(store, named=["__transaction_state", "orders"])[0] == "__transaction_state-0"
     assert owners(store / "__transaction_state-0") == ["__transaction_state-0"]
     metadata = "__cluster_metadata"

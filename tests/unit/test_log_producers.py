@@ -159,7 +159,7 @@ def test_a_log_opened_again_knows_its_transactions(how: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x00\x01" * 17, bytes(20)], ids=["lost", "empty", "version", "half"])
-def test_recovery_makes_the_transaction_indexes_anew(content: bytes | None, tmp_path: Path) -> None:
+def test_recovery_rebuilds_the_transaction_indexes(content: bytes | None, tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="os") as log:
         interleaved(log)
         append(log, marker(3, 11, commit=False))
@@ -175,7 +175,7 @@ def test_recovery_makes_the_transaction_indexes_anew(content: bytes | None, tmp_
         assert committed(again) == [2, 3, 4, 8, 10]
 
 
-def test_recovery_makes_an_index_of_the_last_segment_anew_from_earlier_ones(tmp_path: Path) -> None:
+def test_recovery_rebuilds_an_index_of_the_last_segment_from_earlier_ones(tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="sync") as log:
         interleaved(log)
         append(log, marker(3, 11, commit=False))
@@ -200,7 +200,7 @@ def test_a_torn_marker_is_cut_and_its_transaction_open_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("durability", ["sync", "interval", "os"])
-def test_an_abort_that_cannot_be_indexed_is_served_to_nobody(durability: Durability, tmp_path: Path) -> None:
+def test_an_abort_that_cannot_be_indexed_is_not_served(durability: Durability, tmp_path: Path) -> None:
     fs = FailingFs(SYSTEM_FS, Fault(1, suffix=TXN_INDEX))
     with Log(tmp_path / "log", durability=durability, fs=fs) as log:
         append(log, data(0), transaction(1, 1, 2))
@@ -321,7 +321,7 @@ def test_a_truncated_transaction_is_forgotten(tmp_path: Path) -> None:
         assert (log.last_stable_offset, committed(log), snapshot_offsets(log.path)) == (1, [0], [])
 
 
-def test_a_log_begun_anew_has_no_producers(tmp_path: Path) -> None:
+def test_a_restarted_log_has_no_producers(tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="os") as log:
         interleaved(log)
         log.truncate_fully_and_start_at(20)

@@ -166,7 +166,7 @@ def damaged_in_the_middle(tmp_path: Path) -> Path:
 
 
 @pytest.mark.promise("damage above")
-def test_damage_with_whole_batches_behind_it_is_fenced(tmp_path: Path) -> None:
+def test_damage_with_whole_batches_after_it_is_fenced(tmp_path: Path) -> None:
     path = damaged_in_the_middle(tmp_path)
     before = only_log(path).read_bytes()
     with Log(path) as log:
@@ -285,7 +285,7 @@ def test_recovery_keeps_few_files_open_however_many_segments_it_scans(tmp_path: 
         log.check()
 
 
-def test_reading_gives_up_open_segments_where_the_process_has_no_descriptor_left(
+def test_reading_closes_open_segments_if_the_process_has_no_descriptor_left(
     tmp_path: Path,
 ) -> None:
     path = unchecked(tmp_path / "log", 100)
@@ -338,7 +338,7 @@ def test_a_recovery_that_fails_anywhere_is_finished_by_the_next_open() -> None:
 
 
 @pytest.mark.promise("set aside")
-def test_segments_behind_a_cut_are_renamed_aside(tmp_path: Path) -> None:
+def test_segments_after_a_cut_are_renamed_aside(tmp_path: Path) -> None:
     path = crashed(tmp_path / "log", segment_bytes=1024)
     first, *later = sorted(path.glob("*.log"))
     assert later

@@ -57,7 +57,7 @@ def test_a_log_that_rolls_keeps_to_its_size(tmp_path: Path) -> None:
         assert (log.start_offset, log.end_offset) == (start, 100)
 
 
-def test_old_segments_go_and_the_active_one_behind_a_new_one(tmp_path: Path) -> None:
+def test_old_segments_go_and_the_active_one_after_a_new_one(tmp_path: Path) -> None:
     clock = ManualClock()
     with opened(tmp_path / "log", clock) as log:
         append(log, clock, 20, step_ms=DAY)

@@ -83,7 +83,7 @@ def pair(tmp_path: Path, durability: Durability) -> Iterator[tuple[Log, Log]]:
 # --- append ---------------------------------------------------------------------------------------------------------
 
 
-def test_each_writer_goes_on_behind_the_others(pair: tuple[Log, Log], tmp_path: Path) -> None:
+def test_each_writer_continues_after_the_others(pair: tuple[Log, Log], tmp_path: Path) -> None:
     expected: list[bytes | None] = []
     with Log(tmp_path / "log", read_only=True) as view:
         for number in range(60):
@@ -124,7 +124,7 @@ def test_one_that_never_wrote_may_be_the_last(tmp_path: Path, durability: Durabi
         log.check()
 
 
-def test_a_clean_log_stays_clean_when_nobody_writes(tmp_path: Path) -> None:
+def test_a_clean_log_stays_clean_without_writes(tmp_path: Path) -> None:
     with Log(tmp_path / "log") as log:
         log.append(b"a")
     shared(tmp_path / "log").close()
@@ -158,7 +158,7 @@ def test_a_follower_in_one_writer_gets_what_another_appends(pair: tuple[Log, Log
         appending.join()
 
 
-def test_what_is_told_of_an_append_goes_through_memory(tmp_path: Path, durability: Durability) -> None:
+def test_an_append_is_announced_through_memory(tmp_path: Path, durability: Durability) -> None:
     fs = RecordingFs()
     with Log(tmp_path / "log", shared=True, durability=durability, fs=fs) as log:
         log.append(b"a")
@@ -169,7 +169,9 @@ def test_what_is_told_of_an_append_goes_through_memory(tmp_path: Path, durabilit
     assert {kind for kind, name in asked if name != "kstore.state"} <= {"write_all", "fdatasync"}
 
 
-def test_who_is_woken_by_a_write_waits_until_it_is_told(pair: tuple[Log, Log], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_woken_by_a_write_waits_until_the_end_is_announced(
+    pair: tuple[Log, Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = pair
     one.append(b"a")
     two.refresh()
@@ -228,7 +230,7 @@ def test_who_knows_the_tail_changes_nothing_but_the_log(how: str, tmp_path: Path
         one.check()
 
 
-def test_a_tail_that_recovery_left_open_is_told_of(tmp_path: Path, durability: Durability) -> None:
+def test_a_tail_that_recovery_left_open_is_announced(tmp_path: Path, durability: Durability) -> None:
     with lengthy(tmp_path / "log", durability) as log:
         for number in range(10):
             log.append(b"%d" % number)
@@ -602,7 +604,7 @@ def test_what_is_not_sound_yet_is_refused(pair: tuple[Log, Log]) -> None:
 
 
 @pytest.mark.promise("one writer")
-def test_who_shares_and_who_does_not_keep_each_other_out(tmp_path: Path) -> None:
+def test_writers_that_share_and_writers_that_do_not_keep_each_other_out(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with shared(path):
         with pytest.raises(LockedError):
@@ -730,7 +732,7 @@ def test_what_a_dead_writer_left_half_written_is_cut(pair: tuple[Log, Log], tmp_
     assert values(one) == values(two) == [b"a", b"b", b"c"]
 
 
-def test_whole_batches_that_nobody_told_of_are_kept(pair: tuple[Log, Log], tmp_path: Path) -> None:
+def test_whole_batches_that_were_not_announced_are_kept(pair: tuple[Log, Log], tmp_path: Path) -> None:
     one, two = pair
     one.append(b"a")
     log_file = next((tmp_path / "log").glob("*.log"))
@@ -826,7 +828,7 @@ def test_a_recovery_in_a_turn_has_no_index_rebuilt_that_needs_a_turn_itself(tmp_
 # --- faults ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_fails_one_append_and_nobody_else(tmp_path: Path, durability: Durability) -> None:
+def test_a_full_disk_fails_one_append_and_no_other(tmp_path: Path, durability: Durability) -> None:
     fs = FailingFs()
     with (
         Log(tmp_path / "log", shared=True, durability=durability, fs=fs) as one,

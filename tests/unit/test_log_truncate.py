@@ -74,7 +74,7 @@ def test_a_truncated_log_has_the_files_of_one_that_never_held_more(tmp_path: Pat
     assert files(tmp_path / "truncated", *INDEXES) == files(tmp_path / "straight", *INDEXES)
 
 
-def test_the_segments_behind_a_truncation_are_gone(log: Log) -> None:
+def test_the_segments_after_a_truncation_are_gone(log: Log) -> None:
     kept = files(log.path, *INDEXES)
     log.truncate_to(12)
     assert segment_bases(log.path) == [0, 12]
@@ -92,7 +92,7 @@ def test_a_truncation_may_go_below_the_log_s_start(log: Log) -> None:
     assert offsets(log) == [13]
 
 
-def test_a_truncation_below_every_segment_begins_anew(log: Log) -> None:
+def test_a_truncation_below_every_segment_restarts_the_log(log: Log) -> None:
     log.delete_records(14)
     log.truncate_to(5)
     assert (log.start_offset, log.end_offset, segment_bases(log.path)) == (5, 5, [5])
@@ -171,7 +171,7 @@ def test_a_truncation_changes_nothing_at_the_end_or_beyond(log: Log) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 5, 12, 30, 1000])
-def test_a_log_begun_anew_holds_nothing_of_before(offset: int, log: Log, tmp_path: Path) -> None:
+def test_a_restarted_log_holds_no_earlier_records(offset: int, log: Log, tmp_path: Path) -> None:
     log.truncate_fully_and_start_at(offset)
     assert (log.start_offset, log.high_watermark, log.end_offset) == (offset, offset, offset)
     assert segment_bases(log.path) == [offset]

@@ -148,7 +148,7 @@ def test_a_slice_across_a_truncation_meets_no_damage(
     raise Hung(f"more than {OPERATIONS_MAX} operations")
 
 
-def test_a_reader_that_came_to_a_log_begun_anew_within_a_batch_goes_on_there(tmp_path: Path) -> None:
+def test_a_reader_of_a_log_restarted_within_a_batch_continues_there(tmp_path: Path) -> None:
     fs = MeddlingFs(frozenset({"unlink"}))
     path = tmp_path / "log"
     with Log(path, durability="sync", fs=fs) as writer, Log(path, read_only=True) as view:

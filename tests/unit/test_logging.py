@@ -81,7 +81,7 @@ def messages(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 # --- what is logged ---------------------------------------------------------------------------------------------------
 
 
-def test_an_open_and_a_roll_are_for_who_looks_closely(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_open_and_a_roll_show_at_debug_level(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "kstore")
     with kstore.Log(tmp_path / "log", durability="os") as log:
         log.append(b"x")
@@ -94,7 +94,7 @@ def test_an_open_and_a_roll_are_for_who_looks_closely(tmp_path: Path, caplog: py
     assert messages(caplog, logging.INFO) == messages(caplog, logging.WARNING) == []
 
 
-def test_a_recovery_is_told_and_one_that_lost_something_is_a_warning(
+def test_a_recovery_is_reported_and_one_that_lost_something_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kstore")
@@ -129,7 +129,7 @@ def test_retention_and_compaction_say_what_they_did(tmp_path: Path, caplog: pyte
     assert "compacted up to offset 4: " in compacted
 
 
-def test_a_poisoned_log_and_a_failed_task_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_poisoned_log_and_a_failed_task_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fs = FailingFs(SYSTEM_FS)
     with kstore.Store(tmp_path, background=False, fs=fs) as store:
         store.create_topic("a")

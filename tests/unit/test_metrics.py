@@ -265,7 +265,7 @@ def test_damage_that_reads_meet_is_counted(tmp_path: Path) -> None:
         assert log.metrics()["corrupt_ranges"] == 2
 
 
-def test_what_recovery_did_is_told(tmp_path: Path) -> None:
+def test_what_recovery_did_is_reported(tmp_path: Path) -> None:
     with kstore.Log(tmp_path / "log") as log:
         log.append(b"a")
         assert log.metrics()["recoveries"] == 0

@@ -198,7 +198,7 @@ def test_a_live_writer_is_mirrored_up_to_its_high_watermark(tmp_path: Path, trie
     }
 
 
-def test_aborted_transactions_are_known_to_who_reads_the_copy(tmp_path: Path) -> None:
+def test_readers_of_the_copy_know_the_aborted_transactions(tmp_path: Path) -> None:
     for partition in golden_partitions("clean"):
         source = golden_root() / "clean" / partition
         if not any(source.glob("*.txnindex")):
@@ -427,7 +427,7 @@ def test_chunks_are_all_the_bytes_whatever_is_damaged(tmp_path: Path, seed: int,
         tried("flips", 1)
 
 
-def test_a_torn_copy_goes_on_behind_its_last_whole_batch(tmp_path: Path, seed: int, tried: Tried) -> None:
+def test_a_torn_copy_continues_after_its_last_whole_batch(tmp_path: Path, seed: int, tried: Tried) -> None:
     fill(tmp_path / "a-0", 0, 10)
     source = sorted((tmp_path / "a-0").glob("*.log"))[0]
     data = source.read_bytes()

@@ -86,7 +86,7 @@ def test_records_wait_for_the_test_to_say_what_becomes_of_them() -> None:
     assert (third.offset, fourth.offset) == (1, 2)
 
 
-def test_a_delivery_that_nobody_settles_times_out() -> None:
+def test_a_delivery_that_is_never_settled_times_out() -> None:
     producer = MockProducer(auto_complete=False)
     with pytest.raises(TimeoutError):
         send(producer, FIRST).result(0.001)
@@ -103,7 +103,7 @@ def test_a_delivery_can_be_awaited() -> None:
     assert asyncio.run(run()) == 0
 
 
-def test_callbacks_are_told_in_order_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+def test_callbacks_run_in_order_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
     told: list[tuple[int, int, Exception | None]] = []
 
     def tell(metadata: RecordMetadata, error: Exception | None) -> None:
@@ -123,7 +123,7 @@ def test_callbacks_are_told_in_order_and_may_fail(caplog: pytest.LogCaptureFixtu
     producer.flush()
 
 
-def test_failures_that_nobody_looked_at_are_raised_once() -> None:
+def test_unexamined_failures_are_raised_once() -> None:
     producer = MockProducer(auto_complete=False)
     send(producer, FIRST)
     error = ValueError("blah")
@@ -192,7 +192,7 @@ def test_a_value_of_the_wrong_type_is_refused() -> None:
     assert producer.history == []
 
 
-def test_interceptors_change_records_and_are_told() -> None:
+def test_interceptors_change_records_and_are_notified() -> None:
     class Renaming(ProducerInterceptor):
         told: list[tuple[int, Exception | None]]
 

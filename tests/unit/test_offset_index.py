@@ -189,7 +189,7 @@ def test_searches_agree_with_a_plain_one_at_any_size(path: Path, count: int) -> 
         assert index.lookup(BASE + target) == expected
 
 
-def test_the_upper_bound_is_the_first_entry_at_or_behind_a_position(index: OffsetIndex) -> None:
+def test_the_upper_bound_is_the_first_entry_at_or_after_a_position(index: OffsetIndex) -> None:
     assert index.upper_bound(5) is None
     first, second, third, fourth = ((BASE, 0), (BASE + 1, 10), (BASE + 2, 23), (BASE + 3, 37))
     for entry in (first, second, third, fourth):

@@ -120,7 +120,7 @@ class ByLength:
         pass
 
 
-def test_the_setting_says_who_chooses() -> None:
+def test_the_setting_selects_the_partitioner() -> None:
     own = ByLength()
     assert partitioner_of(ProducerConfig().partitioner) is None
     assert isinstance(partitioner_of(ProducerConfig(partitioner="round_robin").partitioner), RoundRobinPartitioner)

@@ -392,7 +392,7 @@ class Interceptor(ProducerInterceptor):
         self.closed = True
 
 
-def test_interceptors_change_records_and_are_told_before_the_callback(tmp_path: Path) -> None:
+def test_interceptors_change_records_and_are_notified_before_the_callback(tmp_path: Path) -> None:
     interceptor, order = Interceptor(), []
     with unthreaded(tmp_path / "data", interceptors=[interceptor]) as one:
         delivery = one.producer.send("orders", b"v", on_delivery=lambda *_: order.append(len(interceptor.told)))
@@ -403,7 +403,7 @@ def test_interceptors_change_records_and_are_told_before_the_callback(tmp_path: 
     assert interceptor.closed
 
 
-def test_interceptors_are_told_of_a_record_that_failed_early(tmp_path: Path) -> None:
+def test_interceptors_are_notified_of_a_record_that_failed_early(tmp_path: Path) -> None:
     interceptor = Interceptor()
     with unthreaded(tmp_path / "data", interceptors=[interceptor]) as one:
         assert one.producer.send("orders", b"x" * (1 << 20), partition=0).exception() is not None

@@ -83,7 +83,7 @@ def test_a_batch_that_succeeded_cannot_fail() -> None:
     assert [delivery.result(0).offset for delivery in deliveries] == [500, 501]
 
 
-def test_the_result_is_known_before_the_callbacks_and_waiters_go_behind_them() -> None:
+def test_the_result_is_known_before_the_callbacks_and_waiters_wake_after_them() -> None:
     batch, (delivery,) = batch_of(b"a")
     released: list[bool] = []
     waiter = threading.Thread(target=lambda: released.append(delivery.result(SECONDS_MAX).offset == 7))
@@ -120,7 +120,7 @@ def test_an_error_that_is_raised_for_each_record_gathers_no_frames() -> None:
     assert depth < 5
 
 
-def test_failures_count_the_records_that_nobody_was_told_of() -> None:
+def test_failures_count_the_records_without_a_callback() -> None:
     failures = Failures()
     batch, (first, *_) = batch_of(b"a", b"b", b"c", failures=failures)
     first.add_callback(lambda metadata, error: None)

@@ -173,7 +173,7 @@ def test_idempotence_is_on_where_it_can_be(settings: dict[str, Any]) -> None:
         pytest.param({"retries": 0, "acks": 1}, id="both"),
     ],
 )
-def test_what_it_cannot_do_with_turns_idempotence_off_where_nobody_asked(
+def test_settings_that_exclude_idempotence_turn_it_off_unless_requested(
     settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="kstore"):
@@ -216,7 +216,7 @@ def test_a_delivery_timeout_shorter_than_the_linger_is_refused() -> None:
     assert made(delivery_timeout_ms=1000, linger_ms=1000).delivery_timeout_ms == 1000
 
 
-def test_a_delivery_timeout_that_nobody_gave_follows_the_linger(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_default_delivery_timeout_follows_the_linger(caplog: pytest.LogCaptureFixture) -> None:
     assert made(linger_ms=150_000).delivery_timeout_ms == 150_000
     assert "delivery_timeout_ms is raised from 120000 to linger_ms, 150000" in caplog.text
 

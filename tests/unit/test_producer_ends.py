@@ -116,7 +116,7 @@ def test_a_full_disk_is_waited_for(one: Unthreaded) -> None:
     assert one.producer.counters.retries == 1
 
 
-def test_what_fails_for_good_fails_its_records_and_those_that_went_with_them(one: Unthreaded) -> None:
+def test_a_final_failure_fails_the_records_and_those_in_the_same_batch(one: Unthreaded) -> None:
     one.store.log("orders")
     one.fs.faults.append(Fault(1, errno.EIO, kinds=WRITES, suffix=".log"))
     deliveries = [one.producer.send("orders", b"v") for _ in range(3)]
@@ -184,9 +184,7 @@ def test_a_record_too_large_for_its_log_alone_fails_when_its_batch_is_split(tmp_
         assert (before.result().offset, behind.result().offset) == (0, 1)
 
 
-def test_failures_that_nobody_looked_at_make_flush_raise_once(
-    one: Unthreaded, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unexamined_failures_make_flush_raise_once(one: Unthreaded, caplog: pytest.LogCaptureFixture) -> None:
     one.store.log("orders")
     one.fs.faults.append(Fault(1, errno.EIO, kinds=WRITES, suffix=".log"))
     deliveries = [one.producer.send("orders", b"v") for _ in range(5)]
@@ -200,7 +198,7 @@ def test_failures_that_nobody_looked_at_make_flush_raise_once(
     one.producer.flush()
 
 
-def test_failures_that_a_callback_was_told_of_are_nobody_else_s(one: Unthreaded) -> None:
+def test_failures_that_a_callback_received_are_not_raised_again(one: Unthreaded) -> None:
     told: Told = []
     one.producer.send("orders", b"x" * (1 << 20), on_delivery=lambda *what: told.append(what))
     one.producer.flush()

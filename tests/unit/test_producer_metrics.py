@@ -223,7 +223,7 @@ def test_the_time_of_writes_is_counted(one: Unthreaded, monkeypatch: pytest.Monk
     assert metrics["queue_seconds"] == 0
 
 
-def test_compression_is_told_by_topic(one: Unthreaded) -> None:
+def test_compression_is_reported_by_topic(one: Unthreaded) -> None:
     one.store.create_topic("small", compression_type="gzip")
     values = [b"%d" % (number % 3) * 100 for number in range(100)]
     for name in ("orders", "small"):
@@ -313,7 +313,7 @@ def test_records_that_are_never_in_a_batch_count_as_failed(one: Unthreaded) -> N
     assert {name: values["failed_records"] for name, values in one.producer.topic_metrics().items()} == {"orders": 1}
 
 
-def test_records_that_nobody_waits_for_count_as_failed_when_they_are_lost(tmp_path: Path) -> None:
+def test_unawaited_records_count_as_failed_when_they_are_lost(tmp_path: Path) -> None:
     with unthreaded(tmp_path / "data", acks=0, retries=0) as one:
         one.store.log("orders")
         one.fs.faults.append(full_disk())
@@ -337,7 +337,7 @@ def test_splits_are_counted(tmp_path: Path) -> None:
 # --- memory (BufferPoolTest) ------------------------------------------------------------------------------------------
 
 
-def test_memory_is_told_while_it_is_held(one: Unthreaded) -> None:
+def test_memory_is_reported_while_it_is_held(one: Unthreaded) -> None:
     one.producer.send("orders", b"v")
     metrics = one.producer.metrics()
     assert metrics["buffer_total_bytes"] - metrics["buffer_available_bytes"] == one.producer.config.batch_size

@@ -88,9 +88,7 @@ def test_what_is_no_bytes_is_named_with_its_serializer_though_none_is_plugged_in
 
 
 @pytest.mark.parametrize("what", RAISED)
-def test_what_is_wrong_with_the_call_is_raised_and_the_interceptors_are_told(
-    one: Unthreaded, spy: Spy, what: str
-) -> None:
+def test_an_error_in_the_call_is_raised_and_the_interceptors_are_notified(one: Unthreaded, spy: Spy, what: str) -> None:
     fields, error = RAISED[what]
     with pytest.raises(error):
         one.producer.send("orders", **fields)
@@ -292,7 +290,7 @@ def test_outside_of_a_transaction_nothing_is_sent(tmp_path: Path) -> None:
 # --- flush and close --------------------------------------------------------------------------------------------------
 
 
-def test_a_flush_behind_close_returns_at_once(one: Unthreaded) -> None:
+def test_a_flush_after_close_returns_at_once(one: Unthreaded) -> None:
     one.producer.send("orders", b"v", partition=0)
     one.producer.close()
     one.producer.flush(0)

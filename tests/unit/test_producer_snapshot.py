@@ -41,7 +41,7 @@ def test_snapshot_keeps_extreme_fields_and_the_order_of_entries() -> None:
     assert decode_snapshot(encode_snapshot([extreme, none, ENTRY])) == [extreme, none, ENTRY]
 
 
-def test_every_flipped_byte_behind_the_version_is_found() -> None:
+def test_every_flipped_byte_after_the_version_is_found() -> None:
     for at in range(2, len(ONE_PRODUCER)):
         damaged = bytearray(ONE_PRODUCER)
         damaged[at] ^= 0x10

@@ -80,7 +80,7 @@ def test_a_full_queue_raises_what_queue_raises(opened: Opened) -> None:
         queue.put_many([b"."] * 3)
 
 
-def test_an_item_that_is_acked_is_gone_for_good(opened: Opened) -> None:
+def test_an_acked_item_never_comes_back(opened: Opened) -> None:
     queue = opened()
     queue.put_many([b"a", b"b"])
     with queue.get_nowait() as job:
@@ -88,7 +88,7 @@ def test_an_item_that_is_acked_is_gone_for_good(opened: Opened) -> None:
     assert values(opened()) == [b"b"]
 
 
-def test_an_item_that_is_not_acked_comes_back_when_the_queue_is_opened_anew(opened: Opened) -> None:
+def test_an_item_that_is_not_acked_comes_back_when_the_queue_is_opened_again(opened: Opened) -> None:
     queue = opened()
     queue.put(b"a", key=b"k", headers=(("trace", b"1"),))
     queue.get_nowait()
@@ -120,7 +120,7 @@ def test_a_lease_that_is_over_is_given_to_the_next(opened: Opened, clock: Manual
     assert queue.join(timeout=0)
 
 
-def test_an_ack_behind_the_end_of_the_lease_counts_while_nobody_else_has_the_item(
+def test_an_ack_after_the_end_of_the_lease_counts_while_no_other_worker_has_the_item(
     opened: Opened, clock: ManualClock
 ) -> None:
     queue = opened(lease_seconds=10)
@@ -314,7 +314,7 @@ def test_items_of_a_producer_are_delivered_when_its_transaction_commits(tmp_path
         assert queue.join(timeout=300)
 
 
-def test_a_topic_that_was_a_queue_and_is_made_anew_has_all_its_items(tmp_path: Path) -> None:
+def test_a_recreated_topic_that_was_a_queue_has_all_its_items(tmp_path: Path) -> None:
     with kstore.open(tmp_path / "store", durability="os") as store:
         queue = store.queue("jobs")
         queue.put_many([b"a"] * 10)
@@ -525,7 +525,7 @@ def test_leases_of_a_process_that_closes_come_back_at_once(tmp_path: Path) -> No
         assert one.get(timeout=300).delivery_count == 2
 
 
-def test_what_is_appended_behind_a_power_cut_is_not_taken_for_items_that_were_done(tmp_path: Path) -> None:
+def test_what_is_appended_after_a_power_cut_is_not_taken_for_items_that_were_done(tmp_path: Path) -> None:
     with kstore.open(tmp_path / "store", durability="os", background=False) as store:
         queue = store.queue("jobs")
         for number in range(5):

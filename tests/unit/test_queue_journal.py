@@ -38,7 +38,9 @@ def values(queue: Queue) -> list[bytes | None]:
 # --- snapshots beside working processes -------------------------------------------------------------------------------
 
 
-def test_a_claim_that_lost_behind_a_snapshot_has_lost_for_who_comes_later(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_claim_that_lost_after_a_snapshot_has_lost_for_later_processes_too(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     one, other = [store.queue("jobs", lease_seconds=30) for store in stores]
     one.put(b"a")
@@ -60,7 +62,7 @@ def test_a_claim_that_lost_behind_a_snapshot_has_lost_for_who_comes_later(tmp_pa
         store.close()
 
 
-def test_a_lease_that_was_given_up_behind_a_snapshot_stays_so(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_lease_that_was_returned_after_a_snapshot_stays_returned(tmp_path: Path, clock: ManualClock) -> None:
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     one, other = [store.queue("jobs", lease_seconds=600) for store in stores]
     one.put(b"a")
@@ -77,7 +79,7 @@ def test_a_lease_that_was_given_up_behind_a_snapshot_stays_so(tmp_path: Path, cl
         store.close()
 
 
-def test_a_late_move_behind_a_snapshot_revives_nothing(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_late_move_after_a_snapshot_revives_nothing(tmp_path: Path, clock: ManualClock) -> None:
     """Its item was done before the snapshot, which follows the move."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     one, other = [store.queue("jobs", lease_seconds=30) for store in stores]
@@ -104,7 +106,7 @@ def test_a_late_move_behind_a_snapshot_revives_nothing(tmp_path: Path, clock: Ma
         store.close()
 
 
-def test_an_ack_behind_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualClock) -> None:
+def test_an_ack_after_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualClock) -> None:
     """The acking worker stands still between its look at the lease and its event, until the item has moved."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     worker, mover = [store.queue("jobs", lease_seconds=30) for store in stores]
@@ -130,7 +132,7 @@ def test_an_ack_behind_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualCl
         store.close()
 
 
-def test_who_falls_behind_the_journal_knows_where_items_live_on(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_process_that_falls_behind_the_journal_knows_where_items_moved(tmp_path: Path, clock: ManualClock) -> None:
     """It has read a copy that did not count yet; what says that it does is in a snapshot only."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     mover, reader = [store.queue("jobs", lease_seconds=30) for store in stores]
@@ -262,7 +264,7 @@ def test_a_moved_item_outlives_the_journal(tmp_path: Path, clock: ManualClock, i
         assert b"old" in values(store.queue("jobs"))
 
 
-def test_damage_is_told_of_once(tmp_path: Path, clock: ManualClock) -> None:
+def test_damage_is_reported_once(tmp_path: Path, clock: ManualClock) -> None:
     """Copies of later crashes are none of those that the damage may have been about."""
     with_a_moved_item(tmp_path / "0", clock)
     damage_moves(tmp_path / "0")

@@ -62,7 +62,7 @@ def test_a_restart_of_the_machine_ends_all_leases(tmp_path: Path, shared: bool, 
             assert (job.value, job.delivery_count) == (b"a", count)
 
 
-def test_a_restart_of_the_machine_is_told_by_its_id(tmp_path: Path) -> None:
+def test_a_restart_of_the_machine_is_recognised_by_its_id(tmp_path: Path) -> None:
     """The clock has come to where it was when the machine went down."""
     dead = a_worker_dies(tmp_path, StartedAnew(100), lease_seconds=600)
     clock = StartedAnew(101)
@@ -89,7 +89,7 @@ def test_a_lease_of_before_a_restart_that_is_not_told_lasts_no_longer_than_it_wa
         assert values(queue) == [b"a"]
 
 
-def test_who_has_the_store_alone_knows_that_nobody_has_leases(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_process_that_has_the_store_alone_knows_that_no_lease_exists(tmp_path: Path, clock: ManualClock) -> None:
     dead = a_worker_dies(tmp_path, clock, lease_seconds=3600)
     with Store(dead, clock=clock, background=False, durability="os") as store:
         assert values(store.queue("jobs")) == [b"a"]
@@ -209,7 +209,9 @@ def no_space(*_: object, **__: object) -> int:
 
 
 @pytest.mark.parametrize("is_acked", [False, True], ids=["has it", "has acked it"])
-def test_a_nack_of_what_somebody_else_has_is_told(tmp_path: Path, clock: ManualClock, is_acked: bool) -> None:
+def test_a_nack_of_an_item_that_another_worker_has_is_refused(
+    tmp_path: Path, clock: ManualClock, is_acked: bool
+) -> None:
     stores = shared_by(tmp_path, clock, 2)
     one, other = [store.queue("jobs", lease_seconds=30) for store in stores]
     one.put(b"a")
@@ -229,7 +231,7 @@ def test_a_nack_of_what_somebody_else_has_is_told(tmp_path: Path, clock: ManualC
         store.close()
 
 
-def test_a_nack_that_comes_too_late_on_its_way_is_told(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_nack_that_arrives_too_late_is_refused(tmp_path: Path, clock: ManualClock) -> None:
     stores = shared_by(tmp_path, clock, 2)
     one, other = [store.queue("jobs", lease_seconds=30) for store in stores]
     one.put(b"a")

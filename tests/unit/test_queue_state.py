@@ -173,7 +173,7 @@ def test_events_come_back_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("value", [b"D", b"X\0\0\0\1", b"D\0\0\0\2" + bytes(12), b"D\xff\xff\xff\xff"])
-def test_damaged_events_are_told(value: bytes) -> None:
+def test_damaged_events_are_reported(value: bytes) -> None:
     with pytest.raises(CorruptFileError):
         list(decode_events(value))
 
@@ -210,7 +210,7 @@ class Process:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["claim", "done", "retry", "pass"]), st.integers(0, 5))))
-def test_processes_agree_on_who_has_what(steps: list[tuple[int, str, int]]) -> None:
+def test_processes_agree_on_the_holders(steps: list[tuple[int, str, int]]) -> None:
     """An item has one owner at a time, whatever each process knew when it asked; and none when it is done."""
     processes = [Process() for _ in range(3)]
     journal: list[tuple[bytes, tuple[int, ...]]] = []
@@ -280,7 +280,7 @@ def test_a_late_word_of_a_move_revives_nothing(is_read: bool) -> None:
     assert (state.floor, taken(state, now=1)) == (4, [])
 
 
-def test_a_move_by_who_has_the_items_counts_once() -> None:
+def test_a_move_by_the_holder_of_the_items_counts_once() -> None:
     state = with_items(2, is_shared=True)
     state.apply(CLAIM, (0, 0, 7, 0, 10))
     state.offer(Item(2), moved_from=0)

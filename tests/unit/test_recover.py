@@ -18,7 +18,7 @@ def doubt(recovery_point: int = 0, durable_end: int = 0, *, suffix_only: bool = 
     return Doubt(recovery_point, durable_end, suffix_only)
 
 
-def test_a_whole_log_ends_behind_its_last_batch() -> None:
+def test_a_whole_log_ends_after_its_last_batch() -> None:
     decision = decide([segment(0, 10), segment(10, 25)], doubt())
     assert (decision.end_offset, decision.cut, decision.fenced, decision.seal) == (25, None, [], False)
 
@@ -30,7 +30,7 @@ def test_a_torn_tail_is_cut() -> None:
     assert not decision.fenced
 
 
-def test_damage_with_a_whole_batch_behind_it_is_fenced() -> None:
+def test_damage_with_a_whole_batch_after_it_is_fenced() -> None:
     decision = decide([segment(0, 30, damage(500, 10, 20))], doubt())
     assert decision.cut is None
     assert [(gone.first, gone.last, gone.position) for gone in decision.fenced] == [(10, 19, 500)]
@@ -45,7 +45,7 @@ def test_damage_at_the_end_of_a_sealed_segment_is_fenced_when_the_next_one_holds
     assert decision.end_offset == 30
 
 
-def test_an_empty_segment_behind_damage_does_not_count_as_a_whole_batch() -> None:
+def test_an_empty_segment_after_damage_does_not_count_as_a_whole_batch() -> None:
     decision = decide([segment(0, 10, damage(500, 10, None)), segment(20, 20, batches=0)], doubt())
     assert decision.cut == (0, 500)
     assert decision.end_offset == 10
@@ -58,7 +58,7 @@ def test_after_a_restart_a_log_that_was_not_synced_is_cut_at_the_first_damage() 
     assert decision.end_offset == 10
 
 
-def test_what_a_truncation_left_behind_missing_offsets_is_cut() -> None:
+def test_what_a_truncation_left_after_missing_offsets_is_cut() -> None:
     findings = [segment(0, 7), segment(18, 27)]
     decision = decide(findings, Doubt(0, 6, suffix_only=False, is_gapless=True))
     assert (decision.cut, decision.end_offset) == ((0, 1000), 7)

@@ -258,7 +258,7 @@ def test_a_token_in_a_librarys_message_is_not_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_stores, "READ_SECONDS_MAX", 0.01)
     answer = threading.Event()
     with pytest.raises(StorageError) as caught:
@@ -268,7 +268,7 @@ def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(caught.value, KstoreError)
 
 
-def test_an_address_where_no_name_node_listens_is_told_at_once() -> None:
+def test_an_address_where_no_name_node_listens_is_reported_at_once() -> None:
     pytest.importorskip("hdfs_native")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

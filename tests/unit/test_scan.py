@@ -232,7 +232,7 @@ def walked(data: bytes | bytearray, **options: Any) -> list[tuple[int, int] | tu
 
 
 @pytest.mark.parametrize("at", [8, 16, 17, 30, 70], ids=["size", "magic", "crc", "header", "record"])
-def test_a_walk_goes_on_behind_one_damaged_batch(at: int) -> None:
+def test_a_walk_continues_after_one_damaged_batch(at: int) -> None:
     data = damaged(STARTS[1] + at, b"\xff")
     assert walked(data) == [(0, 0), ("damage", 3, 6), (STARTS[2], 6), (STARTS[3], 9)]
 

@@ -80,7 +80,7 @@ def test_a_walk_over_headers_that_all_claim_half_the_file_is_bounded(checksummed
 
 
 @pytest.mark.promise("hostile file")
-def test_a_walk_that_meets_a_large_claim_behind_every_whole_batch_is_bounded(checksummed: Checksummed) -> None:
+def test_a_walk_that_meets_a_large_claim_after_every_whole_batch_is_bounded(checksummed: Checksummed) -> None:
     parts: list[bytes] = []
     size = number = 0
     while size < 8 * MIB:

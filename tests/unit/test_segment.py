@@ -53,7 +53,7 @@ def test_a_read_in_a_gap_returns_the_next_batch(tmp_path: Path) -> None:
     assert offsets_in(filled(tmp_path), 55) == [60, 61]
 
 
-def test_a_read_behind_the_last_offset_returns_nothing(tmp_path: Path) -> None:
+def test_a_read_after_the_last_offset_returns_nothing(tmp_path: Path) -> None:
     made = filled(tmp_path)
     assert made.batch_at(62, made.size) is None
 
@@ -95,7 +95,7 @@ def test_truncating_removes_the_whole_batch_that_holds_the_offset(tmp_path: Path
     made.check()
 
 
-def test_truncating_behind_the_end_changes_nothing(tmp_path: Path) -> None:
+def test_truncating_above_the_end_changes_nothing(tmp_path: Path) -> None:
     made = filled(tmp_path)
     truncate(made, 100)
     assert offsets_in(made) == [50, 51, 52, 53, 60, 61]
@@ -189,7 +189,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES.keys())
 @pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX], ids=["index", "timeindex"])
-def test_a_damaged_index_is_rebuilt_and_misleads_nobody(suffix: str, content: bytes | None, tmp_path: Path) -> None:
+def test_a_damaged_index_is_rebuilt_and_misleads_no_reader(suffix: str, content: bytes | None, tmp_path: Path) -> None:
     made = sealed(filled(tmp_path))
     whole = index_files(made)
     path = made.path(suffix)

@@ -103,7 +103,7 @@ def test_a_callback_that_ends_the_thread_does_not_end_it(tmp_path: Path, caplog:
     assert "of a callback" in caplog.text
 
 
-def test_a_topic_made_anew_takes_no_records_of_the_one_before_for_repetitions(one: Unthreaded) -> None:
+def test_a_recreated_topic_takes_no_records_of_the_old_one_for_repetitions(one: Unthreaded) -> None:
     old = one.producer.send("orders", b"old", partition=0)
     one.store.delete_topic("orders")
     with pytest.raises(TopicWaitTimeoutError):
@@ -120,7 +120,7 @@ def test_a_topic_made_anew_takes_no_records_of_the_one_before_for_repetitions(on
 # --- callbacks --------------------------------------------------------------------------------------------------------
 
 
-def test_callbacks_run_in_order_whoever_wrote(tmp_path: Path) -> None:
+def test_callbacks_run_in_order_whichever_thread_wrote(tmp_path: Path) -> None:
     """One batch is written by the thread that sends; before it hands it over, the sender writes the next one."""
     with unthreaded(tmp_path / "data", linger_ms=0) as one:
         sender, told = one.producer.sender, []
@@ -146,7 +146,7 @@ def test_callbacks_run_in_order_whoever_wrote(tmp_path: Path) -> None:
 # --- topics -----------------------------------------------------------------------------------------------------------
 
 
-def test_news_of_topics_that_nobody_sends_to_are_none(one: Unthreaded) -> None:
+def test_changes_of_topics_without_sends_are_ignored(one: Unthreaded) -> None:
     one.producer.send("orders", b"v")
     one.store.create_topic("others")
     assert not one.producer._metadata.has_news("others")
@@ -223,7 +223,7 @@ def test_a_write_that_is_interrupted_when_it_is_done_is_not_written_again(
         assert list(store.log("orders").read_values()) == [b"%d" % number for number in range(12)]
 
 
-def test_the_sequences_of_what_failed_for_good_are_those_of_what_follows(one: Unthreaded) -> None:
+def test_the_sequences_of_a_failed_batch_are_used_by_the_next_one(one: Unthreaded) -> None:
     """Kafka: testCorrectHandlingOfOutOfOrderResponses..., testUnresolvedSequencesAreNotFatal, the first batch fails."""
     one.producer.send("orders", b"a", partition=0)
     one.linger()
@@ -237,7 +237,7 @@ def test_the_sequences_of_what_failed_for_good_are_those_of_what_follows(one: Un
     assert batches_of(one) == [(0, 1), (1, 1)]
 
 
-def test_batches_behind_one_that_failed_get_its_sequences(tmp_path: Path) -> None:
+def test_batches_after_one_that_failed_get_its_sequences(tmp_path: Path) -> None:
     """They were tried, and had sequences, before the first of them failed finally."""
     with unthreaded(tmp_path / "data", batch_size=0) as one:
         one.store.log("orders")
@@ -267,7 +267,7 @@ def test_sequences_that_may_be_in_the_log_are_not_used_again(one: Unthreaded) ->
     assert (batch.producer_id, batch.base_sequence) != (first[0], 0)
 
 
-def test_what_a_tried_batch_is_split_into_and_what_is_behind_it_follow_each_other(tmp_path: Path) -> None:
+def test_what_a_tried_batch_is_split_into_and_what_is_after_it_follow_each_other(tmp_path: Path) -> None:
     """All had sequences already, when the log's limit became smaller."""
     with unthreaded(tmp_path / "data", batch_size=1000) as one:
         one.store.log("orders")
@@ -347,7 +347,7 @@ def test_what_is_in_other_hands_is_left_alone(one: Unthreaded) -> None:
     assert one.producer._outbox.failures.take() is not None
 
 
-def test_what_is_given_up_leaves_alone_what_is_being_written(one: Unthreaded) -> None:
+def test_an_abandoned_queue_keeps_the_batches_being_written(one: Unthreaded) -> None:
     """Kafka: testAbortUnsentIncompleteBatches."""
     kept = one.producer.send("orders", b"kept", partition=0)
     lost = one.producer.send("orders", b"lost", partition=1)

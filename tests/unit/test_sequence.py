@@ -74,7 +74,7 @@ def test_the_next_sequence_is_one_more() -> None:
         assert isinstance(caught.value, ValueError)
 
 
-def test_sequences_count_on_from_zero_behind_the_highest() -> None:
+def test_sequences_continue_from_zero_after_the_highest() -> None:
     check_next(known(batch(LAST)), batch(0))
     wrapped = known(batch(LAST - 2, 1, at=10))
     assert (wrapped.batches[0].first_sequence, wrapped.last_sequence, wrapped.last_offset) == (LAST - 2, 1, 14)
@@ -84,7 +84,7 @@ def test_sequences_count_on_from_zero_behind_the_highest() -> None:
     assert repeats(wrapped, batch(LAST - 2, 1)) == wrapped.batches[0]
 
 
-def test_a_batch_behind_the_last_one_is_told_from_one_that_leaves_a_gap() -> None:
+def test_a_batch_after_the_last_one_differs_from_one_that_leaves_a_gap() -> None:
     producer = known(batch(0, 9))
     for first, last in ((0, 4), (3, 9), (9, 9)):
         with pytest.raises(DuplicateSequenceError):

@@ -143,7 +143,7 @@ def test_only_bytes_need_no_serializer() -> None:
     assert not Serializers("bytes", Framing()).is_plain
 
 
-def test_those_that_can_be_closed_are_whoever_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_those_that_can_be_closed_are_closed_even_if_one_fails(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Framing):
         def close(self) -> None:
             super().close()

@@ -113,7 +113,7 @@ def test_the_command_lists_the_jobs_and_hands_their_options_on(capfd: pytest.Cap
         (["rebuild-indexes", "--index-interval-bytes", "-1", "{store}"], "index_interval_bytes"),
     ],
 )
-def test_bad_usage_is_told_before_there_is_a_session(
+def test_bad_usage_is_reported_before_there_is_a_session(
     arguments: list[str],
     message: str,
     tmp_path: Path,
@@ -136,7 +136,7 @@ def test_a_path_without_logs_fails_before_there_is_a_session(
         assert "neither a log nor" in capsys.readouterr().err
 
 
-def test_of_an_error_in_a_task_the_last_line_is_told() -> None:
+def test_the_last_line_of_a_tasks_error_is_reported() -> None:
     from pyspark.errors import PySparkException
 
     text = "[X] failed\nTraceback (most recent call last):\n  File ...\nkstore.errors.CorruptBatchError: a.log: bad CRC"
@@ -598,7 +598,7 @@ def test_sound_indexes_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_without_spark")
-def test_a_log_that_somebody_writes_to_is_refused(tmp_path: Path) -> None:
+def test_a_log_with_a_writer_is_refused(tmp_path: Path) -> None:
     filled(tmp_path / "store", 10)
     with kstore.open(tmp_path / "store"), pytest.raises(LockedError):
         rebuild_indexes.rebuild_indexes(None, [str(tmp_path / "store")])

@@ -295,7 +295,7 @@ def open_files(below: Path) -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc here")
-def test_no_file_stays_open_behind_a_plan_or_an_iterator_that_is_dropped(tmp_path: Path) -> None:
+def test_no_file_stays_open_after_a_plan_or_an_iterator_is_dropped(tmp_path: Path) -> None:
     filled(tmp_path / "orders-0", 200).close()
     reader = make_reader(tmp_path, batchRows=10)
     splits = splits_of(reader)

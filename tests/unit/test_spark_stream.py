@@ -375,7 +375,7 @@ def test_what_was_pinned_goes_on_with_the_second_batch(store: kstore.Store) -> N
     assert query.values[-3:] == new
 
 
-def test_a_query_that_began_at_the_end_of_all_logs_reads_what_comes_behind_its_first_batch(
+def test_a_query_that_began_at_the_end_of_all_logs_reads_what_comes_after_its_first_batch(
     store: kstore.Store,
 ) -> None:
     append(store, 10)

@@ -65,7 +65,7 @@ def test_a_deleted_topic_is_an_error_or_left_out(store: kstore.Store, going_on: 
 
 
 @pytest.mark.parametrize("going_on", [False, True])
-def test_a_topic_made_anew_is_an_error_or_read_from_its_end(store: kstore.Store, going_on: bool) -> None:
+def test_a_recreated_topic_is_an_error_or_read_from_its_end(store: kstore.Store, going_on: bool) -> None:
     append(store, 10)
     source = reader(store, startingOffsets="earliest", failOnDataLoss=str(not going_on))
     query = Query(source)

@@ -244,7 +244,7 @@ def test_a_repeated_overwrite_deletes_no_more_than_the_first(path: Path) -> None
     assert all_values(path) == [b"new", b"newer"]
 
 
-def test_an_overwrite_that_dies_behind_its_decision_deletes_the_old_when_it_is_repeated(
+def test_an_overwrite_that_dies_after_its_decision_deletes_the_old_when_it_is_repeated(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_batch(options(path), [batch_of([b"old"])])
@@ -383,7 +383,7 @@ def test_a_store_that_an_application_has_open_is_locked_before_any_task_runs(pat
     assert all_values(path) == [b"a"]
 
 
-def test_a_commit_waits_for_the_lock_as_long_as_it_is_told_to(path: Path) -> None:
+def test_a_commit_waits_for_the_lock_as_long_as_requested(path: Path) -> None:
     writer = KStoreWriter(schema_of(), options(path, lockTimeout="1m"), False)
     with as_task():
         message = writer.write(iter([batch_of([b"a"])]))

@@ -59,7 +59,7 @@ def test_an_empty_segment_has_nothing() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 16, 17, 40, 61, 68])
-def test_a_torn_end_is_damage_behind_whole_batches(cut: int) -> None:
+def test_a_torn_end_is_damage_after_whole_batches(cut: int) -> None:
     data = b"".join(THREE)[: ENDS[1] + cut]
     last = walked(data)[-1]
     assert offsets(walked(data)[:2]) == [0, 1]

@@ -72,7 +72,7 @@ def test_a_topic_keeps_its_records_and_its_settings(tmp_path: Path) -> None:
         assert read_topic_id(SYSTEM_FS, tmp_path / "s/orders-1/partition.metadata") == topic.topic_id
 
 
-def test_all_who_ask_share_one_log(tmp_path: Path) -> None:
+def test_all_callers_share_one_log(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         store.create_topic("orders")
         assert store.log("orders") is store.log("orders", 0)
@@ -200,7 +200,7 @@ def test_a_deleted_topic_is_gone_and_its_files_go_after_the_delay(tmp_path: Path
         assert store.status().tasks[4].error == ""
 
 
-def test_a_topic_made_anew_begins_with_nothing_of_the_old_one(tmp_path: Path) -> None:
+def test_a_recreated_topic_begins_with_nothing_of_the_old_one(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         store.create_topic("orders")
         fill(store)
@@ -229,7 +229,7 @@ def test_lone_logs_are_topics_of_the_store_that_finds_them(tmp_path: Path) -> No
         assert store.notes == []
 
 
-def test_what_is_somebody_elses_is_left_alone_and_listed(tmp_path: Path) -> None:
+def test_foreign_names_are_left_alone_and_listed(tmp_path: Path) -> None:
     for name in ("lost+found", "orders", "orders-01", "__cluster_metadata-0"):
         (tmp_path / name).mkdir()
     (tmp_path / "notes.txt").write_text("mine")
@@ -273,7 +273,7 @@ def test_damaged_settings_are_set_aside_and_nothing_is_deleted_because_of_it(tmp
         assert store.notes == []
 
 
-def test_a_partition_that_was_lost_is_missed_and_not_made_anew(tmp_path: Path) -> None:
+def test_a_lost_partition_is_missed_and_not_created_again(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         store.create_topic("orders", 3)
     shutil.rmtree(tmp_path / "s/orders-1")

@@ -103,9 +103,7 @@ def test_a_log_that_is_not_on_disk_yet_is_synced_and_compacted(
         assert [report.stop_offset for _, report in passes] == [60]
 
 
-def test_a_log_nobody_has_open_is_looked_at_once_an_hour(
-    tmp_path: Path, passes: list[tuple[str, CompactionReport]]
-) -> None:
+def test_a_closed_log_is_checked_once_an_hour(tmp_path: Path, passes: list[tuple[str, CompactionReport]]) -> None:
     clock = ManualClock()
     with opened(tmp_path, clock) as store:
         store.create_topic("t", **COMPACTED, min_compaction_lag_ms="30m")
@@ -298,7 +296,7 @@ def test_a_throttled_pass_ends_when_its_log_is_closed(tmp_path: Path) -> None:
     assert [report.stopped for report in reports] == ["the log was closed"]
 
 
-def test_a_throttled_pass_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_throttled_pass_ends_on_request(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
     with Log(tmp_path / "log", durability="os", segment_bytes=1024) as log:

@@ -137,7 +137,7 @@ def test_what_needs_a_store_that_is_alone_is_refused(pair: tuple[Store, Store], 
 
 
 @pytest.mark.promise("one writer")
-def test_who_shares_and_who_does_not_keep_each_other_out(tmp_path: Path) -> None:
+def test_writers_that_share_and_writers_that_do_not_keep_each_other_out(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with kstore.open(path, shared=True) as store:
         store.create_topic("orders")
@@ -153,7 +153,7 @@ def test_who_shares_and_who_does_not_keep_each_other_out(tmp_path: Path) -> None
         kstore.open(path, shared=True)
 
 
-def test_a_process_that_is_killed_holds_nobody_up(pair: tuple[Store, Store], tmp_path: Path) -> None:
+def test_a_killed_process_blocks_no_other(pair: tuple[Store, Store], tmp_path: Path) -> None:
     one, two = pair
     one.create_topic("orders")
     program = (

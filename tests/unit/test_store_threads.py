@@ -49,7 +49,7 @@ def test_one_of_many_makes_the_topic_and_all_get_the_same_log(tmp_path: Path) ->
         assert all(log is logs[0] for log in logs)
 
 
-def test_topics_come_and_go_under_those_who_use_them(tmp_path: Path) -> None:
+def test_topics_come_and_go_while_they_are_used(tmp_path: Path) -> None:
     with opened(tmp_path / "s", file_delete_delay_ms=0) as store:
         stop = threading.Event()
         counts = {"appended": 0, "read": 0}
@@ -90,7 +90,7 @@ def test_topics_come_and_go_under_those_who_use_them(tmp_path: Path) -> None:
         assert store.notes == []
 
 
-def test_a_reader_in_the_middle_is_told_that_the_topic_is_gone(tmp_path: Path) -> None:
+def test_a_reader_in_the_middle_gets_an_error_if_the_topic_is_gone(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store, Store(tmp_path / "s", read_only=True) as beside:
         store.create_topic("orders")
         for _ in range(20):

@@ -33,7 +33,7 @@ def fill(store: Store, topic: str, count: int = 30) -> None:
 
 
 @pytest.mark.promise("clock")
-def test_a_log_that_is_opened_behind_a_jump_of_the_clock_does_not_believe_it(tmp_path: Path) -> None:
+def test_a_log_that_is_opened_after_a_jump_of_the_clock_does_not_believe_it(tmp_path: Path) -> None:
     clock = ManualClock()
     with opened(tmp_path / "s", clock) as store:
         store.create_topic("orders", retention_ms=10 * DAY)

@@ -171,7 +171,7 @@ def test_epochs_that_are_used_up_give_a_new_producer_id(tmp_path: Path) -> None:
         assert committed(store) == [[b"last", b"next"]] * 3
 
 
-def test_a_new_producer_behind_the_last_epoch_gets_a_new_id(tmp_path: Path) -> None:
+def test_a_new_producer_after_the_last_epoch_gets_a_new_id(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         producer_id, _ = store.coordinator.init_producer_id("x")
     last = TransactionMetadata("x", producer_id, EPOCH_MAX - 1, 5000, State.EMPTY)
@@ -328,7 +328,7 @@ def test_a_partition_that_cannot_be_added_is_not_part_of_the_transaction(tmp_pat
         assert known(coordinator).partitions == {PARTITIONS[0]}
 
 
-def test_a_transaction_that_somebody_ended_past_the_coordinator_ends(tmp_path: Path) -> None:
+def test_a_transaction_that_was_ended_without_the_coordinator_ends(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         producer = store.coordinator.init_producer_id("x")
         begin(store, "x", producer, b"a")
@@ -441,7 +441,7 @@ def test_the_task_completes_what_was_decided(tmp_path: Path) -> None:
         assert store.coordinator.end("x", *producer, commit=True) == (producer[0], producer[1] + 1)
 
 
-def test_an_id_that_nobody_uses_is_forgotten(tmp_path: Path) -> None:
+def test_an_unused_id_is_forgotten(tmp_path: Path) -> None:
     clock = ManualClock()
     with opened(tmp_path / "s", clock) as store:
         old = store.coordinator.init_producer_id("old")
@@ -489,7 +489,7 @@ def test_a_store_that_is_read_says_what_is_known_and_changes_nothing(tmp_path: P
         store.coordinator.end("x", *producer, commit=True)
 
 
-def test_a_brokers_transactions_are_left_alone_until_somebody_asks() -> None:
+def test_a_brokers_transactions_are_left_alone_until_the_coordinator_is_used() -> None:
     with Store(golden_root() / "clean", read_only=True) as store:
         found = store.coordinator.transactions()
     assert {one.transactional_id for one in found} >= {"txn-a", "txn-b"}

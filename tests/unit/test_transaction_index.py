@@ -318,7 +318,7 @@ def test_a_flush_syncs_the_entries(path: Path) -> None:
         open_index(path, fs=failing).flush()
 
 
-def test_a_deleted_index_is_read_by_who_had_it_open(path: Path, index: TransactionIndex) -> None:
+def test_a_deleted_index_is_read_by_those_that_had_it_open(path: Path, index: TransactionIndex) -> None:
     fill(index)
     SYSTEM_FS.unlink(path)
     assert list(index.entries()) == FOUR

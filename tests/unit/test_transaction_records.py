@@ -166,7 +166,7 @@ def test_a_decision_takes_the_next_epoch_and_keeps_the_partitions() -> None:
     assert (complete.state, complete.producer_epoch, complete.partitions) == (State.COMPLETE_COMMIT, 6, frozenset())
 
 
-def test_behind_the_last_epoch_comes_the_next_producer() -> None:
+def test_the_next_producer_comes_after_the_last_epoch() -> None:
     last = TransactionMetadata("x", 3, EPOCH_MAX - 1, 1, State.ONGOING, PARTITIONS)
     assert last.is_epoch_exhausted
     decided = last.prepared(9, commit=False, next_producer_id=4)

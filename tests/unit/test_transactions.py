@@ -87,7 +87,7 @@ def test_a_repetition_is_answered_with_the_old_offsets(durability: Durability, t
         assert (log.end_offset, span(log.append_batches(sent(5)))) == (7, (7, 7, False))
 
 
-def test_what_lies_behind_the_last_five_batches_is_refused(log: Log) -> None:
+def test_what_lies_before_the_last_five_batches_is_refused(log: Log) -> None:
     for number in range(6):
         log.append_batches(sent(number))
     for number in range(1, 6):
@@ -146,7 +146,7 @@ def test_sequences_wrap_around(log: Log) -> None:
     assert span(log.append_batches(sent(LAST - 1, 4))) == (0, 3, True)
 
 
-def test_a_new_epoch_begins_anew_and_fences_the_old_one(log: Log) -> None:
+def test_a_new_epoch_starts_again_and_fences_the_old_one(log: Log) -> None:
     log.append_batches(sent(0) + sent(1))
     with pytest.raises(OutOfOrderSequenceError):
         log.append_batches(sent(2, epoch=1))

@@ -299,7 +299,7 @@ def test_a_batch_of_max_message_bytes_is_taken_and_a_larger_one_refused() -> Non
         append(data, LogConfig(max_message_bytes=len(data) - 1))
 
 
-def test_a_batch_is_measured_again_after_it_was_compressed_anew() -> None:
+def test_a_batch_is_measured_again_after_it_was_recompressed() -> None:
     data = build_batch([Record(0, NOW_MS, value=bytes(5000))], codec="gzip")
     with pytest.raises(RecordTooLargeError, match=r"batch 0, compressed with none, of 50\d\d bytes"):
         append(data, LogConfig(max_message_bytes=1000, compression_type="uncompressed"))
@@ -457,7 +457,7 @@ def test_an_append_time_is_stamped_on_the_header_only(codec: str) -> None:
 
 
 @pytest.mark.parametrize("source", CODECS)
-def test_an_append_time_is_stamped_on_what_is_compressed_anew(source: str) -> None:
+def test_an_append_time_is_stamped_on_what_is_recompressed(source: str) -> None:
     target = "gzip" if source != "gzip" else "lz4"
     config = LogConfig.from_settings(message_timestamp_type="LogAppendTime", compression_type=target)
     validated = append(build_batch(THREE, codec=source), config, next_offset=20)

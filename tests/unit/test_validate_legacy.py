@@ -148,7 +148,7 @@ def test_an_old_message_stamped_by_its_producer_is_refused(codec_id: int) -> Non
         append(data)
 
 
-def test_a_wrapper_is_measured_again_after_it_was_built_anew() -> None:
+def test_a_wrapper_is_measured_again_after_it_was_rebuilt() -> None:
     inner = message(1, 0, bytes(5000))
     data = message(1, 0, CODECS_BY_NAME["gzip"].compress(inner, None), key=None, attributes=1)
     with pytest.raises(RecordTooLargeError, match="a compressed message, rebuilt, of 50"):

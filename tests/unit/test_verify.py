@@ -93,7 +93,7 @@ def test_an_index_entry_that_would_mislead_is_found(tmp_path: Path) -> None:
     assert [finding.kind for finding in damages(path)] == ["index"]
 
 
-def test_a_time_entry_behind_which_records_are_earlier_is_found(tmp_path: Path) -> None:
+def test_a_time_entry_followed_by_earlier_records_is_found(tmp_path: Path) -> None:
     path = filled(tmp_path / "log")
     index = min(path.glob("*.timeindex"))
     timestamp, delta = struct.unpack(">qi", index.read_bytes()[:12])
@@ -102,7 +102,7 @@ def test_a_time_entry_behind_which_records_are_earlier_is_found(tmp_path: Path) 
     assert (found.kind, found.position) == ("timeindex", 0)
 
 
-def test_a_segment_that_is_missing_in_the_middle_is_told_by_nothing_but_its_offsets(tmp_path: Path) -> None:
+def test_a_missing_segment_in_the_middle_shows_only_in_its_offsets(tmp_path: Path) -> None:
     # A gap between segments is what compaction leaves too, so it is not called damage.
     path = filled(tmp_path / "log")
     middle = sorted(path.glob("*.log"))[1]

@@ -46,7 +46,7 @@ def inotify_count() -> int:
     ],
     ids=["create", "append", "rename", "unlink", "truncate"],
 )
-def test_each_kind_of_change_is_told(change: object, tmp_path: Path) -> None:
+def test_each_kind_of_change_is_reported(change: object, tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(b"abc")
     watch = DirectoryWatch(tmp_path)
     assert watch.arm()
@@ -65,7 +65,7 @@ def test_a_watch_tells_once_until_it_is_armed_again(tmp_path: Path) -> None:
     assert watch.wait(LONG)
 
 
-def test_what_changes_between_arming_and_waiting_is_told(tmp_path: Path) -> None:
+def test_a_change_between_arming_and_waiting_is_reported(tmp_path: Path) -> None:
     watch = DirectoryWatch(tmp_path)
     assert watch.arm()
     assert watch.arm()
@@ -120,7 +120,7 @@ def test_a_close_ends_a_wait(tmp_path: Path) -> None:
     assert not waiting.is_alive()
 
 
-def test_where_nobody_tells_the_watch_says_so(
+def test_a_watch_says_so_if_changes_cannot_be_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not DirectoryWatch(tmp_path / "missing").arm()
@@ -213,7 +213,7 @@ def test_a_follower_is_woken_by_each_append_and_not_by_time(
         assert time.monotonic() - began < LONG
 
 
-def test_a_follower_goes_on_by_asking_where_nobody_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_polls_where_the_system_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DirectoryWatch, "arm", lambda self: False)
     path = tmp_path / "log"
     with Log(path) as writer, Log(path, read_only=True) as view:
@@ -223,7 +223,7 @@ def test_a_follower_goes_on_by_asking_where_nobody_tells(tmp_path: Path, monkeyp
         appending.join()
 
 
-def test_a_follower_is_told_of_a_log_that_is_cut_and_begun_anew(tmp_path: Path) -> None:
+def test_a_follower_notices_a_log_that_is_cut_and_restarted(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with Log(path) as writer, Log(path, read_only=True) as view:
         writer.append_many([b"a", b"b", b"c"])
