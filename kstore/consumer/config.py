@@ -149,7 +149,7 @@ RULES: dict[str, Rule] = {
     "key_deserializer": Rule("key.deserializer", _deserializer, DESERIALIZER, "Converts a key's bytes."),
     "max_partition_fetch_bytes": within(
         1, INT32_MAX, SIZE, "max.partition.fetch.bytes",
-        "The number of bytes read from one partition before the next has its turn; always whole batches.",
+        "The number of bytes read from one partition before the next has its turn; whole batches, so it may be more.",
     ),
     "max_poll_interval_ms": within(
         1, INT32_MAX, TIME, "max.poll.interval.ms",

@@ -1,23 +1,26 @@
 """Reads one partition from a position on, in pieces of the number of records wanted.
 
-Python runs once for each batch of the log and once for each piece: what is in between is compiled. A reader keeps the
-rest of a batch that was not requested yet, up to the end of its turn.
+Python runs once for each run of plain batches, or other batch, of the log and once for each piece: what is in between
+is compiled. A reader keeps the rest of a run that was not requested yet, up to the end of its turn.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kstore.consumer.pieces import ListPiece, Piece, RecordPiece
+from kstore.consumer.pieces import Cursor, CursorPiece, ListPiece, Piece
 from kstore.consumer.reading_counters import ReadingCounters
 from kstore.engine.reader import open_reader
 from kstore.errors import CorruptBatchError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.record._codec import Record, RecordCursor
+from kstore.record._runs import Run, RunRecords, RunValues
 from kstore.record.batch import Batch, RecordBatch
+from kstore.record.scan import RUN_BYTES_MAX
 from kstore.types import IsolationLevel, OnCorrupt
 
 if TYPE_CHECKING:
@@ -29,13 +32,16 @@ __all__ = ["PartitionReader"]
 # Each open one may keep a megabyte of its log.
 OPEN_READERS_MAX = 8
 
+# Runs are read only if a turn is at least so many of them: with whole runs it is longer than asked by one at most.
+TURN_RUNS_MIN = 4
+
 
 # A way of decoding like the others, but without a function of its own.
 _COLUMNS = object()
 
 
-class _Run(NamedTuple):
-    """The wanted part of one batch, of ``size`` bytes; after it reading continues at ``next_offset``."""
+class _Part(NamedTuple):
+    """The wanted part of a run or a batch, of ``size`` bytes; after it reading continues at ``next_offset``."""
 
     items: Iterable[Any]
     next_offset: int
@@ -61,9 +67,10 @@ class PartitionReader:
         "_next_offset",
         "_offsets",
         "_options",
-        "_runs",
+        "_parts",
         "_size",
         "_whole",
+        "_with_runs",
         "committed",
         "has_turn_ended",
         "isolation_level",
@@ -99,17 +106,18 @@ class PartitionReader:
         self.committed: int | None = None
         self.has_turn_ended = False
         self._size = 0
-        # The rest of a batch, after which reading continues at _next_offset; the offsets of values.
+        # The rest of a part, after which reading continues at _next_offset; the offsets of values.
         self._items: Iterator[Any] | None = None
         self._offsets: Sequence[int] = ()
-        # The values of a batch from which none was given yet.
+        # The values of a part from which none was given yet, if they are a list.
         self._whole: Any = None
-        # The source of records of that batch that were lent.
-        self._lent: RecordCursor | None = None
+        # The source of items of that part that were lent.
+        self._lent: Cursor | None = None
         self._lent_from = 0
         self._decode: Any = None
         self._next_offset = 0
-        self._runs: Iterator[_Run] | None = None
+        self._parts: Iterator[_Part] | None = None
+        self._with_runs = turn_bytes >= TURN_RUNS_MIN * RUN_BYTES_MAX
         self._end = 0
         # Columns: the rest of a piece, and the options they were requested with.
         self._arrow: Iterator[pa.RecordBatch] | None = None
@@ -125,7 +133,7 @@ class PartitionReader:
     def leave(self, offset: int, unused_count: int = 0) -> None:
         """The records below ``offset``, lent or given, were used; reading continues there."""
         if self._lent is not None:
-            self._counters.records += offset - self._lent_from
+            self._counters.records += _given(self._lent, offset) - self._lent_from
         self._counters.records -= unused_count
         self.seek(offset)
 
@@ -136,7 +144,7 @@ class PartitionReader:
 
     def stop(self) -> None:
         """Drops what was read ahead; reading continues at ``position``."""
-        self._items = self._whole = self._lent = self._runs = self._arrow = self._columns = None
+        self._items = self._whole = self._lent = self._parts = self._arrow = self._columns = None
         self._size = 0
 
     def end_offset(self) -> int:
@@ -150,12 +158,12 @@ class PartitionReader:
     @property
     def is_ahead(self) -> bool:
         """Whether there is something to give without a look at the log."""
-        return any(ahead is not None for ahead in (self._items, self._runs, self._arrow, self._columns))
+        return any(ahead is not None for ahead in (self._items, self._parts, self._arrow, self._columns))
 
     # --- records ----------------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> list[Record]:
-        """The next records, at most ``count``, of at most one batch; none at the end of what can be read.
+        """The next records, at most ``count``, of at most one run; none at the end of what can be read.
 
         Raises: OffsetOutOfRangeError, CorruptBatchError, StorageError: the position stays where it is.
         """
@@ -170,36 +178,43 @@ class PartitionReader:
                 if found:
                     self._counters.records += len(found)
                     return found
-            if not self._open_run(_records):
+            if not self._open_part(_records):
                 return []
 
     def lend(self, count: int) -> Piece | None:
         """Like ``take``, for records that are made only on request: see ``settle``."""
         self.settle()
-        if self._items is None and not self._open_run(_records):
+        if self._items is None and not self._open_part(_records):
             return None
-        assert self._items is not None
-        if isinstance(self._items, RecordCursor):
-            self._lent = self._items
-            self._lent_from = self._items.next_offset
-            is_all = count >= self._next_offset - self._lent_from
-            return RecordPiece(self, self._items, None if is_all else count)
+        if isinstance(self._items, RecordCursor | RunRecords):
+            return self._lend(self._items, count)
         # Message sets of versions 0 and 1.
         records = self.take(count)
         return ListPiece(self, records) if records else None
+
+    def _lend(self, cursor: Cursor, count: int) -> Piece:
+        self._lent = cursor
+        self._lent_from = _given(cursor, cursor.next_offset)
+        is_all = count >= self._next_offset - cursor.next_offset
+        return CursorPiece(self, cursor, None if is_all else count)
 
     def settle(self) -> None:
         """Moves the position to where the user of lent records has come."""
         cursor, self._lent = self._lent, None
         if cursor is not None:
             self.position = cursor.next_offset
-            self._counters.records += cursor.next_offset - self._lent_from
+            self._counters.records += _given(cursor, cursor.next_offset) - self._lent_from
             if not cursor.has_more:
                 self._items = None
                 self.position = self._next_offset
 
     def lend_values(self, count: int) -> Piece | None:
         """Like ``lend``, for the values only."""
+        self.settle()
+        if (self._items is None or self._decode is not _values) and not self._open_part(_values):
+            return None
+        if isinstance(self._items, RunValues):
+            return self._lend(self._items, count)
         found, offsets = self._take_values(count)
         return ListPiece(self, found, offsets) if found else None
 
@@ -223,7 +238,7 @@ class PartitionReader:
                 if found:
                     self._counters.records += len(found)
                     return found, offsets
-            if not self._open_run(_values):
+            if not self._open_part(_values):
                 return [], ()
 
     def _switch_to(self, decode: object) -> None:
@@ -232,50 +247,56 @@ class PartitionReader:
             self.stop()
             self._decode = decode
 
-    def _open_run(self, decode: Any) -> bool:
-        """Continues with the next batch; False if there is none now, or the turn has ended."""
+    def _open_part(self, decode: Any) -> bool:
+        """Continues with the next part; False if there is none now, or the turn has ended."""
         self._switch_to(decode)
-        if self._runs is not None and self._size >= self.turn_bytes and self.sibling_count:
+        if self._parts is not None and self._size >= self.turn_bytes and self.sibling_count:
             # Others come first. What it had read ahead is read again later, if many are read.
             if self.sibling_count >= OPEN_READERS_MAX:
-                self._runs = None
+                self._parts = None
             self._size = 0
             self.has_turn_ended = True
             return False
-        run = self._next_run(decode)
-        if run is None:
+        part = self._next_part(decode)
+        if part is None:
             return False
-        self._items, self._offsets, self._next_offset = iter(run.items), run.offsets, run.next_offset
-        self._whole = run.items if decode is _values and run.items else None
-        self._size += run.size
-        self._counters.bytes += run.size
+        self._items, self._offsets, self._next_offset = iter(part.items), part.offsets, part.next_offset
+        self._whole = part.items if isinstance(part.items, list) and part.items else None
+        self._size += part.size
+        self._counters.bytes += part.size
         return True
 
-    def _next_run(self, decode: Any) -> _Run | None:
-        """The next batch; None if there is none now."""
+    def _next_part(self, decode: Any) -> _Part | None:
+        """The next run or batch; None if there is none now."""
         for _ in range(2):
-            if self._runs is None:
+            if self._parts is None:
                 self._end = self.end_offset()
                 assert self.position is not None
                 if self.position == self._end:
                     return None
-                self._runs = open_reader(
-                    self.log.reads, decode, self.position, self._end, self.isolation_level, self.on_corrupt
+                self._parts = open_reader(
+                    self.log.reads,
+                    decode,
+                    self.position,
+                    self._end,
+                    self.isolation_level,
+                    self.on_corrupt,
+                    decode_run=DECODE_RUN[decode] if self._with_runs else None,
                 )
             try:
-                run = next(self._runs, None)
+                part = next(self._parts, None)
             except CorruptBatchError as error:
                 # The records before the damage have been given: a seek skips only the damage.
                 if error.first_offset > self.position:  # type: ignore[operator]
                     self.position = error.first_offset
-                self._runs = None
+                self._parts = None
                 raise
             except BaseException:
-                self._runs = None
+                self._parts = None
                 raise
-            if run is not None:
-                return run
-            self._runs = None
+            if part is not None:
+                return part
+            self._parts = None
             self._next_offset = self.position = max(self.position or 0, self._end)
         return None
 
@@ -325,18 +346,40 @@ class PartitionReader:
         return batch
 
 
-def _records(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Iterable[_Run]:
+def _given(cursor: Cursor, next_offset: int) -> int:
+    """How many items a cursor has given, counted from anywhere; it has come to ``next_offset``."""
+    return next_offset if isinstance(cursor, RecordCursor) else cursor.given_count
+
+
+def _records(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Iterable[_Part]:
     next_offset = min(batch.last_offset + 1, stop_offset)
-    return (_Run(batch.records(first_offset, stop_offset, limit), next_offset, batch.size),)
+    return (_Part(batch.records(first_offset, stop_offset, limit), next_offset, batch.size),)
 
 
-def _values(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Iterable[_Run]:
+def _values(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Iterable[_Part]:
     next_offset = min(batch.last_offset + 1, stop_offset)
     first = max(batch.base_offset, first_offset)
     if isinstance(batch, RecordBatch) and batch.record_count == batch.last_offset - batch.base_offset + 1:
         offsets: Sequence[int] = range(first, next_offset)
-        return (_Run(batch.values(first_offset, stop_offset, limit), next_offset, batch.size, offsets),)
+        return (_Part(batch.values(first_offset, stop_offset, limit), next_offset, batch.size, offsets),)
     # Compacted: only the records tell which offsets are left.
     records = list(batch.records(first_offset, stop_offset, limit))
     found = [record.value for record in records], [record.offset for record in records]
-    return (_Run(found[0], next_offset, batch.size, found[1]),)
+    return (_Part(found[0], next_offset, batch.size, found[1]),)
+
+
+def _records_of_run(
+    run: Run, first_offset: int, stop_offset: int, tally: array[int], aborted: array[int] | None
+) -> Iterable[_Part]:
+    items = run.records(first_offset, stop_offset, tally, aborted)
+    return (_Part(items, min(run.next_offset, stop_offset), run.stop - run.start),)
+
+
+def _values_of_run(
+    run: Run, first_offset: int, stop_offset: int, tally: array[int], aborted: array[int] | None
+) -> Iterable[_Part]:
+    items = run.values(first_offset, stop_offset, tally, aborted)
+    return (_Part(items, min(run.next_offset, stop_offset), run.stop - run.start),)
+
+
+DECODE_RUN = {_records: _records_of_run, _values: _values_of_run}

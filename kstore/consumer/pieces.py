@@ -9,8 +9,12 @@ from typing import Any, Protocol
 
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import RecordCursor
+from kstore.record._runs import RunRecords, RunValues
 
-__all__ = ["ListPiece", "Piece", "RecordPiece"]
+__all__ = ["Cursor", "CursorPiece", "ListPiece", "Piece"]
+
+# Creates items on request, and knows its progress.
+Cursor = RecordCursor | RunRecords | RunValues
 
 
 class Reader(Protocol):
@@ -54,13 +58,13 @@ class Piece(Protocol):
         ...
 
 
-class RecordPiece:
-    """Records that are created on request."""
+class CursorPiece:
+    """Records, or values, that are created on request."""
 
     __slots__ = ("_cursor", "items", "reader")
 
-    def __init__(self, reader: Reader, cursor: RecordCursor, count: int | None) -> None:
-        """``count``: the most records; None means all, with nothing between the cursor and the caller."""
+    def __init__(self, reader: Reader, cursor: Cursor, count: int | None) -> None:
+        """``count``: the most items; None means all, with nothing between the cursor and the caller."""
         self.reader = reader
         self._cursor = cursor
         self.items: Iterator[Any] = cursor if count is None else islice(cursor, count)
@@ -69,7 +73,7 @@ class RecordPiece:
         return self._cursor.next_offset
 
     def following(self, count: int) -> Piece | None:
-        return self.reader.lend(count)
+        return self.reader.lend_values(count) if isinstance(self._cursor, RunValues) else self.reader.lend(count)
 
     def end(self) -> None:
         if not self._cursor.has_more:

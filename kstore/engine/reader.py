@@ -30,7 +30,7 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, CorruptRange, IsolationLevel, OnCorrupt
 
-__all__ = ["LogReader", "open_reader", "records_of", "values_of"]
+__all__ = ["LogReader", "RunDecoder", "open_reader", "records_of", "values_of"]
 
 Item = TypeVar("Item")
 # What is made of a run: ``Run.records``, ``Run.values``.

@@ -386,6 +386,8 @@ cdef class RunCursor:
     cdef int8_t timestamp_type
     # After the last record that it gave; at first where it begins.
     cdef readonly int64_t next_offset
+    # How many it gave.
+    cdef readonly int64_t given_count
 
     cdef int begin(
         self, Run run, int64_t first_offset, int64_t stop_offset, array.array tally, array.array aborted
@@ -403,6 +405,7 @@ cdef class RunCursor:
         self.first_offset = first_offset
         self.stop_offset = stop_offset
         self.next_offset = max(first_offset, run.base_offset)
+        self.given_count = 0
         return 0
 
     @property
@@ -514,6 +517,7 @@ cdef class RunRecords(RunCursor):
         cdef Record record = Record.__new__(Record)
         record.offset = self.base_offset + view.offset_delta
         self.next_offset = record.offset + 1
+        self.given_count += 1
         record.timestamp_type_index = self.timestamp_type
         if self.timestamp_type == LOG_APPEND_TIME:
             record.timestamp = self.append_time
@@ -537,6 +541,7 @@ cdef class RunValues(RunCursor):
         if not self.next_view(&view):
             raise StopIteration
         self.next_offset = self.base_offset + view.offset_delta + 1
+        self.given_count += 1
         return field_object(view.value, view.value_size)
 
 

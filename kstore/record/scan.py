@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
+    "RUN_BYTES_MAX",
     "BatchScan",
     "BufferSource",
     "RunBounds",
