@@ -135,7 +135,7 @@ DURABILITIES = [
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.sampled(1)
-def test_what_producers_were_told_is_true_after_every_kill(
+def test_acknowledgements_are_true_after_every_kill(
     durability: Durability, tmp_path: Path, zygote: Zygote, tried: Tried, seed: int
 ) -> None:
     _kill(KILLS, durability, tmp_path, zygote, tried, seed)
@@ -143,7 +143,7 @@ def test_what_producers_were_told_is_true_after_every_kill(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_what_producers_were_told_is_true_after_a_thousand_kills(
+def test_acknowledgements_are_true_after_a_thousand_kills(
     durability: Durability, tmp_path: Path, zygote: Zygote, tried: Tried, seed: int
 ) -> None:
     _kill(KILLS_LONG, durability, tmp_path, zygote, tried, seed + 1)

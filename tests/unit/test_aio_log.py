@@ -172,7 +172,7 @@ def test_a_follower_overtaken_by_retention_gets_an_error(tmp_path: Path) -> None
     run(main())
 
 
-def test_who_follows_gets_what_comes_and_ends_after_the_timeout(tmp_path: Path) -> None:
+def test_a_follower_gets_new_records_and_ends_after_the_timeout(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store, store.producer() as producer:
             log = await store.log("orders")
@@ -189,7 +189,7 @@ def test_who_follows_gets_what_comes_and_ends_after_the_timeout(tmp_path: Path) 
     run(main())
 
 
-def test_who_follows_committed_records_gets_them_when_they_are(tmp_path: Path) -> None:
+def test_a_follower_gets_committed_records_when_they_are_committed(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store, store.producer(transactional_id="t") as producer:
             log = await store.log("orders")
@@ -204,7 +204,7 @@ def test_who_follows_committed_records_gets_them_when_they_are(tmp_path: Path) -
     run(main())
 
 
-def test_who_follows_another_process_s_log_gets_what_comes(tmp_path: Path) -> None:
+def test_a_follower_of_another_process_s_log_gets_new_records(tmp_path: Path) -> None:
     async def main() -> None:
         with kstore.open(tmp_path / "data") as writing:
             writing.create_topic("orders")
@@ -252,7 +252,7 @@ def test_a_follower_ends_when_the_store_is_closed(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_follower_that_is_forgotten_is_not_told_any_more(tmp_path: Path) -> None:
+def test_a_dropped_follower_is_not_notified_any_more(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
             log = await store.log("orders")

@@ -49,7 +49,7 @@ def test_items_are_put_got_and_acked(tmp_path: Path) -> None:
     run(main())
 
 
-def test_who_gets_waits_for_its_time(tmp_path: Path) -> None:
+def test_a_get_waits_for_its_time(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
             queue = await store.queue("jobs")

@@ -165,7 +165,7 @@ def test_an_append_that_arrives_during_a_lone_commit_is_committed_after_it() -> 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_who_commits_alone_and_fails_lets_the_next_one_lead(error: type[BaseException]) -> None:
+def test_a_lone_commit_that_fails_lets_the_next_one_lead(error: type[BaseException]) -> None:
     group: GroupCommit[Heard] = GroupCommit(lambda items: None, ManualClock())
 
     def fails() -> str:

@@ -259,7 +259,7 @@ def test_requests_are_served_in_turn_and_newcomers_last() -> None:
     assert small.join().got is not None
 
 
-def test_who_is_about_to_wait_says_so() -> None:
+def test_a_thread_about_to_wait_calls_back_first() -> None:
     """Then any thread that can, writes: a producer out of memory must not also wait for its linger."""
     asked: list[int] = []
     pool = BufferPool(KIB, KIB, on_wait=lambda: asked.append(pool.waiting_count))

@@ -505,7 +505,7 @@ def test_readers_go_on_with_what_they_read(tmp_path: Path) -> None:
         assert set(rest) >= {offset for offset, _, _ in pairs(log)}
 
 
-def test_who_only_reads_or_has_closed_cannot_compact(tmp_path: Path) -> None:
+def test_a_read_only_or_closed_log_cannot_compact(tmp_path: Path) -> None:
     with filled(tmp_path / "log") as log:
         pass
     with pytest.raises(ClosedError):

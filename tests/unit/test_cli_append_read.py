@@ -349,7 +349,7 @@ def test_damage_ends_a_read_with_its_place(run: Run, tmp_path: Path) -> None:
     assert err.count("\n") == 1
 
 
-def test_damage_is_left_out_on_demand_and_told(run: Run, tmp_path: Path) -> None:
+def test_damage_is_left_out_on_demand_and_reported(run: Run, tmp_path: Path) -> None:
     directory = copy_partition("damaged", "flipped-record-0", tmp_path)
     status, out, err = run("read", "--on-corrupt", "skip", "--format", "json", str(directory))
     assert status == 1

@@ -29,12 +29,12 @@ def test_it_says_what_stayed(log: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert offsets(view) == [2, 3, 4, 5]
 
 
-def test_the_active_segment_is_sealed_only_when_told(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_active_segment_is_sealed_only_on_request(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compact", str(log)]) == 0
     assert capsys.readouterr().out == f"{log}: nothing to compact\n"
 
 
-def test_keyless_records_and_tombstones_go_when_told(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keyless_records_and_tombstones_go_on_request(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compact", "--roll", "--whole", "--drop-keyless", "--delete-retention", "0", "--format", "json"]
     assert main([*command, str(log.parent)]) == 0
     first = json.loads(capsys.readouterr().out)

@@ -225,7 +225,7 @@ def test_a_late_wake_lets_no_thread_wait_in_vain_or_poll_without_a_pause(store: 
     waiter.close()
 
 
-def test_who_waits_in_short_turns_looks_at_its_logs_once(store: Store) -> None:
+def test_waits_in_short_turns_look_at_the_logs_once(store: Store) -> None:
     """A member of a group asks for its group ten times a second, and may have a thousand partitions."""
     waiter = LogWaiter(SYSTEM_CLOCK)
     logs = [store.log("t", 0), store.log("t", 1)]

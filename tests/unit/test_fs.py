@@ -458,7 +458,7 @@ def test_a_dangling_link_exists_and_is_neither_file_nor_directory(tmp_path: Path
     assert (stat.is_file, stat.is_dir) == (False, False)
 
 
-def test_stat_follows_a_link_only_when_told(tmp_path: Path) -> None:
+def test_stat_follows_a_link_only_on_request(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     assert not SYSTEM_FS.stat(tmp_path / "link").is_dir
     assert SYSTEM_FS.stat(tmp_path / "link", follow_symlinks=True).is_dir

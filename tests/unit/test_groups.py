@@ -207,7 +207,7 @@ def test_a_listener_may_commit_and_seek(store: Store) -> None:
             assert b.position(T[3]) == 7
 
 
-def test_who_asks_for_nothing_for_too_long_loses_its_partitions(store: Store, clock: ManualClock) -> None:
+def test_a_member_that_requests_nothing_for_too_long_loses_its_partitions(store: Store, clock: ManualClock) -> None:
     for owner in T:
         store.log(*owner).append_many([b""] * 10)
     noting = Noting()
@@ -225,7 +225,7 @@ def test_who_asks_for_nothing_for_too_long_loses_its_partitions(store: Store, cl
         assert settle(a, b) == [{2, 3}, {0, 1}]
 
 
-def test_who_is_forgotten_is_dead(store: Store, clock: ManualClock) -> None:
+def test_a_forgotten_member_is_dead(store: Store, clock: ManualClock) -> None:
     consumers = [join(store)]
     with join(store) as b:
         settle(consumers[0], b)
@@ -252,7 +252,7 @@ def test_partitions_assigned_by_hand_are_committed_past_the_group(store: Store) 
         assert a.committed(T[0])[T[0]].offset == 3
 
 
-def test_who_cannot_be_made_is_no_member(store: Store) -> None:
+def test_a_consumer_that_cannot_be_made_is_no_member(store: Store) -> None:
     class Failing(Noting):
         def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
             raise KeyError("assigned")
@@ -300,7 +300,7 @@ def test_a_member_knows_its_identity(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["one process", "files"])
-def test_who_was_taken_for_dead_just_before_it_wants_other_topics_owns_nothing(
+def test_a_member_declared_dead_just_before_it_wants_other_topics_owns_nothing(
     kind: str, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = MemoryGroup("g", clock) if kind == "one process" else FileGroup(SYSTEM_FS, tmp_path / "o" / "g", "g", clock)
@@ -353,7 +353,7 @@ def test_who_was_taken_for_dead_just_before_it_wants_other_topics_owns_nothing(
 
 
 @pytest.mark.parametrize("kind", ["one process", "files"])
-def test_who_waits_to_change_a_group_is_not_overtaken_by_commits(kind: str, tmp_path: Path, clock: ManualClock) -> None:
+def test_commits_do_not_overtake_a_change_of_the_group(kind: str, tmp_path: Path, clock: ManualClock) -> None:
     box = MemoryGroup("g", clock) if kind == "one process" else FileGroup(SYSTEM_FS, tmp_path / "o" / "g", "g", clock)
     changed, stopped = threading.Event(), threading.Event()
     turns = [threading.Event(), threading.Event()]

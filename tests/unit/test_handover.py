@@ -336,7 +336,7 @@ def test_the_brokers_own_directories_are_left_alone(store: Path, name: str) -> N
     assert list((store / name).iterdir()) == []
 
 
-def test_a_topic_without_an_id_is_refused_and_told_what_to_do(store: Path) -> None:
+def test_a_topic_without_an_id_is_refused_and_the_error_says_what_to_do(store: Path) -> None:
     before = tree(store)
     refused(to_broker(store, topic_ids={"a": ID_A}), before, store, "topic b has no id", "--topic-id b=ID", "-stray")
 
@@ -399,7 +399,7 @@ def test_damage_is_refused_and_a_marker_that_is_true_stays(store: Path) -> None:
     assert first.stat().st_size == stat.st_size
 
 
-def test_damage_is_handed_over_by_force_and_still_told(store: Path) -> None:
+def test_damage_is_handed_over_by_force_and_still_reported(store: Path) -> None:
     flip(sorted((store / "b-0").glob("*.log"))[0], 100)
     report = to_broker(store, topic_ids=IDS, force=True)
     assert report.refused == []

@@ -125,7 +125,7 @@ def test_a_new_epoch_ends_the_transaction_of_the_one_before(log: Log) -> None:
     assert committed(log) == [3]
 
 
-def test_who_waits_for_commits_gets_them_with_the_marker(log: Log) -> None:
+def test_a_reader_that_waits_for_commits_gets_them_with_the_marker(log: Log) -> None:
     append(log, transaction(1, 0, 1))
     follower = log.read(isolation_level="read_committed", follow=True, timeout=0)
     append(log, marker(1, 2, commit=True))

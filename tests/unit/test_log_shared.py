@@ -212,7 +212,9 @@ def changed(fs: RecordingFs) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("how", ["joins", "closed its idle tail"])
-def test_who_knows_the_tail_changes_nothing_but_the_log(how: str, tmp_path: Path, durability: Durability) -> None:
+def test_a_writer_that_knows_the_tail_changes_nothing_but_the_log(
+    how: str, tmp_path: Path, durability: Durability
+) -> None:
     fs = RecordingFs()
     with lengthy(tmp_path / "log", durability) as one:
         for number in range(100):
@@ -450,7 +452,7 @@ def test_the_rebuild_of_an_index_is_announced_first(
 # --- what else changes a log ----------------------------------------------------------------------------------------
 
 
-def test_truncation_deletion_and_a_fresh_start_are_everybody_s(pair: tuple[Log, Log]) -> None:
+def test_truncation_deletion_and_a_fresh_start_reach_all_processes(pair: tuple[Log, Log]) -> None:
     one, two = pair
     for number in range(20):
         pair[number % 2].append(b"%d" % number * 100)
@@ -658,7 +660,9 @@ def contents(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize("version", [0, 3])
-def test_who_finds_members_with_another_version_changes_nothing(version: int, is_whole: bool, tmp_path: Path) -> None:
+def test_a_process_that_finds_members_with_another_version_changes_nothing(
+    version: int, is_whole: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "log"
     with shared(path) as one, shared(path) as two:
         one.append(b"a")
@@ -889,7 +893,7 @@ def test_the_last_one_to_close_may_fail_too(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.promise("sync fails")
-def test_a_failed_sync_poisons_the_log_for_everybody(tmp_path: Path) -> None:
+def test_a_failed_sync_poisons_the_log_for_all_processes(tmp_path: Path) -> None:
     fs = FailingFs()
     one, two = Log(tmp_path / "log", shared=True, fs=fs), shared(tmp_path / "log")
     one.append(b"a")

@@ -146,7 +146,7 @@ def test_what_was_truncated_is_not_missed_after_a_kill(durability: Durability, t
         assert (log.recovery.corrupt, log.recovery.cut, log.end_offset) == ([], [], 12)
 
 
-def test_who_reads_while_it_is_truncated_comes_to_the_new_end(log: Log) -> None:
+def test_a_reader_during_a_truncation_reaches_the_new_end(log: Log) -> None:
     reader = log.read()
     assert [next(reader).offset for _ in range(3)] == [0, 1, 2]
     log.truncate_to(15)

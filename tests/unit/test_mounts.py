@@ -35,7 +35,7 @@ def test_the_system_tells_the_type(tmp_path: Path) -> None:
     assert type_of(tmp_path / "missing") == ""
 
 
-def test_where_nothing_is_told_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_list_of_mounts_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "MOUNTS", str(tmp_path / "missing"))
     assert (type_of(tmp_path), foreign_type(tmp_path)) == ("", "")
 

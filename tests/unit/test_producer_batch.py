@@ -178,7 +178,7 @@ def test_deliveries_and_callbacks_follow_the_records_through_splits_of_splits() 
     assert told == list(range(100, 120))
 
 
-def test_who_waits_for_a_record_waits_for_what_its_batch_was_split_into() -> None:
+def test_a_wait_for_a_record_covers_the_parts_of_its_split_batch() -> None:
     """Kafka: FutureRecordMetadataTest, testFutureGetWithSeconds and its chained future."""
     topic = topic_of()
     batch, deliveries = batch_of(*[b"%03d" % number * 30 for number in range(4)])

@@ -205,7 +205,7 @@ def test_failures_that_a_callback_received_are_not_raised_again(one: Unthreaded)
     assert len(told) == 1
 
 
-def test_an_interceptor_that_was_told_is_not_the_sender(tmp_path: Path) -> None:
+def test_an_interceptor_that_was_notified_is_not_the_sender(tmp_path: Path) -> None:
     with unthreaded(tmp_path / "data", interceptors=[ProducerInterceptor()]) as one:
         one.store.log("orders")
         one.fs.faults.append(Fault(1, errno.EIO, kinds=WRITES, suffix=".log"))

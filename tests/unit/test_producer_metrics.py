@@ -406,7 +406,7 @@ def test_producers_with_one_client_id_keep_names_that_differ(one: Unthreaded) ->
     third.close()
 
 
-def test_a_producer_can_be_a_source_itself_and_is_not_told_of_twice(one: Unthreaded) -> None:
+def test_a_producer_can_be_a_source_itself_and_is_not_reported_twice(one: Unthreaded) -> None:
     def told(*sources: kstore.Store | Producer) -> list[str]:
         return [line for line in exported(*sources) if line.startswith("kstore_producer_writes_total")]
 

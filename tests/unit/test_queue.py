@@ -378,7 +378,7 @@ def test_a_store_gives_one_object_for_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
-def test_who_waits_is_woken(tmp_path: Path, shared: bool) -> None:
+def test_a_waiting_thread_is_woken(tmp_path: Path, shared: bool) -> None:
     with kstore.open(tmp_path / "store", durability="os", shared=shared) as store:
         queue = store.queue("jobs", maxsize=1)
         got: list[bytes | None] = []

@@ -155,7 +155,7 @@ def test_a_process_that_falls_behind_the_journal_knows_where_items_moved(tmp_pat
         store.close()
 
 
-def test_who_opens_while_items_are_moved_knows_where_they_live_on(tmp_path: Path, clock: ManualClock) -> None:
+def test_an_open_while_items_are_moved_finds_their_copies(tmp_path: Path, clock: ManualClock) -> None:
     """The move is said, and the original deleted, between its looks at the journal and at the log."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     mover = stores[0].queue("jobs", lease_seconds=30, segment_bytes=1 << 14)

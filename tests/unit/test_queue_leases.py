@@ -79,7 +79,7 @@ def test_a_restart_of_the_machine_is_recognised_by_its_id(tmp_path: Path) -> Non
             store.close()
 
 
-def test_a_lease_of_before_a_restart_that_is_not_told_lasts_no_longer_than_it_was(tmp_path: Path) -> None:
+def test_a_lease_from_before_an_unnoticed_restart_lasts_no_longer_than_its_time(tmp_path: Path) -> None:
     dead = a_worker_dies(tmp_path, StartedAnew(100), lease_seconds=60)
     clock = StartedAnew(101)
     with Store(dead, clock=clock, background=False, durability="os", shared=True) as store:
@@ -153,7 +153,7 @@ def test_a_topic_that_loses_items_is_no_queue(tmp_path: Path, setting: dict[str,
 
 
 @pytest.mark.parametrize("is_all", [True, False])
-def test_who_keeps_items_for_a_while_leaves_their_delays(tmp_path: Path, clock: ManualClock, is_all: bool) -> None:
+def test_items_held_for_a_while_keep_their_delays(tmp_path: Path, clock: ManualClock, is_all: bool) -> None:
     """As for a move, whose process dies, or gives up because another process has one of them."""
     stores = shared_by(tmp_path, clock, 3)
     mover, worker, third = [store.queue("jobs", lease_seconds=600) for store in stores]
@@ -183,7 +183,7 @@ def test_a_put_that_does_not_wait_knows_of_room_that_others_have_made(tmp_path: 
         store.close()
 
 
-def test_who_waits_beside_an_open_transaction_sleeps(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_get_beside_an_open_transaction_sleeps(tmp_path: Path, clock: ManualClock) -> None:
     with Store(tmp_path / "alone", clock=clock, background=False, durability="os") as store:
         store.queue("jobs")
         producer = store.producer(transactional_id="t")

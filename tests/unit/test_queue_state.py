@@ -250,7 +250,7 @@ def test_processes_agree_on_the_holders(steps: list[tuple[int, str, int]]) -> No
     assert set(taken(first, now=now_ms / 1000)) == free
 
 
-def test_an_ack_that_the_journal_told_of_first_counts_once() -> None:
+def test_an_ack_that_the_journal_has_already_counts_once() -> None:
     """Where processes share a queue another thread may have read the journal up to it."""
     state = with_items(2, is_shared=True)
     assert taken(state) == [0, 1]

@@ -351,7 +351,7 @@ def test_two_exports_never_work_in_one_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_without_spark")
-def test_records_that_retention_takes_before_the_export_are_an_error_or_told(tmp_path: Path) -> None:
+def test_records_that_retention_deletes_before_the_export_are_an_error_or_reported(tmp_path: Path) -> None:
     store, out = filled(tmp_path / "store", 20), tmp_path / "out"
     export.export(None, [str(store)], str(out))
     filled(store, 20, start=20)
@@ -374,7 +374,7 @@ def test_a_log_that_was_cut_below_the_export_is_an_error(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("_without_spark")
-def test_damage_ends_an_export_or_is_left_out_and_told(tmp_path: Path) -> None:
+def test_damage_ends_an_export_or_is_left_out_and_reported(tmp_path: Path) -> None:
     store = filled(tmp_path / "store", 100)
     file = sorted((store / "orders-0").glob("*.log"))[0]
     data = bytearray(file.read_bytes())

@@ -114,7 +114,7 @@ def test_no_timestamp_is_no_entry_in_an_empty_index(index: TimeIndex) -> None:
     assert index.entry_count == 0
 
 
-def test_a_full_index_can_still_be_told_of_what_adds_nothing(index: TimeIndex) -> None:
+def test_a_full_index_still_accepts_what_adds_no_entry(index: TimeIndex) -> None:
     fill(index, 29)
     assert not index.maybe_append(290, BASE + 290)
 

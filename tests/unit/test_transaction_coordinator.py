@@ -138,7 +138,7 @@ def test_a_fenced_producer_cannot_write_to_a_partition_that_it_only_announced(tm
             write(store, PARTITIONS[1], first, b"late")
 
 
-def test_who_is_not_known_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_producer_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         producer_id, epoch = store.coordinator.init_producer_id("x")
         for name, producer, found in (
