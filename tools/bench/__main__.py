@@ -17,7 +17,7 @@ from tools.bench.compaction_lines import compaction, compaction_beside
 from tools.bench.comparison import comparison
 from tools.bench.consumer_lines import consumer
 from tools.bench.durable_lines import durable, durable_slow_disk
-from tools.bench.lookup_lines import lookup_large, lookup_small
+from tools.bench.lookup_lines import lookup
 from tools.bench.machine import machine_words
 from tools.bench.measure import Line, Run
 from tools.bench.memory_lines import memory
@@ -28,7 +28,7 @@ from tools.bench.producer_memory import producer_memory
 from tools.bench.producer_peer_lines import producer_peers, producer_peers_synced
 from tools.bench.producers_table import producers
 from tools.bench.queue_lines import queue
-from tools.bench.read_lines import read, read_small, read_values
+from tools.bench.read_lines import read, read_producers, read_small, read_values
 from tools.bench.report import report
 from tools.bench.spark_lines import spark, spark_growth
 from tools.bench.store_lines import retention, store
@@ -41,9 +41,9 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         read,
         read_values,
         read_small,
+        read_producers,
         arrow,
-        lookup_small,
-        lookup_large,
+        lookup,
         segments,
         recovery,
         store,

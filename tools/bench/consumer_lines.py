@@ -12,6 +12,8 @@ from tools.bench.measure import Line, Run, in_turn, rate_line, seconds_of
 __all__ = ["consumer"]
 
 ARROW_RECORDS = 65_536
+SMALL_COUNTS = (1, 10)
+SMALL_RECORDS = 150_000
 
 
 class Case(NamedTuple):
@@ -54,23 +56,34 @@ CASES = (
 
 
 def consumer(run: Run) -> list[Line]:
+    """Each way in batches of 1,000; records and values in small batches too."""
     with fresh(run.root, "consumer") as path, kstore.open(path, durability="os") as store:
-        store.create_topic("orders")
-        log, batch = store.log("orders"), values()
-        for _ in range(RECORDS // BATCH_COUNT):
-            log.append_many(batch)
-        return [_line(run, store, case) for case in CASES]
+        _fill(store, "orders", RECORDS, BATCH_COUNT)
+        lines = [_line(run, store, "orders", case, case.name) for case in CASES]
+        for count in SMALL_COUNTS:
+            topic = f"small-{count}"
+            _fill(store, topic, SMALL_RECORDS // count * count, count)
+            lines += [_line(run, store, topic, case, f"{case.name}, batches of {count}") for case in CASES[:3]]
+        return lines
 
 
-def _line(run: Run, store: kstore.Store, case: Case) -> Line:
+def _fill(store: kstore.Store, topic: str, records: int, batch_count: int) -> None:
+    store.create_topic(topic)
+    log, batch = store.log(topic), values(batch_count)
+    for _ in range(records // batch_count):
+        log.append_many(batch)
+
+
+def _line(run: Run, store: kstore.Store, topic: str, case: Case, name: str) -> Line:
     def consume() -> None:
-        with store.consumer("orders", iteration_timeout_ms=0) as made:
+        with store.consumer(topic, iteration_timeout_ms=0) as made:
             case.consume(made)
-            assert made.lag() == {kstore.TopicPartition("orders", 0): 0}
+            assert made.lag() == {kstore.TopicPartition(topic, 0): 0}
 
     def read() -> None:
-        for _ in case.read(store.log("orders")):
+        for _ in case.read(store.log(topic)):
             pass
 
-    rate, limit = in_turn(lambda: RECORDS / seconds_of(consume), lambda: RECORDS / seconds_of(read), rounds=run.rounds)
-    return rate_line(case.name, rate, limit, case.limit_name)
+    count = store.log(topic).end_offset
+    rate, limit = in_turn(lambda: count / seconds_of(consume), lambda: count / seconds_of(read), rounds=run.rounds)
+    return rate_line(name, rate, limit, case.limit_name)

@@ -13,8 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import kstore
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
 
-__all__ = ["BATCH_BYTES", "BATCH_COUNT", "RECORDS", "RECORD_BYTES", "fill", "fresh", "many_segments", "values"]
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_COUNT",
+    "RECORDS",
+    "RECORD_BYTES",
+    "fill",
+    "fill_as_producer",
+    "fresh",
+    "many_segments",
+    "values",
+]
 
 VALUE_SIZE = 100
 BATCH_COUNT = 1_000
@@ -45,6 +57,24 @@ def fill(path: Path, records: int, batch_count: int = BATCH_COUNT, **settings: A
     with kstore.Log(path, durability="os", **settings) as log:
         for _ in range(records // batch_count):
             log.append_many(batch)
+
+
+def fill_as_producer(path: Path, records: int, batch_count: int, *, transactions: bool) -> None:
+    """The same records by one idempotent producer; with ``transactions`` each batch is one that commits."""
+    batch = values(batch_count)
+    with kstore.Log(path, durability="os") as log:
+        for number in range(records // batch_count):
+            first = log.end_offset
+            made = [Record(first + at, number, value=value) for at, value in enumerate(batch)]
+            sequence = number * batch_count
+            log.append_batches(
+                build_batch(
+                    made, producer_id=1, producer_epoch=0, base_sequence=sequence, is_transactional=transactions
+                ),
+                assign_offsets=False,
+            )
+            if transactions:
+                log.end_transaction(1, 0, commit=True)
 
 
 def many_segments(path: Path, count: int) -> None:

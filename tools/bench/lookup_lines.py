@@ -6,32 +6,47 @@ import os
 import random
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import kstore
-from tools.bench.logs import BATCH_BYTES, RECORDS, fill, fresh
+from tools.bench.logs import BATCH_BYTES, BATCH_COUNT, RECORDS, fill, fresh
 from tools.bench.measure import Line, Run, percentile
 
-__all__ = ["lookup_large", "lookup_line", "lookup_small"]
+__all__ = ["lookup", "lookup_line"]
 
 LOOKUPS = 2_000
-# This many of the records make a batch of 16 KiB.
-SMALL_COUNT = 149
-SMALL_BYTES = 16 << 10
 
 
-def lookup_small(run: Run) -> list[Line]:
+class Case(NamedTuple):
+    """Batches of ``batch_count`` records; what is asked, and what one read of it takes."""
+
+    name: str
+    batch_count: int
+    records: int
+    asked_us: float
+    read_bytes: int
+
+
+CASES = (
+    Case("batches of 1", 1, 100_000, 10, 8 << 10),
+    # Small batches lie between two index entries, and are read together.
+    Case("batches of 10", 10, 200_000, 10, 8 << 10),
+    Case("batches of 16 KiB", 149, 200_000, 10, 16 << 10),
+    Case("batches of 1,000", BATCH_COUNT, RECORDS, 22, BATCH_BYTES),
+)
+
+
+def lookup(run: Run) -> list[Line]:
+    return [_line(run, case) for case in CASES]
+
+
+def _line(run: Run, case: Case) -> Line:
     with fresh(run.root, "lookup") as path:
-        fill(path, 200_000, SMALL_COUNT)
-        return [lookup_line(run, path, "lookup and read one, segment open, batches of 16 KiB", 12, SMALL_BYTES)]
+        fill(path, case.records, case.batch_count)
+        return lookup_line(run, path, f"get one record, segment open, {case.name}", case.asked_us, case.read_bytes)
 
 
-def lookup_large(run: Run) -> list[Line]:
-    with fresh(run.root, "lookup") as path:
-        fill(path, RECORDS)
-        return [lookup_line(run, path, "lookup and read one, segment open, batches of 1,000", 22, BATCH_BYTES)]
-
-
-def lookup_line(run: Run, path: Path, name: str, asked_us: float, batch_bytes: int, *, opens: bool = False) -> Line:
+def lookup_line(run: Run, path: Path, name: str, asked_us: float, read_bytes: int, *, opens: bool = False) -> Line:
     """The line for the log at ``path``. With ``opens`` most lookups reach a segment that is not open; then the limit is
     to open, read and close a file too."""
     generator = random.Random(11)
@@ -44,14 +59,15 @@ def lookup_line(run: Run, path: Path, name: str, asked_us: float, batch_bytes: i
             for _ in range(LOOKUPS):
                 offset = generator.randrange(end)
                 started = time.perf_counter_ns()
-                record = next(log.read(offset))
+                record = log.get(offset)
                 times.append((time.perf_counter_ns() - started) / 1e3)
+                assert record is not None
                 assert record.offset == offset
             p50s.append(percentile(times, 0.5))
             p99s.append(percentile(times, 0.99))
-            floors.append(_bare_open_us(files, batch_bytes) if opens else _bare_read_us(files[0], batch_bytes))
+            floors.append(_bare_open_us(files, read_bytes) if opens else _bare_read_us(files[0], read_bytes))
     p50, p99, floor = (percentile(each, 0.5) for each in (p50s, p99s, floors))
-    limit = f"{'open, pread, close' if opens else f'pread of {batch_bytes >> 10} KiB'} {floor:.1f} us"
+    limit = f"{'open, pread, close' if opens else f'pread of {read_bytes >> 10} KiB'} {floor:.1f} us"
     return Line(name, f"p50 {p50:.1f} us, p99 {p99:.1f} us", limit, f"{p50 / floor:.1f}", f"p50 {asked_us} us",
                 p50 <= asked_us)  # fmt: skip
 

@@ -48,7 +48,9 @@ class KstoreLog:
         return iter(self._log.read_values())
 
     def value_at(self, number: int) -> bytes | None:
-        return next(self._log.read(number)).value
+        record = self._log.get(number)
+        assert record is not None
+        return record.value
 
 
 class SqliteTable:

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import kstore
-from tools.bench.logs import BATCH_COUNT, RECORD_BYTES, RECORDS, fill, fresh, values
+from tools.bench.logs import BATCH_COUNT, RECORD_BYTES, RECORDS, fill, fill_as_producer, fresh, values
 from tools.bench.measure import MILLION, Line, Run, in_turn, rate_line, seconds_of
 from tools.bench.peers import LmdbTree
 
-__all__ = ["read", "read_small", "read_values"]
+__all__ = ["read", "read_producers", "read_small", "read_values"]
 
 CHUNK_BYTES = 1 << 20
 # Records in a batch, as many producers make them, and what is asked of each as a share of the rate of batches of 1,000.
@@ -44,6 +44,28 @@ def read_small(run: Run) -> list[Line]:
     return [*lines, _beside_lmdb(run)]
 
 
+def read_producers(run: Run) -> list[Line]:
+    """Batches of an idempotent producer, and transactions of ten, beside the same batches without a producer."""
+    lines = [_of_producer(run, count) for count in (1, 3, 10, 149, BATCH_COUNT)]
+    return [*lines, _of_producer(run, 10, transactions=True)]
+
+
+def _of_producer(run: Run, count: int, *, transactions: bool = False) -> Line:
+    options = {"isolation_level": "read_committed"} if transactions else {}
+    records = SMALL_RECORDS // count * count
+    with fresh(run.root, "owned") as owned, fresh(run.root, "plain") as plain:
+        fill_as_producer(owned, records, count, transactions=transactions)
+        fill(plain, records, count)
+        with kstore.Log(owned, read_only=True) as one, kstore.Log(plain, read_only=True) as other:
+            rates = in_turn(partial(_rate, one, "read", **options), partial(_rate, other, "read"), rounds=run.rounds)
+    name = (
+        f"read_committed, transactions of {count}"
+        if transactions
+        else f"read, an idempotent producer's batches of {count:,}"
+    )
+    return rate_line(name, *rates, f"plain batches of {count:,}")
+
+
 def _beside_lmdb(run: Run) -> Line:
     with fresh(run.root, "small") as path, fresh(run.root, "lmdb") as tree_path:
         fill(path, SMALL_RECORDS, 1)
@@ -60,11 +82,11 @@ def _beside_lmdb(run: Run) -> Line:
     return rate_line("read, batches of 1, beside a cursor", *rates, "lmdb's cursor", ratio_min=0.8)
 
 
-def _rate(log: kstore.Log, method: str) -> float:
-    """Records a second of one pass over the log."""
+def _rate(log: kstore.Log, method: str, **options: str) -> float:
+    """Offsets a second of one pass over the log; a marker counts as one."""
 
     def loop() -> None:
-        for _ in getattr(log, method)():
+        for _ in getattr(log, method)(**options):
             pass
 
     return log.end_offset / seconds_of(loop)
