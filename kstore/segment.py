@@ -391,7 +391,13 @@ class LogSegment:
         )
 
     def runs_from(
-        self, located: Located, stop: int, *, offset_stop: int, base_stop: int, run_batch_bytes: int = INT64_MAX
+        self,
+        located: Located,
+        stop: int,
+        *,
+        offset_stop: int = KNOWN_STOP,
+        base_stop: int = OFFSET_MAX,
+        run_batch_bytes: int = INT64_MAX,
     ) -> Iterator[Run | tuple[int, Batch] | Damage]:
         """As ``walk_from``, with runs of the plain batches that begin below ``base_stop`` (``walk_runs``)."""
         return walk_runs(

@@ -7,6 +7,7 @@ from typing import Any
 
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
+from kstore.record.control import EndTransactionMarker
 
 TIME = 1_700_000_000_000
 
@@ -27,3 +28,10 @@ def small_batch(base_offset: int, count: int = 2, size: int = 3, codec: str = "n
 
 def tally() -> array[int]:
     return array("q", [0, 0, 0])
+
+
+def marker(offset: int, producer_id: int, epoch: int, end: EndTransactionMarker) -> bytes:
+    """The control batch that ends a transaction."""
+    key, value = end.encode()
+    record = Record(offset, TIME + offset % 10**6, key=key, value=value)
+    return build_batch([record], producer_id=producer_id, producer_epoch=epoch, is_transactional=True, is_control=True)

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from kstore.engine.ends import Ends
 from kstore.engine.producers import LogProducers, TransactionRebuild
+from kstore.engine.recovery_scan import epochs_in, scan_segment
 from kstore.engine.segment_end import segment_end
 from kstore.engine.segments import LogSegments
 from kstore.engine.split import overflowing, split_segment
 from kstore.engine.swap import finish_swaps, swapped_bases, swapped_index_bytes
 from kstore.errors import (
-    CorruptDataError,
     CorruptFileError,
     DiskFullError,
     FileInTheWayError,
@@ -54,20 +54,18 @@ from kstore.files.paths import (
     parse_segment_name,
 )
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
-from kstore.record.batch import LOG_OVERHEAD_BYTES, MAGIC_V2, Batch
+from kstore.record.batch import LOG_OVERHEAD_BYTES
 from kstore.record.legacy import SIZE_MIN
 from kstore.record.parse import entry_size
 from kstore.record.scan import SearchBudget, find_next_batch
-from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
 from kstore.segment import LogSegment, SegmentContext
-from kstore.segments.places import START
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import LOST_MAX, UNCONFIRMED_MAX, UNKNOWN_TXN_BYTES, LogState, StateFile
-from kstore.types import OFFSET_MAX, CorruptRange, CutRange, Durability, RecoveryReport
+from kstore.types import OFFSET_MAX, CutRange, Durability, RecoveryReport
 
 __all__ = [
     "LACKING_INDEX",
@@ -84,8 +82,6 @@ logger = logging.getLogger(__name__)
 
 LACKING_INDEX = "segments lack an index: the first lookup in each rebuilds it"
 COPY_BYTES = 1 << 20
-# The disk reads so far ahead while what is there is checked.
-READ_AHEAD_BYTES = 8 << 20
 # Names that make a directory a log even without a segment: creating one may have been interrupted.
 MARKS = frozenset({KSTORE_STATE, PARTITION_METADATA, LEADER_EPOCHS})
 OWN_NAMES = MARKS | {LOCK, KSTORE_COMPACTION, KSTORE_GROUPS}
@@ -256,7 +252,7 @@ def load(
             if report.clean:
                 _repair_transaction_indexes(loaded, segments)
         if epochs is None:
-            loaded.epochs.replace(_epochs_in(loaded.segments))
+            loaded.epochs.replace(epochs_in(loaded.segments))
         # One that begins where the log ends is the one that writes next.
         loaded.epochs.truncate_from_end(loaded.end_offset + 1)
         producers.remove_strays(loaded.end_offset)
@@ -365,29 +361,12 @@ def read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEn
         return None
 
 
-def _epochs_in(segments: Iterable[LogSegment]) -> list[EpochEntry]:
-    """The epochs that the batches of a log have."""
-    found: list[EpochEntry] = []
-    for segment in segments:
-        # Not by a lookup, which may have an index repaired: one of the writers of a shared log has its lock here.
-        for item in segment.walk_from(START, segment.size):
-            if not isinstance(item, Damage):
-                _note_epoch(found, item[1])
-    return found
-
-
-def _note_epoch(found: list[EpochEntry], batch: Batch) -> None:
-    """Takes in the next batch of a log (LogSegment.recover)."""
-    if batch.magic >= MAGIC_V2 and batch.leader_epoch > (found[-1].epoch if found else -1):
-        found.append(EpochEntry(batch.leader_epoch, batch.base_offset))
-
-
 def _recover_epochs(loaded: Loaded, found: list[EpochEntry]) -> None:
     """Brings the epochs up to what was ``found`` in the part of the log that was read."""
     epochs = loaded.epochs
     if found and found[-1].epoch > 0 and not epochs.entries:
         loaded.report.notes.append(f"{LEADER_EPOCHS} is lost, and made anew")
-        epochs.replace(_epochs_in(loaded.segments))
+        epochs.replace(epochs_in(loaded.segments))
     elif epochs.entries:
         for entry in found:
             if entry.epoch > (epochs.latest_epoch or 0):
@@ -454,13 +433,22 @@ def _recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance:
     epochs: list[EpochEntry] = []
     findings = []
     for segment in scanned:
-        findings.append(_scan(loaded, segment, doubt.known_end, transactions, epochs))
+        found = scan_segment(
+            segment,
+            loaded.segments.higher(segment.base_offset),
+            known_end=doubt.known_end,
+            max_bytes_uncompressed=loaded.context.config.max_batch_bytes_uncompressed,
+            transactions=transactions,
+            epochs=epochs,
+            report=report,
+        )
+        findings.append(found)
         if segment is not scanned[-1]:
             # At once: three files of every scanned segment would be more than a process may have open. This removes
             # nothing that was found in the log; ``_cut`` opens the segment again if the cut is in it.
             segment.seal(sync=True)
         if advance is not None:
-            advance(findings[-1].size)
+            advance(found.size)
     decision = decide(findings, doubt)
     if decision.cut is not None:
         _cut(loaded, scanned, findings, decision)
@@ -505,75 +493,6 @@ def _ends_at(loaded: Loaded, offset: int) -> bool:
     """Whether the last segment ends with a whole batch, and the next offset is ``offset``."""
     last = loaded.segments.last
     return segment_end(last, last.size)[:2] == (offset, last.size)
-
-
-def _scan(
-    loaded: Loaded, segment: LogSegment, known_end: int, transactions: TransactionRebuild, epochs: list[EpochEntry]
-) -> SegmentFindings:
-    """Checks every batch and record of a segment as they are on disk, and rebuilds its indexes.
-
-    ``known_end``: everything below it was durable (``walk``).
-    """
-    report = loaded.report
-    limit = loaded.context.config.max_batch_bytes_uncompressed
-    following = loaded.segments.higher(segment.base_offset)
-    hints = _indexed_positions(segment)
-    tail = segment.activate(empty_indexes=True)
-    # What a failed writeback left in the page cache may be newer than what is on disk: ask the disk.
-    tail.file.fsync()
-    tail.file.advise(0, 0, "dontneed")
-    ahead = 0
-    damages: list[Damage] = []
-    next_offset = segment.base_offset
-    batch_count = 0
-    path = str(segment.path(LOG_SUFFIX))
-    for item in walk(
-        tail.file,
-        0,
-        tail.position,
-        next_offset=next_offset,
-        offset_stop=following.base_offset if following else OFFSET_MAX,
-        known_end=known_end,
-        hints=hints,
-    ):
-        if isinstance(item, Damage):
-            damages.append(item)
-            tail.note_damage()
-            transactions.note_damage(item)
-            continue
-        position, batch = item
-        if position >= ahead - READ_AHEAD_BYTES:
-            tail.file.advise(ahead, READ_AHEAD_BYTES, "willneed")
-            ahead += READ_AHEAD_BYTES
-        try:
-            batch.check(limit)
-        except CorruptDataError as error:
-            # Its CRC holds: it was written like this, no crash made it. It stays, and is never served.
-            report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
-        tail.note(position, batch.size, batch.last_offset, batch.max_timestamp)
-        transactions.note(segment, batch)
-        _note_epoch(epochs, batch)
-        batch_count += 1
-        report.records_scanned += batch.record_count
-        next_offset = batch.last_offset + 1
-    transactions.finish(segment)
-    report.segments_scanned += 1
-    report.bytes_scanned += tail.position
-    report.batches_scanned += batch_count
-    report.rebuilt.append(path)
-    return SegmentFindings(path, segment.base_offset, tail.position, next_offset, damages, batch_count)
-
-
-def _indexed_positions(segment: LogSegment) -> Callable[[], Sequence[int]]:
-    """Gives the positions that a segment's index has now, before it is made anew.
-
-    Behind damage recovery must find what readers have found, who look there too.
-    """
-    try:
-        index = segment.offset_index()
-    except (StorageError, CorruptDataError):
-        return tuple
-    return lambda: [entry.position for entry in index.entries()]
 
 
 def _cut(

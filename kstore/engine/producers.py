@@ -19,6 +19,7 @@ from kstore.files.paths import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.files.remote import RemoteFile
 from kstore.index import TransactionIndex
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
+from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.record.heads import skip_plain
 from kstore.record.walk import Damage
@@ -336,11 +337,13 @@ class LogProducers:
         for segment in segments:
             following = self._segments.higher(segment.base_offset)
             start = _skip_plain(segment, START, segment.size)
-            for item in segment.walk_from(
+            for item in segment.runs_from(
                 start, segment.size, offset_stop=following.base_offset if following else OFFSET_MAX
             ):
                 if isinstance(item, Damage):
                     rebuild.note_damage(item)
+                elif isinstance(item, Run):
+                    rebuild.note_run(segment, item)
                 else:
                     rebuild.note(segment, item[1])
             if rebuild.finish(segment):
@@ -542,13 +545,26 @@ class TransactionRebuild:
 
     def note(self, segment: LogSegment, batch: Batch) -> None:
         """Takes the next batch. The state before the first segment is loaded from snapshots when it is needed."""
-        if batch.producer_id < 0:
-            return
+        if batch.producer_id >= 0:
+            self._take(self._state_at(segment), segment, batch)
+
+    def note_run(self, segment: LogSegment, run: Run) -> None:
+        """``note`` for every batch of ``run``."""
+        if run.has_producers:
+            aborted, unreadable = self._state_at(segment).update_run(run)
+            self._aborted += aborted
+            for batch in unreadable:
+                self._take(self._state_at(segment), segment, batch)  # as a batch by itself, which says why
+
+    def _state_at(self, segment: LogSegment) -> ProducerState:
         if self._state is None:
             self._state = self._producers.up_to(segment.base_offset, 0)
             self._producers.note_use()
+        return self._state
+
+    def _take(self, state: ProducerState, segment: LogSegment, batch: Batch) -> None:
         try:
-            ended = self._state.update(batch)
+            ended = state.update(batch)
         except CorruptDataError as error:
             _pass_over(segment, batch, error)
             return

@@ -13,6 +13,17 @@ import os
 
 __all__ = ["SharedMemory"]
 
+cdef extern from *:
+    """
+    #include <stdatomic.h>
+    #define kstore_keep_order() atomic_thread_fence(memory_order_release)
+    """
+    void keep_order "kstore_keep_order"() nogil
+
+cdef enum:
+    # What a processor stores at once.
+    STORE_SIZE = 8
+
 cdef extern from "<sys/mman.h>" nogil:
     void* mmap(void* address, size_t size, int protection, int flags, int fd, long long offset)
     int munmap(void* address, size_t size)
@@ -61,13 +72,22 @@ cdef class SharedMemory:
         return PyBytes_FromStringAndSize(self._start + start, stop - start)
 
     def store(self, Py_ssize_t position, bytes data not None):
-        """Copies ``data`` to ``position``. Raises: ValueError when closed, IndexError if it does not fit."""
+        """Copies ``data`` to ``position``. Raises: ValueError when closed, IndexError if it does not fit.
+
+        In order, so that another process that finds some of these bytes also finds those before them.
+        """
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef const char* source = PyBytes_AS_STRING(data)
+        cdef Py_ssize_t at = 0
         if self._is_closed:
             raise ValueError("the memory is closed")
         if position < 0 or position > self._size or size > self._size - position:
             raise IndexError(f"{size} bytes at {position} of {self._size}")
-        memcpy(self._start + position, PyBytes_AS_STRING(data), size)
+        while size - at > STORE_SIZE:
+            memcpy(self._start + position + at, source + at, STORE_SIZE)
+            keep_order()
+            at += STORE_SIZE
+        memcpy(self._start + position + at, source + at, size - at)
 
     def sync(self):
         """Waits until the memory is on disk. Raises: ValueError when closed, OSError."""

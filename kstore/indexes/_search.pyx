@@ -1,10 +1,22 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled search of an index: one loop over memory. No I/O here. Nothing releases the GIL."""
+"""The compiled loops over an index: its search, and the bytes of many entries. No I/O here.
 
+Nothing releases the GIL.
+"""
+
+from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-__all__ = ["floor_slot"]
+__all__ = ["floor_slot", "offset_entries", "time_entries"]
+
+cdef enum:
+    # Of rows of numbers: last offset of a batch, its position, greatest timestamp so far, and the offset of that.
+    ROW_SIZE = 4
+    OFFSET_ENTRY_SIZE = 8
+    TIME_ENTRY_SIZE = 12
 
 
 def floor_slot(data, Py_ssize_t entries, Py_ssize_t entry_size, bytes key, Py_ssize_t key_at):
@@ -30,3 +42,56 @@ def floor_slot(data, Py_ssize_t entries, Py_ssize_t entry_size, bytes key, Py_ss
     finally:
         PyBuffer_Release(&view)
     return low
+
+
+cdef inline uint8_t* store_32(uint8_t* at, uint32_t value) noexcept:
+    at[0], at[1], at[2], at[3] = value >> 24, value >> 16 & 0xFF, value >> 8 & 0xFF, value & 0xFF
+    return at + 4
+
+
+cdef const long long* rows_of(array.array rows, Py_ssize_t start, Py_ssize_t stop) except NULL:
+    if rows.ob_descr.typecode != c"q" or not 0 <= start <= stop <= len(rows) // ROW_SIZE:
+        raise ValueError(f"rows {start} to {stop}, expected an array('q') that holds them")
+    return rows.data.as_longlongs + ROW_SIZE * start
+
+
+cdef inline int64_t relative(int64_t value, int64_t base) except -1:
+    if not base <= value or <uint64_t>value - <uint64_t>base > INT32_MAX:
+        raise ValueError(f"{value}, expected {base} to 2^31 - 1 above it")
+    return value - base
+
+
+def offset_entries(array.array rows not None, Py_ssize_t start, Py_ssize_t stop, int64_t base_offset):
+    """The bytes of the offset index's entries for rows ``start`` to ``stop``.
+
+    A row is four numbers: the last offset of a batch, its position, the segment's greatest timestamp up to it, and the
+    last offset of the batch that first had it. Raises ValueError where a number does not fit an entry.
+    """
+    cdef const long long* row = rows_of(rows, start, stop)
+    cdef bytes entries = PyBytes_FromStringAndSize(NULL, (stop - start) * OFFSET_ENTRY_SIZE)
+    cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(entries)
+    cdef Py_ssize_t number
+    for number in range(stop - start):
+        at = store_32(at, <uint32_t>relative(row[0], base_offset))
+        at = store_32(at, <uint32_t>relative(row[1], 0))
+        row += ROW_SIZE
+    return entries
+
+
+def time_entries(
+    array.array rows not None, Py_ssize_t start, Py_ssize_t stop, int64_t base_offset, int64_t last_timestamp
+):
+    """The bytes of the time index's entries for such rows: those whose timestamp is above the last entry's."""
+    cdef const long long* row = rows_of(rows, start, stop)
+    cdef bytearray entries = bytearray((stop - start) * TIME_ENTRY_SIZE)
+    cdef uint8_t* first = entries
+    cdef uint8_t* at = first
+    cdef Py_ssize_t number
+    for number in range(stop - start):
+        if row[2] > last_timestamp:
+            last_timestamp = row[2]
+            at = store_32(at, <uint32_t>(<uint64_t>last_timestamp >> 32))
+            at = store_32(at, <uint32_t>(<uint64_t>last_timestamp & 0xFFFFFFFF))
+            at = store_32(at, <uint32_t>relative(row[3], base_offset))
+        row += ROW_SIZE
+    return bytes(entries[: at - first])

@@ -10,10 +10,12 @@ Kafka 2.8 and older: the last offset of the whole append that starts there. The 
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import NamedTuple
 
 from kstore.errors import CorruptIndexError, InvalidOffsetError
 from kstore.files.paths import INDEX_SUFFIX
+from kstore.indexes._search import offset_entries
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import INT32_MAX, OffsetPosition
 
@@ -97,6 +99,29 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
         self._last_delta = delta
         self._last_position = position
         self._count = entries + 1
+
+    @property
+    def room(self) -> int:
+        """How many entries can be added before the mapping must grow."""
+        return self._capacity - self._count
+
+    def append_rows(self, rows: array[int], start: int, stop: int) -> bool:
+        """Adds the entries of rows ``start`` to ``stop`` (``_search.offset_entries``); there is ``room`` for them.
+
+        Their offsets and positions rise. False if one of them does not follow the last entry, or is too far from the
+        base: then nothing was added.
+        """
+        first_delta, first_position = rows[4 * start] - self.base_offset, rows[4 * start + 1]
+        last_delta, last_position = rows[4 * stop - 4] - self.base_offset, rows[4 * stop - 3]
+        follows = self._last_delta < first_delta and self._last_position < first_position
+        if not follows or last_delta > DELTA_MAX or last_position > POSITION_MAX:
+            return False
+        assert self._mapping is not None, "there is room"
+        self._mapping.store(self.size, offset_entries(rows, start, stop, self.base_offset))
+        self._last_delta = last_delta
+        self._last_position = last_position
+        self._count += stop - start
+        return True
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The last entry with an offset <= ``offset``, else the segment's start, ``(base_offset, 0)``."""

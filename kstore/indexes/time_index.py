@@ -10,9 +10,11 @@ Kafka 2.8 and older: the offset of the record itself, if known.
 from __future__ import annotations
 
 import struct
+from array import array
 
 from kstore.errors import IndexFullError, InvalidOffsetError, InvalidTimestampError
 from kstore.files.paths import TIME_INDEX_SUFFIX
+from kstore.indexes._search import time_entries
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import NO_TIMESTAMP, TIMESTAMP_MAX, TimestampOffset
 
@@ -91,6 +93,30 @@ class TimeIndex(EntryIndex[TimestampOffset]):
         self._last_delta = delta
         self._count = entries + 1
         return True
+
+    @property
+    def room(self) -> int:
+        """How many entries can be added before the mapping must grow, or the index is full."""
+        return min(self._capacity, self.max_entry_count - 1) - self._count
+
+    def takes_rows(self, rows: array[int], start: int, stop: int) -> bool:
+        """Whether rows ``start`` to ``stop`` (``_search.time_entries``), whose timestamps never decrease, can be added.
+
+        False if one of them has no timestamp, is below the last entry, or too far from the base.
+        """
+        first_timestamp, first_delta = rows[4 * start + 2], rows[4 * start + 3] - self.base_offset
+        last_timestamp, last_delta = rows[4 * stop - 2], rows[4 * stop - 1] - self.base_offset
+        follows = first_timestamp > NO_TIMESTAMP and self._last_delta <= first_delta
+        return follows and last_timestamp <= TIMESTAMP_MAX and last_delta <= DELTA_MAX
+
+    def append_rows(self, rows: array[int], start: int, stop: int) -> None:
+        """Adds the entries of those rows whose timestamps are greater than the last one's; there is ``room``."""
+        entries = time_entries(rows, start, stop, self.base_offset, self._last_timestamp)
+        if entries:
+            assert self._mapping is not None, "there is room"
+            self._mapping.store(self.size, entries)
+            self._last_timestamp, self._last_delta = ENTRY.unpack(entries[-ENTRY.size :])
+            self._count += len(entries) // ENTRY.size
 
     def lookup(self, timestamp: int) -> TimestampOffset:
         """The last entry with a timestamp <= ``timestamp`` (ms), else ``(NO_TIMESTAMP, base_offset)``.

@@ -1,13 +1,29 @@
 from array import array
-from collections.abc import Iterator
-from typing import final
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, final
 
 from typing_extensions import Buffer
 
 from kstore.record._codec import Record
 from kstore.record.batch import RecordBatch
 
-__all__ = ["Run", "RunRecords", "RunValues", "checksum", "find_batch", "record_at", "walk_run"]
+# A Producer with its RememberedBatches, and the fields of one.
+_Producer = tuple[int, int, tuple[tuple[int, int, int, int], ...], int, int, int]
+_ProducerFields = tuple[int, int, list[tuple[int, int, int, int]], int, int, int]
+
+__all__ = [
+    "IndexNotes",
+    "Run",
+    "RunRecords",
+    "RunValues",
+    "checksum",
+    "epoch_starts",
+    "find_batch",
+    "follow_producers",
+    "index_notes",
+    "record_at",
+    "walk_run",
+]
 
 @final
 class Run:
@@ -29,6 +45,10 @@ class Run:
     def record_count(self) -> int: ...
     @property
     def has_gap(self) -> bool: ...
+    @property
+    def has_producers(self) -> bool: ...
+    @property
+    def leader_epoch_max(self) -> int: ...
     @property
     def reason(self) -> str: ...
     def batches(self) -> Iterator[tuple[int, RecordBatch]]: ...
@@ -86,3 +106,18 @@ def find_batch(
     indexed_at: int = -1,
 ) -> tuple[int, int] | None: ...
 def record_at(data: bytes, at: int, target: int, tally: array[int]) -> Record | None: ...
+
+class IndexNotes(NamedTuple):
+    entries: array[int]
+    first_timestamp: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    since_entry: int
+
+def index_notes(
+    run: Run, max_timestamp: int, offset_of_max_timestamp: int, since_entry: int, interval_bytes: int
+) -> IndexNotes: ...
+def epoch_starts(run: Run, latest: int) -> list[tuple[int, int]]: ...
+def follow_producers(
+    run: Run, producers: Mapping[int, _Producer], open_transactions: dict[int, int]
+) -> tuple[list[_ProducerFields], list[tuple[int, int, int, int]], list[RecordBatch]]: ...

@@ -26,7 +26,10 @@ from kstore.record._codec cimport Record
 from kstore.errors import CorruptRecordError
 from kstore.record.batch import batch_crc, parse_v2
 
-__all__ = ["Run", "RunRecords", "RunValues", "checksum", "find_batch", "record_at", "walk_run"]
+__all__ = [
+    "IndexNotes", "Run", "RunRecords", "RunValues", "checksum", "epoch_starts", "find_batch", "follow_producers",
+    "index_notes", "record_at", "walk_run",
+]
 
 cdef extern from *:
     # gcc's and clang's, and Cython's own.
@@ -111,6 +114,9 @@ cdef struct RunWalk:
     Py_ssize_t batch_count
     int64_t record_count
     bint has_gap
+    # Whether a producer with an id wrote one of the batches.
+    bint has_producers
+    int32_t leader_epoch_max
     Py_ssize_t large_count
 
 
@@ -231,6 +237,8 @@ cdef int walk_batches(RunWalk* run, RunWalk* large) noexcept nogil:
         if run.batch_count == 0:
             run.base_offset = head.base_offset
         run.has_gap |= head.base_offset != run.next_offset
+        run.has_producers |= <int64_t>big_endian_64(batch + 43) >= 0
+        run.leader_epoch_max = max(run.leader_epoch_max, <int32_t>big_endian_32(batch + 12))
         run.batch_count += 1
         run.record_count += head.record_count
         run.next_offset = head.last_offset + 1
@@ -275,7 +283,8 @@ def walk_run(
     walk.base_stop = base_stop
     walk.known_end = known_end
     walk.batch_count = walk.record_count = walk.large_count = 0
-    walk.has_gap = False
+    walk.has_gap = walk.has_producers = False
+    walk.leader_epoch_max = -1
     if walk.limit - start >= SIZE_WITHOUT_GIL:
         with nogil:
             reason = walk_batches(&walk, large)
@@ -301,6 +310,8 @@ def walk_run(
     run.batch_count = walk.batch_count
     run.record_count = walk.record_count
     run.has_gap = walk.has_gap
+    run.has_producers = walk.has_producers
+    run.leader_epoch_max = walk.leader_epoch_max
     run.reason_index = reason
     return run
 
@@ -313,6 +324,7 @@ cdef class Run:
 
     The first one begins at offset ``base_offset``, the next batch at ``next_offset`` or above; ``has_gap``: offsets
     are missing between them, or before the first. ``record_count`` counts the records of control batches too.
+    ``has_producers``: a producer with an id wrote one of them. ``leader_epoch_max`` is -1 if all epochs are negative.
     Immutable; ``data`` is kept.
     """
 
@@ -325,6 +337,8 @@ cdef class Run:
     cdef readonly Py_ssize_t batch_count
     cdef readonly int64_t record_count
     cdef readonly bint has_gap
+    cdef readonly bint has_producers
+    cdef readonly int32_t leader_epoch_max
     cdef int8_t reason_index
 
     @property
@@ -546,3 +560,4 @@ cdef class RunValues(RunCursor):
 
 
 include "_runs_lookup.pxi"
+include "_runs_notes.pxi"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
+    "RUN_BYTES_FIRST",
     "RUN_BYTES_MAX",
     "BatchScan",
     "BufferSource",
@@ -159,8 +160,10 @@ class BatchScan:
         first_bytes: int,
         runs: RunBounds | None,
         run_batch_bytes: int,
+        run_bytes: int,
     ) -> None:
         self.stop: ScanStop | None = None
+        self._run_bytes = run_bytes
         self._runs = runs
         self._run_batch_bytes = run_batch_bytes
         self._source = source
@@ -186,7 +189,8 @@ class BatchScan:
     def _scan(self) -> Generator[tuple[int, Batch] | Run, None, None]:
         position, end, check_crc, check_order = self._position, self._end, self._check_crc, self._check_order
         next_offset, pread, wanted = self._next_offset, self._source.pread, self._first_bytes
-        runs, run_bytes = self._runs, RUN_BYTES_FIRST
+        runs, run_bytes = self._runs, self._run_bytes
+        run_bytes_max = max(RUN_BYTES_MAX, run_bytes)
         while position < end:
             chunk = pread(min(wanted, end - position), position)
             at = 0
@@ -196,7 +200,7 @@ class BatchScan:
                     if run.batch_count:
                         yield run
                         next_offset, at = run.next_offset, run.stop
-                        run_bytes = min(4 * run_bytes, RUN_BYTES_MAX)
+                        run_bytes = min(4 * run_bytes, run_bytes_max)
                         continue
                 rest = len(chunk) - at
                 needed = PREFIX_BYTES
@@ -244,6 +248,7 @@ def scan(
     first_bytes: int | None = None,
     runs: RunBounds | None = None,
     run_batch_bytes: int = INT64_MAX,
+    run_bytes: int = RUN_BYTES_FIRST,
 ) -> BatchScan:
     """The batches in bytes ``start`` to ``stop`` of ``source``, starting at an entry.
 
@@ -255,6 +260,7 @@ def scan(
         first_bytes: how much is read first, if the scan may end early; ``chunk_bytes`` by default.
         runs: make the steps of the result runs where possible; for a scan that checks CRCs and order.
         run_batch_bytes: no run begins with a larger batch.
+        run_bytes: the size of the first run; the others grow to it, or to RUN_BYTES_MAX if that is more.
 
     Raises: errors of the source.
     """
@@ -269,6 +275,7 @@ def scan(
         first_bytes=chunk_bytes if first_bytes is None else min(first_bytes, chunk_bytes),
         runs=runs,
         run_batch_bytes=run_batch_bytes,
+        run_bytes=run_bytes,
     )
 
 

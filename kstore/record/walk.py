@@ -17,7 +17,7 @@ from kstore.errors import CorruptDataError
 from kstore.record._runs import Run
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch
 from kstore.record.parse import parse_batch
-from kstore.record.scan import RunBounds, SearchBudget, Source, find_next_batch, scan
+from kstore.record.scan import RUN_BYTES_FIRST, RunBounds, SearchBudget, Source, find_next_batch, scan
 from kstore.types import INT64_MAX, OFFSET_MAX, RELATIVE_OFFSET_MAX
 
 __all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "walk", "walk_runs"]
@@ -67,7 +67,7 @@ def walk(
 
     Whatever the damage, the bytes that are checksummed for it are bounded (``SearchBudget``).
     """
-    items = _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, None, 0)
+    items = _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, None, 0, 0)
     return cast("Iterator[tuple[int, Batch] | Damage]", items)
 
 
@@ -83,14 +83,17 @@ def walk_runs(
     hints: Callable[[], Sequence[int]] = tuple,
     chunk_bytes: int = 1 << 20,
     run_batch_bytes: int = INT64_MAX,
+    run_bytes: int = RUN_BYTES_FIRST,
 ) -> Iterator[Run | tuple[int, Batch] | Damage]:
     """``walk``, with runs in place of the plain batches that begin below ``base_stop``.
 
     No run begins with a batch of more than ``run_batch_bytes``: checking a large batch before decoding it costs more
-    than its turn in Python. Nothing else may change the memory that the source's ``pread`` returns.
+    than its turn in Python. The first run has ``run_bytes``, and so have all others if that is much. Nothing else may
+    change the memory that the source's ``pread`` returns.
     """
     runs = RunBounds(offset_stop, known_end, base_stop)
-    return _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, runs, run_batch_bytes)
+    sizes = run_batch_bytes, run_bytes
+    return _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, runs, *sizes)
 
 
 def _walk(
@@ -104,6 +107,7 @@ def _walk(
     chunk_bytes: int,
     runs: RunBounds | None,
     run_batch_bytes: int,
+    run_bytes: int,
 ) -> Iterator[Run | tuple[int, Batch] | Damage]:
     budget = SearchBudget(stop - start)
     positions: Sequence[int] | None = None
@@ -118,6 +122,7 @@ def _walk(
             first_bytes=first_bytes,
             runs=runs,
             run_batch_bytes=run_batch_bytes,
+            run_bytes=run_bytes,
         )
         wasted_bytes = 0
         damage: tuple[int, str, bool] | None = None

@@ -7,6 +7,7 @@ again until the segment is reopened, and readers work without its last entries.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.rebuild import WALK_INTERVALS
 from kstore.metrics import LogCounters
-from kstore.record.walk import Damage, walk
+from kstore.record._runs import Run, index_notes
+from kstore.record.walk import Damage, walk, walk_runs
 from kstore.rules.roll import jitter_ms, segment_ms_max
 from kstore.segments.files import SegmentFiles
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
@@ -134,14 +136,21 @@ class SegmentTail:
         base_offset = files.base_offset
         file = files.fs.open(files.path(LOG_SUFFIX), write=True)
         size_max, mode = config.segment_index_bytes, config.file_mode
+        # The entries of indexes that are to be empty are not even read.
+        count = 0 if empty_indexes else None
         tail = cls(
             base_offset,
             file,
             OffsetIndex.open_writable(
-                files.fs, files.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode
+                files.fs, files.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=count, mode=mode
             ),
             TimeIndex.open_writable(
-                files.fs, files.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode
+                files.fs,
+                files.path(TIME_INDEX_SUFFIX),
+                base_offset,
+                index_bytes_max=size_max,
+                entry_count=count,
+                mode=mode,
             ),
             position=file.size(),
             config=config,
@@ -239,9 +248,11 @@ class SegmentTail:
     def rebuild(self) -> None:
         """Builds both indexes again from the log."""
         self.reset()
-        for item in walk(self.file, 0, self.position, next_offset=self.base_offset):
+        for item in walk_runs(self.file, 0, self.position, next_offset=self.base_offset):
             if isinstance(item, Damage):
                 self.note_damage()
+            elif isinstance(item, Run):
+                self.note_run(item)
             else:
                 position, batch = item
                 self.note(position, batch.size, batch.last_offset, batch.max_timestamp)
@@ -365,6 +376,43 @@ class SegmentTail:
         if self._since_entry > self._index_interval_bytes:
             self._add_entry(last_offset, position)
         self._since_entry += size
+
+    def note_run(self, run: Run) -> None:
+        """As ``note`` of every batch of ``run``."""
+        size = run.stop - run.start
+        notes = index_notes(
+            run, self.max_timestamp, self.offset_of_max_timestamp, self._since_entry, self._index_interval_bytes
+        )
+        if run.position + run.start == 0:
+            self.first_timestamp = notes.first_timestamp
+        if self.index_failed:
+            self._since_entry += size
+        else:
+            added_to = self._add_entries(notes.entries)
+            self._since_entry = run.position + run.stop - added_to if self.index_failed else notes.since_entry
+        self.max_timestamp, self.offset_of_max_timestamp = notes.max_timestamp, notes.offset_of_max_timestamp
+
+    def _add_entries(self, rows: array[int]) -> int:
+        """Adds the entries of ``rows`` to both indexes (``_search.offset_entries``), up to the first that fails.
+
+        As many at a time as fit the mappings: what is stored, and when a file grows, is as with one after another.
+        Returns the position of the last one.
+        """
+        offsets, times = self.offset_index, self.time_index
+        count = len(rows) // 4
+        number = 0
+        while number < count and not self.index_failed:
+            stop = min(count, number + offsets.room, number + times.room)
+            if stop > number and times.takes_rows(rows, number, stop) and offsets.append_rows(rows, number, stop):
+                times.append_rows(rows, number, stop)
+                number = stop
+            else:
+                last_offset, position, self.max_timestamp, self.offset_of_max_timestamp = rows[
+                    4 * number : 4 * number + 4
+                ]
+                self._add_entry(last_offset, position)
+                number += 1
+        return rows[4 * number - 3] if number else 0
 
     def note_damage(self) -> None:
         """Gives the next batch an index entry: if more damage follows, nothing else confirms that batch."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kstore.record.batch import Batch
+from kstore.record._runs import Run, follow_producers
+from kstore.record.batch import Batch, RecordBatch
 from kstore.record.control import ControlRecordType
 from kstore.rules.sequence import (
     Producer,
@@ -56,6 +57,18 @@ class ProducerState:
         Raises: CorruptDataError for a control batch whose marker cannot be read; then nothing has changed.
         """
         return None if batch.producer_id < 0 else self.apply(producer_batch(batch))
+
+    def update_run(self, run: Run) -> tuple[list[AbortedTransaction], list[RecordBatch]]:
+        """As ``update`` of every batch of ``run``: the aborted transactions, and the markers that cannot be read."""
+        still_open = dict(self._open)
+        changed, aborted, unreadable = follow_producers(run, self.producers, still_open)
+        for producer_id, epoch, batches, timestamp, coordinator_epoch, first_offset in changed:
+            remembered_batches = tuple(map(RememberedBatch._make, batches))
+            self.producers[producer_id] = Producer(
+                producer_id, epoch, remembered_batches, timestamp, coordinator_epoch, first_offset
+            )
+        self._open = still_open
+        return list(map(AbortedTransaction._make, aborted)), unreadable
 
     def apply(self, batch: ProducerBatch) -> AbortedTransaction | None:
         """Adds ``batch``; returns the entry that an abort marker adds to the transaction index, if it is one."""
